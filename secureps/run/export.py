@@ -20,15 +20,7 @@ from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
-from secureps.store.checkpoint import (
-    Manifest,
-    checkpoint_directories,
-    latest_good,
-    load_checkpoint,
-    read_state,
-    tensor_name,
-    write_state,
-)
+from secureps.store import checkpoint
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -67,7 +59,7 @@ def read_model(directory: Path) -> Model:
     Raises:
         DamagedStore: names the file that is absent, torn or damaged.
     """
-    return _assemble(directory, load_checkpoint(directory), ())
+    return _assemble(directory, checkpoint.load_checkpoint(directory), ())
 
 
 def newest_model(checkpoints: Path) -> Model:
@@ -77,7 +69,7 @@ def newest_model(checkpoints: Path) -> Model:
         DamagedStore: there are checkpoints, and none is whole.
         OperatorError: there is none at all.
     """
-    return _assemble(*latest_good(checkpoints))
+    return _assemble(*checkpoint.latest_good(checkpoints))
 
 
 def best_model(checkpoints: Path) -> Model:
@@ -88,7 +80,7 @@ def best_model(checkpoints: Path) -> Model:
         DamagedStore: no whole checkpoint holds that version.
         OperatorError: there is no checkpoint at all.
     """
-    _, newest, complaints = latest_good(checkpoints)
+    _, newest, complaints = checkpoint.latest_good(checkpoints)
     plan = Plan.from_text(newest.run.plan)
     section = plan.section.evaluation
     if section is None or section.best is None:
@@ -102,9 +94,9 @@ def best_model(checkpoints: Path) -> Model:
             else "no complete checkpoint has an evaluation yet: if the run goes on, wait for the "
             "next one, else export without --best"
         )
-    for directory in checkpoint_directories(checkpoints):
+    for directory in checkpoint.checkpoint_directories(checkpoints):
         try:
-            manifest = load_checkpoint(directory)
+            manifest = checkpoint.load_checkpoint(directory)
         except DamagedStore as error:
             complaints = (*complaints, str(error))
             continue
@@ -115,7 +107,7 @@ def best_model(checkpoints: Path) -> Model:
     )
 
 
-def _holds(manifest: Manifest, version: int) -> bool:
+def _holds(manifest: checkpoint.Manifest, version: int) -> bool:
     own = {at.version for at in manifest.versions if at.group != EVALUATION}
     return own == {version}
 
@@ -137,15 +129,15 @@ def export(run: Path, out: Path, the_best: bool = False) -> Model:
         metadata |= {f"metric.{m.name}": repr(m.value) for m in model.evaluated.metrics}
     if model.unsafe:
         metadata["privacy"] = NO_PRIVACY
-    write_state(out, model.tensors, metadata)
+    checkpoint.write_state(out, model.tensors, metadata)
     return model
 
 
-def _assemble(directory: Path, manifest: Manifest, complaints: tuple[str, ...]) -> Model:
+def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[str, ...]) -> Model:
     layout = _layout(directory, manifest)
     blocks: Tensors = {}
     for part in manifest.files:
-        blocks |= read_state(directory / part.file, part.digest)[0]
+        blocks |= checkpoint.read_state(directory / part.file, part.digest)[0]
     try:
         tensors = layout.assemble(lambda group: _values(group, blocks))
     except (KeyError, ValueError, ClientError) as error:
@@ -165,7 +157,7 @@ def _assemble(directory: Path, manifest: Manifest, complaints: tuple[str, ...]) 
     )
 
 
-def _layout(directory: Path, manifest: Manifest) -> Layout:
+def _layout(directory: Path, manifest: checkpoint.Manifest) -> Layout:
     try:
         layout = Plan.from_text(manifest.run.plan).layout(manifest.run.schema)
     except (ConfigError, PlanRefused) as error:
@@ -176,5 +168,5 @@ def _layout(directory: Path, manifest: Manifest) -> Layout:
 
 
 def _values(group: GroupLayout, blocks: Tensors) -> NDArray[np.float32]:
-    names = [tensor_name(group.name, block) for block in range(group.blocks)]
+    names = [checkpoint.tensor_name(group.name, block) for block in range(group.blocks)]
     return np.concatenate([blocks[name] for name in names]).astype(np.float32)

@@ -20,27 +20,13 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
-from secureps.run.assemble import (
-    Founding,
-    HolderSecrets,
-    ShardSettings,
-    make_coordinator,
-    make_holder,
-    make_shard,
-)
+from secureps.run import assemble
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
-from secureps.store.keyring import (
-    PublicKit,
-    check_fits,
-    load_holder_secret,
-    load_private,
-    load_public,
-    seed_of,
-)
+from secureps.store import keyring
 from secureps.store.served_runs import ServedJournal, served_runs
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
@@ -79,7 +65,7 @@ class Serving:
     def seed(self) -> Seed:
         """The root of this server's randomness; raises as `seed_of` does."""
         unsafe, insecure = self.section.unsafe_seed, self.section.insecure_for_tests
-        return seed_of(self.state, unsafe, self.addresses[COORDINATOR], insecure)
+        return keyring.seed_of(self.state, unsafe, self.addresses[COORDINATOR], insecure)
 
     @property
     def addresses(self) -> dict[str, str]:
@@ -107,12 +93,12 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     serving = Serving(section, config.parent.resolve(), str(config))
     with logging_as(log_format, section.name):
         with naming(f"{config}: ca_fingerprint", ConfigError):
-            kit = load_public(serving.path("kit"), section.ca_fingerprint)
+            kit = keyring.load_public(serving.path("kit"), section.ca_fingerprint)
         _refuse_role(role, serving, kit)
         SERVERS[role](serving, kit)
 
 
-def _refuse_role(role: str, serving: Serving, kit: PublicKit) -> None:
+def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
     """Refuses to serve a roster's name in another role; a name outside it has no key (`_party`)."""
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
     for certificate in kit.roster.certificates:
@@ -124,9 +110,9 @@ def _refuse_role(role: str, serving: Serving, kit: PublicKit) -> None:
             )
 
 
-def _party(serving: Serving, kit: PublicKit) -> Party:
+def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
     name = serving.section.name
-    return Party(name, load_private(serving.path("kit"), name), kit.roster, serving.state)
+    return Party(name, keyring.load_private(serving.path("kit"), name), kit.roster, serving.state)
 
 
 Listener = Callable[[Endpoint, str, Authenticate], CoordinatorServer | ShardServer]
@@ -170,18 +156,18 @@ def _run(
         run_process(party, dialled, build, server if listener is not None else None, listen)
 
 
-def _serve_coordinator(serving: Serving, kit: PublicKit) -> None:
+def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
     based = serving.section.plan_base is not None
     plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
-    check_fits(kit, plan.opening, plan.holders)
+    keyring.check_fits(kit, plan.opening, plan.holders)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
-    founding = Founding(plan, initial_schema(plan), os.urandom(32))
+    founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32))
     checkpoints = serving.path("checkpoints")
     if serving.section.name != COORDINATOR:
         raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     listen = settle(serving.state, serving.section.listen)
-    make = partial(make_coordinator, kit, founding, checkpoints)
+    make = partial(assemble.make_coordinator, kit, founding, checkpoints)
     _run(serving, _party(serving, kit), make, CoordinatorServer, listen)
 
 
@@ -203,11 +189,11 @@ def _advertised(serving: Serving, listen: str) -> str:
     return advertise
 
 
-def _serve_shard(serving: Serving, kit: PublicKit) -> None:
+def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     advertise = _advertised(serving, listen)
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
-    settings = ShardSettings(
+    settings = assemble.ShardSettings(
         address, serving.seed(), serving.path("checkpoints"), serving.section.threads
     )
     listener = partial(
@@ -216,26 +202,28 @@ def _serve_shard(serving: Serving, kit: PublicKit) -> None:
         in_flight_bytes=IN_FLIGHT_BYTES,
         max_block_bytes=MOST_BLOCK_BYTES,
     )
-    _run(serving, _party(serving, kit), partial(make_shard, kit, settings), listener, listen)
+    _run(
+        serving, _party(serving, kit), partial(assemble.make_shard, kit, settings), listener, listen
+    )
 
 
-def _serve_holder(serving: Serving, kit: PublicKit) -> None:
+def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
     party = _party(serving, kit)
-    secret = load_holder_secret(serving.path("kit"), party.name)
+    secret = keyring.load_holder_secret(serving.path("kit"), party.name)
     runs = serving.path("kit") / "private" / party.name / "runs"
     section, served = serving.section, served_runs(runs)
-    own = HolderSecrets(
+    own = assemble.HolderSecrets(
         party.name, party.identity, secret, section.minimum, served, section.threshold
     )
 
     def make(stores: Stores, around: Environment) -> Executor:
         noted = replace(stores, journal=ServedJournal(stores.journal, runs))
-        return make_holder(kit, own, noted, around)
+        return assemble.make_holder(kit, own, noted, around)
 
     _run(serving, party, make)
 
 
-SERVERS: dict[str, Callable[[Serving, PublicKit], None]] = {
+SERVERS: dict[str, Callable[[Serving, keyring.PublicKit], None]] = {
     "coordinator": _serve_coordinator,
     "shard": _serve_shard,
     "keyholder": _serve_holder,

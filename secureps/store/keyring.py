@@ -23,10 +23,11 @@ import logging
 import os
 import stat
 import string
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
@@ -48,6 +49,8 @@ from secureps.store.atomic_file import write_durably
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
 from secureps.store.ownership import own
 from secureps.wording import named
+
+T = TypeVar("T")
 
 _MAX_FILE = 32 << 20
 
@@ -111,7 +114,8 @@ def issue(directory: Path, role: Role, name: str) -> None:
     Raises:
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
-    ca = _identity(directory / "ca" / "ca.key", f"; `{_init_command(directory)}` makes it")
+    missing = f"; `{_init_command(directory)}` makes it"
+    ca = _secret(Identity, directory / "ca" / "ca.key", missing)
     kit = load_public(directory)
     if kit.ca != ca.public:
         raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
@@ -209,7 +213,7 @@ def load_private(directory: Path, name: str) -> Identity:
         KitError: missing, readable by others (it says `chmod 600`), or somebody else's.
     """
     path = directory / "private" / name / "identity.key"
-    identity = _identity(path, _absent(directory, name))
+    identity = _secret(Identity, path, _absent(directory, name))
     try:
         certificate = load_public(directory).roster.find(name)
     except UnknownParty as error:
@@ -251,11 +255,7 @@ def load_holder_secret(directory: Path, name: str) -> HolderSecret:
         )
     kind = _kind(directory, name)
     path = _secret_file(directory, name, kind)
-    data = _read_private(path, _issued(directory, name, "holder"))
-    try:
-        secret = kind.secret(data)
-    except ClientError as error:
-        raise KitError(f"{path} is damaged: {error}") from None
+    secret = _secret(kind.secret, path, _issued(directory, name, "holder"))
     if isinstance(secret, EnvelopeKey) and secret.public.key != kit.holder_keys[name]:
         raise KitError(
             f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
@@ -326,10 +326,7 @@ def own_seed(path: Path) -> SecretSeed:
     """
     if not path.exists():
         _write(path, os.urandom(SEED_BYTES), 0o600)
-    try:
-        return SecretSeed(_read_private(path, "a restart"))
-    except ClientError as error:
-        raise KitError(f"{path} is damaged: {error}") from None
+    return _secret(SecretSeed, path, "a restart")
 
 
 def _kind(directory: Path, name: str) -> KeyKind:
@@ -398,16 +395,13 @@ def _fingerprint(text: str) -> str:
     return digits
 
 
-def _identity(path: Path, absent: str) -> Identity:
-    data = _read_private(path, absent)
+def _secret(read: Callable[[bytes], T], path: Path, absent: str) -> T:
+    """What a private file holds; KitError if it is missing, readable by others or damaged."""
+    data = _read(path, absent, forbidden=0o077, remedy="chmod 600")
     try:
-        return Identity(data)
+        return read(data)
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
-
-
-def _read_private(path: Path, absent: str) -> bytes:
-    return _read(path, absent, forbidden=0o077, remedy="chmod 600")
 
 
 def _read(path: Path, absent: str, forbidden: int = 0o022, remedy: str = "chmod 644") -> bytes:

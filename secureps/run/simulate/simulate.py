@@ -271,23 +271,23 @@ class Play:
             nonlocal events
             events += 1
             versions = self.simulation.versions()
-            if versions != self._seen or events % OFTEN == 0:
-                self.metrics.take(self.simulation.coordinator.telemetry)
             if versions != self._seen:
-                self._evaluated()
-                self.metrics.settle()
+                self._gather()
                 say(self._publish(versions))
                 self._seen = versions
+            elif events % OFTEN == 0:
+                self.metrics.take(self.simulation.coordinator.telemetry)
             return self._over()
 
         self.simulation.run(until)
-        self.metrics.take(self.simulation.coordinator.telemetry)
-        self._evaluated()
-        self.metrics.settle()
+        self._gather()
 
-    def _evaluated(self) -> None:
-        results = self.simulation.coordinator.federation.evaluations.newest
+    def _gather(self) -> None:
+        coordinator = self.simulation.coordinator
+        self.metrics.take(coordinator.telemetry)
+        results = coordinator.federation.evaluations.newest
         self.metrics.evaluated(results, self.scenario.plan.groups)
+        self.metrics.settle()
 
     @property
     def epsilon(self) -> float | None:

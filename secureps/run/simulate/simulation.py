@@ -33,14 +33,7 @@ from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.machine import Halt
 from secureps.roles.shard.shard import model_key
-from secureps.run.assemble import (
-    Founding,
-    HolderSecrets,
-    ShardSettings,
-    make_coordinator,
-    make_holder,
-    make_shard,
-)
+from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -268,18 +261,18 @@ class Simulation:
         around = Environment(self.network.transport(name), self.loop, lambda: 1.0)
         public = self._kit.public
         if name == COORDINATOR:
-            founding = Founding(self.plan, self._initial, payload_digest(name.encode()))
-            return make_coordinator(public, founding, self.checkpoints, stores, around)
+            founding = assemble.Founding(self.plan, self._initial, payload_digest(name.encode()))
+            return assemble.make_coordinator(public, founding, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
             seed = self._seeds.get(name, self._cast.seed)
-            settings = ShardSettings(address, seed, self.checkpoints)
-            return make_shard(public, settings, stores, around)
+            settings = assemble.ShardSettings(address, seed, self.checkpoints)
+            return assemble.make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:
             minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
-            own = HolderSecrets(name, identity, self._kit.secrets[name], minimum)
-            return make_holder(public, own, stores, around)
+            own = assemble.HolderSecrets(name, identity, self._kit.secrets[name], minimum)
+            return assemble.make_holder(public, own, stores, around)
         site = Site(
             name,
             self._cast.trainers[name],

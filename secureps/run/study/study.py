@@ -48,6 +48,7 @@ from secureps.run.study.trial import (
     section_of,
 )
 from secureps.run.warm import warm_for
+from secureps.store.atomic_file import replace_text
 from secureps.wording import meant
 
 Job = Trial | Comparison
@@ -292,9 +293,7 @@ def _claim(folder: Path, scenario: Scenario) -> None:
 
 
 def _write(path: Path, record: Mapping[str, Any]) -> None:
-    beside = path.with_suffix(".new")  # so that nobody reads half a file
-    beside.write_text(json.dumps(record, indent=1) + "\n")
-    beside.replace(path)
+    replace_text(path, json.dumps(record, indent=1) + "\n")
 
 
 def _read(path: Path, job: Job) -> Result | None:
