@@ -17,7 +17,6 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
-from secureps.run.keys import keys
 from secureps.run.options import ENVIRONMENT, Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
 from secureps.run.run_commands import export, log, runs, status, stop
 from secureps.run.state_commands import backup, budget, restore
@@ -250,12 +249,19 @@ def study(
     compare(scenario, out, workers, Console())
 
 
-app.add_typer(
-    keys,
+@app.command(
     name="keys",
     rich_help_panel=_APART,
-    short_help="Make start-up kits, add parties to them, show who is in one: init, issue, show.",
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
+def keys(context: typer.Context) -> None:
+    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
+    from typer.main import get_command
+
+    from secureps.run.keys import keys as kits
+
+    get_command(kits)(args=context.args, prog_name="secureps keys")
 
 
 @app.command(rich_help_panel=_APART)

@@ -1,18 +1,19 @@
 """`secureps keys`: makes start-up kits, adds parties to them, shows what they hold.
 
-What must not live here: the kit's layout (`store.keyring`). Every command imports what it needs
-when it runs; errors go up to `run.cli`.
+What must not live here: the kit's layout (`store.keyring`). Errors go up to `run.cli`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
-if TYPE_CHECKING:
-    from secureps.crypto.identity import Role
+from secureps.crypto.identity import Role
+from secureps.policy.plan import load_plan
+from secureps.store.keyring import create_kit, load_public
+from secureps.store.keyring import issue as issue_party
 
 keys = typer.Typer(
     help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
@@ -29,9 +30,6 @@ def init(
     plan: Annotated[Path, typer.Option(metavar="FILE", help="the plan it is made for")],
 ) -> None:
     """Make a CA and an empty roster."""
-    from secureps.policy.plan import load_plan
-    from secureps.store.keyring import create_kit
-
     ca = create_kit(directory, load_plan(plan).cipher_parameters)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
@@ -47,10 +45,8 @@ def issue(
     name: Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit")],
 ) -> None:
     """Make one party's keys and sign the roster anew."""
-    from secureps.store.keyring import issue as make_party
-
     own: Role = "holder" if role == "keyholder" else role
-    make_party(directory, own, name)
+    issue_party(directory, own, name)
     typer.echo(f"made {own} {name}: give it {directory / 'public'}")
     typer.echo(f"and, over a channel you trust, {directory / 'private' / name}")
 
@@ -58,8 +54,6 @@ def issue(
 @keys.command()
 def show(directory: Kit) -> None:
     """Verify a kit and list who is in it."""
-    from secureps.store.keyring import load_public
-
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     typer.echo(f"roster {kit.roster.digest.hex()}")

@@ -109,8 +109,8 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 return lambda: None
-            self._watches = {known for known in self._watches if known.alive()} | {watch}
-            watch.start()
+            self._watches = {known for known in self._watches if known.thread.is_alive()} | {watch}
+            watch.thread.start()
         return watch.cancel
 
     def locate(self, party: str, address: str) -> None:
@@ -382,13 +382,7 @@ class _Watch:
         self._lock = threading.Lock()
         self._cancelled = False
         self._call: Any = None
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-
-    def alive(self) -> bool:
-        return self._thread.is_alive()
+        self.thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def cancel(self) -> None:
         with self._lock:
@@ -398,8 +392,8 @@ class _Watch:
             call.cancel()
 
     def join(self) -> None:
-        if self._thread is not threading.current_thread():
-            self._thread.join()
+        if self.thread is not threading.current_thread():
+            self.thread.join()
 
     def _run(self) -> None:
         error = self._watched()
