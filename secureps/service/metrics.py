@@ -38,7 +38,7 @@ from secureps.roles.machine import Machine, Record
 from secureps.roles.tasks import Task
 from secureps.service.environment import Meter
 from secureps.service.snapshot import Snapshot
-from secureps.store.text_file import replace_text
+from secureps.store.atomic_file import replace_text
 from secureps.wire.grpc.admission import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)

@@ -28,10 +28,10 @@ from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads
 from secureps.service.shutdown import Shutdown
+from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
-from secureps.store.text_file import replace_text
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
