@@ -17,9 +17,8 @@ import typer
 
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
+from secureps.run import commands
 from secureps.run.options import ENVIRONMENT, Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
-from secureps.run.run_commands import export, log, runs, status, stop
-from secureps.run.state_commands import backup, budget, restore
 
 app = typer.Typer(
     name="secureps",
@@ -170,10 +169,8 @@ def up(
     play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
 
 
-app.command(rich_help_panel=_RUNS)(runs)
-app.command(rich_help_panel=_RUNS)(status)
-app.command(rich_help_panel=_RUNS)(log)
-app.command(rich_help_panel=_RUNS)(stop)
+for _command in (commands.runs, commands.status, commands.log, commands.stop):
+    app.command(rich_help_panel=_RUNS)(_command)
 
 
 @app.command(rich_help_panel=_RUNS)
@@ -196,7 +193,7 @@ def resume(
     go_on(run, dict(os.environ), Console(), Extras(tensorboard, mlflow))
 
 
-app.command(rich_help_panel=_RUNS)(export)
+app.command(rich_help_panel=_RUNS)(commands.export)
 
 
 @app.command(rich_help_panel=_VIRTUAL)
@@ -421,9 +418,9 @@ def warm() -> None:
     typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
 
 
-app.command(rich_help_panel=_APART)(backup)
-app.command(rich_help_panel=_APART)(restore)
-app.add_typer(budget, name="budget", rich_help_panel=_APART)
+app.command(rich_help_panel=_APART)(commands.backup)
+app.command(rich_help_panel=_APART)(commands.restore)
+app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
 
 
 def _complain(error: SecurepsError) -> None:

@@ -46,7 +46,7 @@ FLOORS = (
     ("run/check", "run/study"),
     ("run/up",),
     ("run/api", "run/status"),
-    ("run/run_commands",),
+    ("run/commands",),
     ("run/cli",),
     ("__init__",),
     ("__main__",),

@@ -97,7 +97,7 @@ ELSEWHERE = {
     "processes/test_floods.py": ("wire/grpc/admission",),
     # commands
     "project/test_front_door.py": ("run/api", "tracebacks"),
-    "run/test_cli.py": ("run/run_commands", "run/state_commands"),
+    "run/test_cli.py": ("run/commands",),
     "run/test_status.py": ("run/status_client",),
     "run/up/test_up.py": ("run/assemble", "run/party_names", "run/up/watch"),
     "processes/test_resume.py": ("run/up/interruption",),

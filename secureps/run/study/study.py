@@ -87,8 +87,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     for each in own.variant:
         if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
             kernels = warm_for(scenario.plans[each.name], console.print) or kernels
-    desk = _Desk(path, folder, results, total, console)
-    desk.run(courses, workers, kernels)
+    trials = _Workers(path, folder, results, total, console)
+    trials.run(courses, workers, kernels)
     rows = results.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
     report["tuned"] = results.tuned()
@@ -183,7 +183,7 @@ def _candidates(variant: VariantSection) -> Iterator[Candidate]:
                 yield Candidate(variant.name, rule, deadline, rate)
 
 
-class _Desk:
+class _Workers:
     """Hands jobs to workers, keeps their results, and shows the progress."""
 
     def __init__(
@@ -191,7 +191,7 @@ class _Desk:
     ) -> None:
         self._path = path
         self._trials = folder / "trials"
-        self._findings = results
+        self._results = results
         self._total = total
         self._console = console
         self._count = 0
@@ -248,7 +248,7 @@ class _Desk:
 
     def _take(self, job: Job, result: Result, note: str) -> None:
         self._count += 1
-        text = self._findings.take(job, result)
+        text = self._results.take(job, result)
         line = f"[{self._count}/{self._total}] {job.name}: {text} ({note})"
         self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
