@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 
-.PHONY: demo test quick slow check docs bench numbers study proto clean
+.PHONY: demo test quick slow check docs bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in a minute or two
 	$(BIN)/secureps up policies/digits.toml
@@ -35,6 +35,9 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in startup ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+bench-peers: $(STAMP)  ## other systems beside this one, in environments of their own; see docs/benchmarks.md
+	$(BIN)/python -m benchmarks.peers $(PEERS)
 
 numbers: $(STAMP)  ## figures of the pages, measured again: what differs by more than its spread
 	$(BIN)/python -m benchmarks.figures
