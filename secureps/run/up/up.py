@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import chdir
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -33,7 +34,7 @@ from secureps.policy.tensor_kinds import refuse_statistics, remarks
 from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.processes.supervisor import Program, Supervisor
-from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
+from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
@@ -197,7 +198,10 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     for part in tables(summary):
         console.print(part)
     replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
-    draw(metrics.lines, _sheet(plan, baselines, troupe.unsafe), folder.report)
+    why_no_curves = undrawable()
+    if not why_no_curves:
+        sheet = _sheet(plan, baselines, troupe.unsafe)
+        draw_curves(metrics.lines, sheet, folder.report / CURVES)
     ends = {
         "model": folder.model,
         "best": folder.best,
@@ -207,8 +211,8 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
     for label, path in ends.items():
         if path.exists():
             console.print(f"{label}: {path}", soft_wrap=True, highlight=False, markup=False)
-    if why := undrawable():
-        console.print(why, soft_wrap=True, highlight=False, markup=False)
+    if why_no_curves:
+        console.print(why_no_curves, soft_wrap=True, highlight=False, markup=False)
     if summary.failure:
         raise from_wire(summary.failure, summary.finished, None)
 
@@ -238,27 +242,26 @@ def _federate(
             watched = Watched(plan, folder, address, cast.clients, so_far, compared)
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
+            drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)
         outcome = _judged(outcome, script, folder, progress)
         versions = max(outcome.versions.values(), default=0)
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
         if troupe.federation.baselines:
-            with _drawn_if_interrupted(metrics.lines, _sheet(plan, None, unsafe), folder.report):
-                baselines = script.baselines(versions, version_0(folder), progress.doing)
+            baselines = script.baselines(versions, version_0(folder), progress.doing)
+        drawing.result()
         notes = outcome.notes + _lost(outcome) + baselines.notes
         return outcome, replace(baselines, notes=notes)
 
 
-@contextmanager
-def _drawn_if_interrupted(lines: Sequence[Line], sheet: Sheet, report: Path) -> Iterator[None]:
-    """Draws without baselines if these break off: they may take as long as the run did.
+def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[None]:
+    """Draws without baselines, while processes end and baselines are trained.
 
-    Elsewhere curves are drawn once, with them: to draw takes more than a second of CPU.
+    Whoever interrupts these, because they take long, has curves too.
     """
-    try:
-        yield
-    except BaseException:
-        draw(lines, sheet, report)
-        raise
+    pool = ThreadPoolExecutor(1)
+    drawing = pool.submit(draw, lines, sheet, report)
+    pool.shutdown(wait=False)
+    return drawing
 
 
 def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
