@@ -1,4 +1,4 @@
-"""Checks that a run is founded on the file of version 0 that a data holder was given.
+"""Makes a client's founding model, and checks that a run is founded on the file it was given.
 
 The plan pins the file by its digest, and with it what a ServerApp tells clients. A client that has
 the file compares the digest when it joins, and the values of version 0 when it pulls them. What
@@ -16,8 +16,35 @@ from numpy.typing import NDArray
 
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import Trainer
-from secureps.errors import WrongRun
+from secureps.crypto.sampling import Seed
+from secureps.errors import WrongRun, WrongShape
+from secureps.messages.schema import Schema, TensorSpec
 from secureps.model.layout import GroupLayout
+
+Tensors = dict[str, NDArray[Any]]
+
+
+def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
+    """The founding model of this client; the same for all clients under one unsafe seed.
+
+    Raises:
+        ScriptFailed: the trainer raised.
+    """
+    with blamed("parameters"):
+        return trainer.parameters(seed.derive("initial").integer(63))
+
+
+def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
+    """Names, shapes and dtypes of a model, sorted by name; WrongShape if one is no array."""
+    for name, array in parameters.items():
+        if not isinstance(array, np.ndarray | np.generic):
+            raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
+    return Schema(
+        tuple(
+            TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
+            for name, array in sorted(parameters.items())
+        )
+    )
 
 
 def initial_digest(trainer: Trainer) -> str:

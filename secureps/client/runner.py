@@ -17,12 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from secureps.client.initial_model import initial_digest
+from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.site import Site
 from secureps.client.trainer import Setting, Trainer
-from secureps.client.worker import ClientWorker, initial_parameters, schema_of
+from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
 from secureps.messages.run import COORDINATOR
@@ -55,10 +55,6 @@ def make_member(
     """Puts a client together.
 
     Args:
-        kit: the start-up kit's public part.
-        site: what the data holder brings.
-        stores: its journal, outbox and folder.
-        around: transport, clock and meter.
         cost: seconds of virtual time that a task takes.
         terms: what it insists on, whatever the plan says.
 

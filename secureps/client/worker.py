@@ -13,8 +13,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,9 +21,14 @@ from numpy.typing import NDArray
 
 from secureps.client.clipping import clip_update, tell_range, without_statistics
 from secureps.client.evaluation import judge
-from secureps.client.initial_model import initial_digest, refuse_other_start
+from secureps.client.initial_model import (
+    Tensors,
+    initial_digest,
+    initial_parameters,
+    refuse_other_start,
+    schema_of,
+)
 from secureps.client.local_tensors import LocalTensors
-from secureps.client.notes import Notes, told
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
@@ -32,18 +36,16 @@ from secureps.client.trainer import (
     SECRET_BYTES,
     FitConfig,
     FitResult,
-    Trainer,
     kinds_of,
     record_privacy,
 )
 from secureps.config.plan import PrioritySection
-from secureps.crypto.sampling import Label, Seed, Stream
+from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed, WrongShape
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
-from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.counting import public_number, remarks
@@ -69,36 +71,12 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.disk_faults import refused
+from secureps.service.logs import tell
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
-Tensors = dict[str, NDArray[Any]]
-
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
-
-
-def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
-    """The founding model of this client; the same for all clients under one unsafe seed.
-
-    Raises:
-        ScriptFailed: the trainer raised.
-    """
-    with blamed("parameters"):
-        return trainer.parameters(seed.derive("initial").integer(63))
-
-
-def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
-    """Names, shapes and dtypes of a model, sorted by name; WrongShape if one is no array."""
-    for name, array in parameters.items():
-        if not isinstance(array, np.ndarray | np.generic):
-            raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
-    return Schema(
-        tuple(
-            TensorSpec(name, tuple(int(n) for n in array.shape), str(array.dtype))
-            for name, array in sorted(parameters.items())
-        )
-    )
 
 
 class ClientWorker(Worker):
@@ -123,7 +101,7 @@ class ClientWorker(Worker):
         self._cost = cost
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
-        self._notes = Notes(site.name)
+        self._noted = set[str]()
         self._sealer = OutboxSealer(
             site.identity, site.holder_keys, outbox, site.threads, site.ledger
         )
@@ -209,7 +187,10 @@ class ClientWorker(Worker):
         report = Telemetry(self._site.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
-        return Contributed(updates, (report,), others, told(result))
+        # For the data holder's own terminal alone: no noise covers these numbers.
+        loss = result.metrics.get("loss")
+        told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
+        return Contributed(updates, (report,), others, told)
 
     def _count(self, task: Count) -> Counted:
         """Trains to learn the number of examples; the first contribution reuses the result."""
@@ -410,7 +391,7 @@ class ClientWorker(Worker):
             self._sealer.afford(pinned, site.name, task)
             judgement = judge(site.trainer, self._assemble(task), section, task.model)
         except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
-            self._notes.tell((f"sends no evaluation: {error}",))
+            self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (task.aim,))
             at = task.model[0].version
@@ -449,7 +430,7 @@ class ClientWorker(Worker):
         number = examples if public is None else public
         weight = code.weigh(number, section.most_examples or aim.most_examples)
         of, share = plan.of(aim.group), weight / code.most
-        self._notes.tell(remarks(section, of, number, aim.most_examples, share))
+        self._note(remarks(section, of, number, aim.most_examples, share))
         return weight
 
     def _on_grid(
@@ -482,6 +463,13 @@ class ClientWorker(Worker):
             part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
             words = self._stream("integers", self._site.name, group, block, part.tobytes())
             yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
+
+    def _note(self, notes: Iterable[str]) -> None:
+        """Prints each remark once, on the client's own terminal and nowhere else."""
+        for note in notes:
+            if note not in self._noted:
+                self._noted.add(note)
+                tell(self._site.name, "Note", note)
 
     def _layout(self) -> Layout:
         return self._machine.pinned.layout

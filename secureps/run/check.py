@@ -17,8 +17,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from secureps.client.initial_model import schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
-from secureps.client.worker import schema_of
 from secureps.config.plan import FederationSection
 from secureps.config.sections import read_toml, refuse_misplaced
 from secureps.crypto.cipher import Opening

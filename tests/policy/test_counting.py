@@ -149,7 +149,7 @@ def test_who_comes_later_with_more_is_capped_and_told(
 ) -> None:
     said: list[tuple[str, str]] = []
     monkeypatch.setattr(
-        "secureps.client.notes.tell", lambda party, _, text: said.append((party, text))
+        "secureps.client.worker.tell", lambda party, _, text: said.append((party, text))
     )
     group = {"clip": 3.0, "range": 1.0, "rule": {"quorum": 5, "deadline": 10.0}}
     played = simulation(tmp_path, plan(group=[group], versions=5), late="client-01")

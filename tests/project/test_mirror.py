@@ -69,7 +69,7 @@ ELSEWHERE = {
     "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks", "roles/validation"),
     # the client and the script that it runs
     "client/test_session.py": ("client/exchange",),
-    "client/test_worker.py": ("client/notes", "client/sealing", "client/site"),
+    "client/test_worker.py": ("client/sealing", "client/site"),
     "client/test_script_settings.py": ("client/runner",),
     "client/test_torch.py": ("client/global_rng",),
     "client/flower/test_script.py": (

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.flower.pooled_evaluation import PooledEvaluation
+from secureps.client.initial_model import schema_of
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, kinds_of
-from secureps.client.worker import schema_of
 from secureps.errors import NotFinite, SecurepsError, WrongShape
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan

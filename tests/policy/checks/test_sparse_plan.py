@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secureps.client.initial_model import schema_of
 from secureps.client.runner import touched_rows
-from secureps.client.worker import schema_of
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.suite import cipher
