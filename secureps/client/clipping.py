@@ -38,7 +38,6 @@ def clip_update(
         of: the client that is told, and the plan.
         delta: float32 of shape (values of the group,).
         scale: of an adaptive clip, None where it stays.
-        kinds: what training does to each tensor.
 
     Raises:
         NotFinite: a value is not finite.
@@ -60,12 +59,7 @@ def clip_update(
 def without_statistics(
     layout: GroupLayout, delta: NDArray[np.float32], kinds: Mapping[str, Kind]
 ) -> NDArray[np.float32]:
-    """The update that the clip measures, with zeros in place of running statistics.
-
-    Args:
-        delta: float32 of shape (values of the group,); itself comes back if there are none.
-        kinds: what training does to each tensor.
-    """
+    """The update that the clip measures: a copy, if it has running statistics, with zeros there."""
     parts = _statistics(layout, kinds)
     bare = delta.copy() if parts else delta
     for part in parts:

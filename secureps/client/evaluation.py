@@ -46,21 +46,16 @@ def judge(
 ) -> Judgement:
     """Calls the data holder's `evaluate_at`, or `evaluate` where there is no such method.
 
-    Args:
-        evaluator: the data holder's; the arrays it gets are its own.
-        parameters: the model, every tensor by name.
-        section: the plan's; names the metrics.
-        model: the base version of every group.
+    It may change the arrays of `parameters`; `model` has the base version of every group.
 
     Raises:
         ScriptFailed: the holder's code raised; or a metric of the plan is missing or no number.
     """
     with blamed("evaluate"):
-        evaluate_at = getattr(evaluator, "evaluate_at", None)
-        if evaluate_at is None:
-            result = evaluator.evaluate(parameters)
+        if hasattr(evaluator, "evaluate_at"):
+            result = evaluator.evaluate_at(parameters, {at.group: at.version for at in model})
         else:
-            result = evaluate_at(parameters, {at.group: at.version for at in model})
+            result = evaluator.evaluate(parameters)
     with blamed("what evaluate returned"):
         if not isinstance(result, EvaluateResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")

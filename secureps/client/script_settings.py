@@ -101,11 +101,7 @@ EVERYBODYS = ("partition", "partitions")
 
 
 def refuse_unknown(given: Iterable[str], names: Mapping[str, Any]) -> None:
-    """Refuses settings that a script does not declare in `SETTINGS`; without it, none.
-
-    Args:
-        given: the keys of the settings.
-        names: the globals of the script's module.
+    """Refuses settings that the globals of a script do not declare in `SETTINGS`; without it, none.
 
     Raises:
         ConfigError: a given key is not declared, or SETTINGS is no collection of names.

@@ -17,9 +17,6 @@ class Site:
     """A client's trainer, keys and settings.
 
     Args:
-        name: on the roster.
-        trainer: the data holder's code.
-        identity: the private signing key.
         seed: all randomness but keys and encryption errors comes from it.
         holder_keys: the key holders' public cipher keys, by name.
         local: folder of the tensors that never leave (the plan's `local` patterns).

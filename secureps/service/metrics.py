@@ -9,13 +9,12 @@ reading a machine (`service.snapshot`).
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from prometheus_client import (
@@ -300,10 +299,7 @@ def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
 def spooled_bytes(spool: Path) -> int:
     """Bytes of all files in a spool's folder; one that is deleted meanwhile counts as 0."""
     total = 0
-    with os.scandir(spool) as entries:
-        for entry in entries:
-            try:
-                total += entry.stat().st_size
-            except FileNotFoundError:
-                continue
+    for path in spool.iterdir():
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
     return total

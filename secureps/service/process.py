@@ -123,9 +123,7 @@ def run_process(
     """Runs one party until it halts (the result says why) or a signal stops it.
 
     Args:
-        party: the party to run.
         addresses: of the servers that it knows from the start, by name.
-        build: puts its executor together.
         serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
             `settle`), and `STATE/address` says so once it answers.
 

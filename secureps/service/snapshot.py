@@ -63,9 +63,7 @@ class Snapshot:
     def of(cls, machine: Machine, now: float, spending: Spending | None) -> Snapshot:
         """Takes a snapshot, on the machine's own thread.
 
-        Args:
-            spending: of the last snapshot, if it still holds; None reads the ledger, which takes
-                longer.
+        With the `spending` of the last one, if it still holds, the ledger is not read again.
         """
         match machine:
             case Coordinator():

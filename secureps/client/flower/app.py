@@ -113,11 +113,7 @@ def of_object(thing: Any, where: str) -> FlowerApp:
 
 
 def in_module(module: ModuleType, started: list[Any], where: str) -> FlowerApp:
-    """Finds the app of a file.
-
-    Args:
-        module: the file, loaded.
-        started: the clients that it gave to `start_client` meanwhile (`loading`).
+    """Finds the app of a file, which gave the clients in `started` to `start_client` (`loading`).
 
     Raises:
         ConfigError: there is none, or more than one.

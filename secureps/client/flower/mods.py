@@ -19,15 +19,9 @@ log = logging.getLogger("secureps")
 
 
 def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
-    """Refuses mods that cannot do their work here.
+    """Refuses mods that cannot do their work here (ConfigError, which says why).
 
-    Args:
-        app: the ClientApp that has them.
-        where: it was found, for messages.
-        legacy: whether a client_fn answers, instead of functions that take messages.
-
-    Raises:
-        ConfigError: there is one; says why.
+    In a `legacy` app a client_fn answers, instead of functions that take messages.
     """
     for mod in {id(mod): mod for mod in _mods(app)}.values():
         _refuse(where, mod, legacy)

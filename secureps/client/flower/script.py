@@ -84,13 +84,8 @@ class FlowerScript:
     def found(self, settings: Mapping[str, Setting], order: FoundingOrder) -> Founded | None:
         """Runs the app's ServerApp, once for the whole run, and returns its decisions.
 
-        Args:
-            settings: as a client's; if the ServerApp has no model, the client of `partition` 0
-                is asked for one.
-            order: versions, seed, and settings that are given up.
-
-        Returns:
-            None if there is no ServerApp.
+        If there is no ServerApp, it returns None; if that has no model, the client of `partition` 0
+        is asked for one.
 
         Raises:
             ConfigError: it fails, has no model, or asks for something that secureps does not do.

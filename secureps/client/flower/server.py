@@ -101,11 +101,7 @@ class Heard:
 def rehearse(server: ServerApp, config: Mapping[str, Setting], versions: int) -> Heard:
     """Runs a ServerApp up to its first message, and asks its strategy for those of all rounds.
 
-    Args:
-        server: with a main function under @app.main(), or with a server_fn and a strategy of
-            the old kind.
-        config: the project's.
-        versions: the number of rounds, from the plan.
+    It has a main function under @app.main(), or a server_fn and a strategy of the old kind.
 
     Raises:
         ConfigError: it ends before it trains, or sends another message first.

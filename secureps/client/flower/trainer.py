@@ -56,7 +56,6 @@ class FlowerTrainer:
     """A `Trainer` that runs a Flower app.
 
     Args:
-        app: the app.
         settings: see `client.flower.settings.Settings`.
         state: the folder that keeps `context.state`; None for memory.
         name: the client's; its node id follows from it.
