@@ -27,7 +27,7 @@ from secureps.roles.tasks import Task, TaskResult
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
 """What is journalled, of whichever role."""
 
-WORKER = "hands"
+WORKER = "worker"
 """The sender of an event that reports the end of a `Work`."""
 
 

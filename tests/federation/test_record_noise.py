@@ -1,6 +1,6 @@
 """What clients seal under record-level privacy has the noise that their ledgers say.
 
-By the client that `secureps up` starts: the demo's own script, plan and hands, up to the integers
+By the client that `secureps up` starts: the demo's own script, plan and worker, up to the integers
 that are sealed.
 """
 

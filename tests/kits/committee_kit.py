@@ -175,7 +175,7 @@ class Bench(Site):
 
 
 class Holder:
-    """A machine, its hands and its journal; works are done at once."""
+    """A machine, its worker and its journal; works are done at once."""
 
     def __init__(self, bench: Site, name: str) -> None:
         self.bench = bench

@@ -1,4 +1,4 @@
-"""An executor on a stage: its machine, its hands, its line and its journal do what a test says."""
+"""An executor on a stage: its machine, its worker, its line and its journal do what a test says."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ class Line:
         pass
 
 
-class Fingers:
-    """Hands that keep payloads in a dict."""
+class DictWorker:
+    """A worker that keeps payloads in a dict."""
 
     def __init__(self) -> None:
         self.kept: dict[str, bytes] = {"k": b"abc"}
@@ -160,7 +160,7 @@ class Stage:
     ) -> None:
         self.meter: Meter = meter if meter is not None else Meter()
         self.log, self.loop, self.line = Log(), VirtualLoop(), Line()
-        self.machine, self.worker = Puppet(react), Fingers()
+        self.machine, self.worker = Puppet(react), DictWorker()
         self.journal = Recording(self.log)
         self.executor = self.build(self.journal)
 

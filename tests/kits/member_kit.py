@@ -1,4 +1,4 @@
-"""A member with its journal, and its hands and shards by rote, for tests."""
+"""A member with its journal, and its worker and shards by rote, for tests."""
 
 from __future__ import annotations
 

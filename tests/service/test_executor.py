@@ -54,7 +54,7 @@ from secureps.service.calls import LONGEST_BACKOFF, NOTICES, PAYLOADS_IN_FLIGHT
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from tests.kits.executor_kit import ORDER, TASK, Fingers, Puppet, Recording, Stage, Tape
+from tests.kits.executor_kit import ORDER, TASK, DictWorker, Puppet, Recording, Stage, Tape
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 HEADER = BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32)
@@ -213,7 +213,7 @@ def test_an_answer_with_a_payload_is_fetched() -> None:
     ("error", "told"), [(Refused("lost"), "lost"), (KeyError("k"), "a stored payload cannot be")]
 )
 def test_a_payload_that_cannot_be_fetched(error: Exception, told: str) -> None:
-    """The hands' own reason is the caller's answer; anything else is the end of this party."""
+    """The worker's own reason is the caller's answer; anything else is the end of this party."""
     stage = Stage(lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")]))
 
     def fetch(key: str) -> bytes:
@@ -323,7 +323,7 @@ def test_a_halt_is_the_end() -> None:
 
 
 def test_who_waits_for_an_answer_hears_of_a_stop() -> None:
-    """At every stage of a request: on the loop, and in the hands."""
+    """At every stage of a request: on the loop, and in the worker."""
     stage = Stage(
         lambda s, e: Step([], [Answer(Payload(b"d" * 32), attach="k")] if s == "a" else [])
     )
@@ -367,7 +367,7 @@ def test_works_that_are_called_off_make_no_noise(caplog: pytest.LogCaptureFixtur
     stage = Stage()
     loop = RealLoop()
 
-    class Slow(Fingers):
+    class Slow(DictWorker):
         def fetch(self, key: str) -> bytes:
             begun.set()
             go.wait(20)

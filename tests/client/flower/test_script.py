@@ -122,7 +122,7 @@ class Holder(NumPyClient):
 """
     app = trainer(write(tmp_path, source))
     start = app.parameters(1)
-    given = {name: start[name] for name in sorted(start)}  # as the members' hands order them
+    given = {name: start[name] for name in sorted(start)}  # as the members' workers order them
     assert list(given) != list(start)
     trained = app.fit(given, CONFIG).parameters
     assert all((trained[f"arr_{n}"] == 2 * n).all() for n in range(12))

@@ -308,7 +308,7 @@ def test_equal_blocks_are_pulled_once() -> None:
 
 
 def test_what_is_no_longer_cached_is_pulled_again() -> None:
-    """The hands keep the blocks of the last training alone."""
+    """The worker keeps the blocks of the last training alone."""
     client = Client(make_plan("bfv", versions=5)).joined()
     client.trained()
     old = model_blocks("all", 0, 4)

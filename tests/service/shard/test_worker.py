@@ -32,7 +32,7 @@ COHORT = dataclasses.replace(
 
 
 class Shop:
-    """A shard that holds blocks 0 and 2, its hands, and what lies in its spool."""
+    """A shard that holds blocks 0 and 2, its worker, and what lies in its spool."""
 
     def __init__(self, folder: Path, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan()
