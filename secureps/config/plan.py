@@ -97,6 +97,11 @@ class AsyncSection(Table):
         """Every update is opened alone."""
         return 1
 
+    @property
+    def power(self) -> float:
+        """Every update weighs the same."""
+        return 0.0
+
 
 class PrioritySection(Table):
     """The best `buffer` of `pool` updates (`policy.rules.priority`).
@@ -115,6 +120,11 @@ class PrioritySection(Table):
     power: float = Field(default=0.5, ge=0, le=8)
     concurrency: int | None = Field(default=None, ge=1)
     deadline: float = Field(default=60.0, gt=0)
+
+    @property
+    def waiting(self) -> int:
+        """How many updates must wait before any are chosen."""
+        return 2 * self.buffer if self.pool is None else self.pool
 
 
 class OwnRuleSection(Table):

@@ -50,8 +50,8 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
 )
 from secureps.policy.checks.row_blocks import refuse_small, touched
-from secureps.policy.rules.registry import Bounds, bounds, build_rule, refuse_rule
-from secureps.policy.rules.rule import Rule
+from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
+from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
 

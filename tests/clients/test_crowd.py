@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from secureps.client.worker import ClientWorker
+from secureps.config.plan import BufferedSection
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.policy.rules.buffered import Buffered
+from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, RuleState, Wait, holds_everybody
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.member.member import Member
@@ -65,7 +66,7 @@ def test_clients_of_a_process_share_what_follows_from_the_plan(crowd: Simulation
 
 
 def test_a_client_asks_nobody_once_it_hears_that_all_must_wait() -> None:
-    rule = Buffered(8, 5, 10, 0.0, concurrency=2, deadline=60.0)
+    rule = build_rule(BufferedSection(name="buffered", buffer=8, power=0.0, concurrency=2), 100)
     names = frozenset(f"c{k}" for k in range(9))
     busy = RuleState(version=3, live=names, invited={"c0", "c1"})
     answers = [rule.admit(0.0, name, busy) for name in sorted(names)]

@@ -104,8 +104,12 @@ def write(folder: Path, top: str = "", cipher: str = "bfv") -> Path:
 def test_a_plan_file(tmp_path: Path) -> None:
     made = load_plan(write(tmp_path))
     assert made.groups == ("embedding", "rest")
-    assert made.rule("embedding") == Sync(5, 5, 5, 20, 60.0, 2)
-    assert made.rule("rest") == Sync(6, 5, 6, 32, 30.0, 2)
+    for name, numbers in (("embedding", (5, 5, 5, 20, 60.0, 2)), ("rest", (6, 5, 6, 32, 30.0, 2))):
+        rule = made.rule(name)
+        assert isinstance(rule, Sync)
+        own, bounds = rule.section, rule.bounds
+        cohort = (own.quorum, own.minimum, bounds.start, bounds.most)
+        assert (*cohort, own.deadline, own.extensions) == numbers
     assert made.section.training == {"local_steps": 5, "rate": 0.5, "label": "x", "flag": True}
     assert made.group("rest").optimizer.schedule.name == "cosine"
     assert made.initial_digest == ""
@@ -118,7 +122,7 @@ def test_defaults_follow_one_another() -> None:
     assert (rule.minimum, rule.most) == (5, 9)
     started = plan(group=[group({"start": 7})]).rule("all")
     assert isinstance(started, Sync)
-    assert started.start == 7
+    assert started.bounds.start == 7
 
 
 def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
@@ -353,7 +357,7 @@ def test_what_is_unsound_names_its_file_and_what_the_user_wrote(tmp_path: Path) 
 
 
 def test_a_cohort_of_one_is_for_runs_without_encryption() -> None:
-    assert plan(cipher={"name": "plain"}, group=[group({"minimum": 1})]).rule("all").minimum == 1
+    assert plan(cipher={"name": "plain"}, group=[group({"minimum": 1})]).bounds("all").minimum == 1
 
 
 def test_noise_on_metrics_is_in_their_units_and_may_choose_only_while_small() -> None:

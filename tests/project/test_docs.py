@@ -219,7 +219,7 @@ def test_the_servers_fit_the_plan_that_operations_give_them() -> None:
     }
     for path in (ROOT / "aggregator").glob("holder-*.toml"):
         holder = parse(ServeSection, read_toml(path), path.name)
-        assert all(holder.minimum <= plan.rule(group).minimum for group in plan.groups)
+        assert all(holder.minimum <= plan.bounds(group).minimum for group in plan.groups)
 
 
 def test_holders_open_no_port_and_share_nothing() -> None:

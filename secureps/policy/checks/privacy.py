@@ -17,7 +17,7 @@ from secureps.config.plan import (
     SyncSection,
 )
 from secureps.errors import PlanRefused
-from secureps.policy.rules.registry import Bounds
+from secureps.policy.rules.rule import Bounds
 
 Privacy = RecordPrivacySection | ClientPrivacySection | None
 

@@ -21,7 +21,7 @@ from secureps.config.plan import (
 from secureps.crypto.cipher import Opening
 from secureps.policy.counting import by_public_number
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import Bounds
+from secureps.policy.rules.rule import Bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,9 +83,8 @@ def _rule(section: RuleSection, own: Bounds) -> str:
                 f"{section.deadline:g} s {own.minimum} suffice"
             )
         case PrioritySection():
-            pool = section.pool if section.pool is not None else 2 * section.buffer
             return (
-                f"a version of the best {section.buffer} of {pool} waiting updates by "
+                f"a version of the best {section.buffer} of {section.waiting} waiting updates by "
                 f"{section.score}; {section.ageing:g} s of waiting count as much as 1 of it"
             )
         case AsyncSection():

@@ -17,12 +17,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from secureps.config.plan import AsyncSection, BufferedSection, PrioritySection
 from secureps.messages.submission import Member
 from secureps.policy.cohorts.weights import evened, faded
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
     Arrival,
+    Bounds,
     Close,
     Decision,
     RuleState,
@@ -35,26 +37,15 @@ from secureps.policy.rules.rule import (
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """FedBuff.
+    """FedBuff, under the keys of its section.
 
-    Args:
-        buffer: K, updates that a version is made of.
-        minimum: fewest members that are ever opened, and that must be live for anybody to start.
-        max_staleness: of an update that is summed, in versions.
-        power: p; 0 weighs all alike.
-        concurrency: members that train at once, at most. Whoever was asked longer than a `deadline`
-            ago takes nobody's place.
-        deadline: seconds that a version waits for a full buffer once an update is there; then
-            `minimum` updates suffice.
+    At most `concurrency` members train at once; whoever was asked longer than a `deadline` ago
+    takes nobody's place. A version waits for a full buffer for a `deadline` once an update is
+    there; then `minimum` updates suffice.
     """
 
-    buffer: int
-    minimum: int
-    max_staleness: int
-    power: float
-    concurrency: int
-    deadline: float
-    rounds: bool = False
+    section: BufferedSection | AsyncSection | PrioritySection
+    bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
         """Every member begins at clock 0."""
@@ -62,15 +53,15 @@ class Buffered:
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
         """Admits while fewer than `concurrency` live members train."""
-        if lacking := lacking_members(state, self.minimum):
+        if lacking := lacking_members(state, self.bounds.minimum):
             return lacking
-        busy = state.invited & state.live
-        if len(busy) >= self.concurrency:
-            over = sorted(state.moved.get(each, now) + self.deadline for each in busy)
+        busy, most = state.invited & state.live, self.section.concurrency
+        if most is not None and len(busy) >= most:
+            over = sorted(state.moved.get(each, now) + self.section.deadline for each in busy)
             training = sum(at > now for at in over)
-            if training >= self.concurrency:
-                text = f"{training} members train, no more than {self.concurrency} at once"
-                return Wait(over[-self.concurrency], text, everybody=True)
+            if training >= most:
+                text = f"{training} members train, no more than {most} at once"
+                return Wait(over[-most], text, everybody=True)
         if member in state.invited:
             return Wait(None, f"{member} trains")
         last = state.sent.get(member)
@@ -80,27 +71,27 @@ class Buffered:
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale ones."""
-        if stale := too_stale(arrivals, state.version, self.max_staleness):
+        if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
-        ready = list(by_client(arrivals).values())
-        if len(ready) >= self.buffer:
-            return self.close(ready[: self.buffer], state, f"{self.buffer} updates are here")
-        return self.wait(now, ready, self.buffer, state)
+        ready, most = list(by_client(arrivals).values()), self.bounds.most
+        if len(ready) >= most:
+            return self.close(ready[:most], state, f"{most} updates are here")
+        return self.wait(now, ready, most, state)
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
         """Fewer than are wanted: waits, or closes at the deadline with what is there."""
         count = f"{len(ready)} of {wanted} updates are here"
-        if len(ready) < self.minimum:
-            return Wait(None, f"{count}, the minimum cohort is {self.minimum}")
+        if len(ready) < self.bounds.minimum:
+            return Wait(None, f"{count}, the minimum cohort is {self.bounds.minimum}")
         since = max(state.opened_at or 0.0, min(arrival.at for arrival in ready))
-        until = since + self.deadline
+        until = since + self.section.deadline
         if now < until:
             return Wait(until, f"{count}; {len(state.invited & state.live)} members train")
-        return self.close(ready[: self.buffer], state, f"deadline: {count}")
+        return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:
         """These, weighted by their staleness."""
-        faint = [faded(state.version - arrival.version, self.power) for arrival in chosen]
-        weights = evened(faint, self.minimum)
+        faint = [faded(state.version - arrival.version, self.section.power) for arrival in chosen]
+        weights = evened(faint, self.bounds.minimum)
         members = (Member(a.id, w, a.version, a.step) for a, w in zip(chosen, weights, strict=True))
         return Close(tuple(sorted(members, key=lambda member: member.id)), reason)

@@ -19,9 +19,10 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from secureps.config.plan import PrioritySection
 from secureps.errors import PlanRefused
 from secureps.policy.rules.buffered import Buffered
-from secureps.policy.rules.rule import Admission, Arrival, Decision, Drop, RuleState, too_stale
+from secureps.policy.rules.rule import Arrival, Decision, Drop, RuleState, too_stale
 
 Score = Callable[[Arrival], float]
 
@@ -53,54 +54,33 @@ SCORES: dict[str, Score] = {"freshness": freshness, "magnitude": magnitude}
 
 
 @dataclass(frozen=True, slots=True)
-class Priority:
+class Priority(Buffered):
     """The best K of a pool.
 
     Args:
-        buffered: how many make a version, and everything else.
-        pool: updates that must wait before any are chosen; pool >= K.
         score: of an update; finite, and the same whenever it is asked.
-        ageing: seconds of waiting that count as much as 1 of score.
     """
 
-    buffered: Buffered
-    pool: int
+    section: PrioritySection
     score: Score
-    ageing: float
-    rounds: bool = False
-
-    @property
-    def minimum(self) -> int:
-        """Fewest members that are opened."""
-        return self.buffered.minimum
-
-    def enter(self, state: RuleState) -> int:
-        """As `Buffered.enter`."""
-        return self.buffered.enter(state)
-
-    def admit(self, now: float, member: str, state: RuleState) -> Admission:
-        """Admits as `buffered` does."""
-        return self.buffered.admit(now, member, state)
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         """Closes with the best of a full pool, or at the deadline; drops stale and older ones."""
-        buffered = self.buffered
-        if stale := too_stale(arrivals, state.version, buffered.max_staleness):
+        if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
         if older := superseded(arrivals):
             return older
-        ready = sorted(arrivals, key=self.key, reverse=True)
-        if len(ready) >= self.pool:
-            reason = f"the best {buffered.buffer} of {len(ready)} updates"
-            return buffered.close(ready[: buffered.buffer], state, reason)
-        return buffered.wait(now, ready, self.pool, state)
+        most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
+        if len(ready) >= self.section.waiting:
+            return self.close(ready[:most], state, f"the best {most} of {len(ready)} updates")
+        return self.wait(now, ready, self.section.waiting, state)
 
     def key(self, arrival: Arrival) -> tuple[float, str]:
         """What it is ordered by; PlanRefused if the user's score is no number."""
         score = self.score(arrival)
         if not math.isfinite(score):
             raise PlanRefused(f"rule.score: the score of {arrival.id} is {score}, not finite")
-        return score - arrival.at / self.ageing, arrival.id.client
+        return score - arrival.at / self.section.ageing, arrival.id.client
 
 
 def superseded(arrivals: tuple[Arrival, ...]) -> Drop | None:

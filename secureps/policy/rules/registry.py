@@ -8,7 +8,6 @@ user's is imported there and nowhere else, for no client runs code because a pla
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import cast
 
 from secureps.config.plan import (
@@ -26,37 +25,10 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.cohorts.weights import FULL
 from secureps.policy.rules.buffered import Buffered
 from secureps.policy.rules.priority import SCORES, Priority, Score
-from secureps.policy.rules.rule import Rule
+from secureps.policy.rules.rule import Bounds, Rule
 from secureps.policy.rules.ssp import Ssp
 from secureps.policy.rules.sync import Sync
 from secureps.policy.rules.user_rule import Guarded, imported, own_rule
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """What no cohort of a group exceeds.
-
-    Args:
-        minimum: fewest members that are opened; most: most members of a cohort.
-        most_weight: of one member; start: live members that anything waits for.
-        stale: versions that a member's base may be behind the newest.
-        rounds: whether members are asked together, for one round.
-        ahead: updates that a member may send beyond one for each version that is made, and so the
-            last step of a base version (`policy.rules.rule.Base`).
-    """
-
-    minimum: int
-    most: int
-    most_weight: int
-    start: int
-    stale: int
-    rounds: bool = False
-    ahead: int = 0
-
-    @property
-    def total(self) -> int:
-        """The largest total weight."""
-        return self.most * self.most_weight
 
 
 def bounds(section: RuleSection, room: int) -> Bounds:
@@ -91,27 +63,18 @@ def build_rule(section: RuleSection, room: int) -> Rule:
     own = bounds(section, room)
     match section:
         case SyncSection():
-            return Sync(
-                quorum=section.quorum,
-                minimum=section.minimum,
-                start=own.start,
-                most=own.most,
-                deadline=section.deadline,
-                extensions=section.extensions,
-                fraction=section.fraction,
-            )
+            return Sync(section, own)
         case SspSection():
-            return Ssp(section.slack, section.minimum, own.most, own.stale, section.deadline)
+            return Ssp(section, own)
         case BufferedSection() | AsyncSection():
-            return _buffered(section, own)
+            return Buffered(section, own)
         case PrioritySection():
-            pool = section.pool if section.pool is not None else 2 * section.buffer
             known = SCORES.get(section.score)
             score = known or cast(Score, imported("rule.score", section.score, SCORES))
-            made = Priority(_buffered(section, own), pool, score, section.ageing)
-            return made if known else Guarded(section.score, made, own.minimum, own.stale)
+            made = Priority(section, own, score)
+            return made if known else Guarded(section.score, made, own.stale)
         case OwnRuleSection():
-            return own_rule(section, own.minimum, own.stale)
+            return own_rule(section)
 
 
 def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards: bool) -> None:
@@ -142,7 +105,7 @@ def refuse_rule(section: RuleSection, capacity: int, sealed: bool, noisy_shards:
             f"rule.{key} = {own.most} is below the minimum cohort of {own.minimum}: no cohort "
             "would ever be opened"
         )
-    if isinstance(section, PrioritySection) and (section.pool or own.most) < section.buffer:
+    if isinstance(section, PrioritySection) and section.waiting < section.buffer:
         raise PlanRefused(
             f"rule.pool = {section.pool}: {section.buffer} are chosen of them; raise it"
         )
@@ -216,17 +179,6 @@ def refuse_close(
         except Refused as error:
             return str(error)
     return ""
-
-
-def _buffered(section: BufferedSection | AsyncSection | PrioritySection, own: Bounds) -> Buffered:
-    return Buffered(
-        buffer=own.most,
-        minimum=own.minimum,
-        max_staleness=section.max_staleness,
-        power=0.0 if isinstance(section, AsyncSection) else section.power,
-        concurrency=_or(section.concurrency, 1 << 30),
-        deadline=section.deadline,
-    )
 
 
 def _or(given: int | None, default: int) -> int:

@@ -162,6 +162,33 @@ class PassOver:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What no cohort of a group exceeds.
+
+    Args:
+        minimum: fewest members that are opened; most: most members of a cohort.
+        most_weight: of one member; start: live members that anything waits for.
+        stale: versions that a member's base may be behind the newest.
+        rounds: whether members are asked together, for one round.
+        ahead: updates that a member may send beyond one for each version that is made, and so the
+            last step of a base version (`Base`).
+    """
+
+    minimum: int
+    most: int
+    most_weight: int
+    start: int
+    stale: int
+    rounds: bool = False
+    ahead: int = 0
+
+    @property
+    def total(self) -> int:
+        """The largest total weight."""
+        return self.most * self.most_weight
+
+
 Admission = Admit | Wait | Refuse
 Decision = Close | Wait | Extend | Drop | PassOver
 
@@ -182,14 +209,6 @@ def holds_everybody(admission: Admission) -> bool:
 
 class Rule(Protocol):
     """When members start and cohorts close."""
-
-    @property
-    def minimum(self) -> int:
-        """No fewer members than this are ever opened."""
-
-    @property
-    def rounds(self) -> bool:
-        """Whether members are asked together, for one round; else one by one."""
 
     def enter(self, state: RuleState) -> int:
         """The clock at which a member begins that (re)joins now."""

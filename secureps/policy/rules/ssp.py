@@ -25,11 +25,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from secureps.config.plan import SspSection
 from secureps.messages.submission import Member
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
     Arrival,
+    Bounds,
     Close,
     Decision,
     PassOver,
@@ -44,23 +46,14 @@ from secureps.wording import named
 
 @dataclass(frozen=True, slots=True)
 class Ssp:
-    """Stale synchronous parallel.
+    """Stale synchronous parallel, under the keys of its section.
 
-    Args:
-        slack: s, how many clocks a member may be ahead of the slowest live one.
-        minimum: fewest members that are ever opened, and that must be live for anybody to start.
-        most: members of a cohort at most.
-        stale: versions that an update may be behind; an older one is left over from before members
-            went away, and is dropped.
-        deadline: D, seconds that the others wait for a live member at the least clock.
+    An update that is more than `bounds.stale` versions behind is left over from before members
+    went away, and is dropped.
     """
 
-    slack: int
-    minimum: int
-    most: int
-    stale: int
-    deadline: float
-    rounds: bool = False
+    section: SspSection
+    bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
         """At the clock that nobody may run ahead of: it holds nobody back, and may start."""
@@ -68,34 +61,33 @@ class Ssp:
 
     def admit(self, now: float, member: str, state: RuleState) -> Admission:
         """Admits a member that is at most `slack` updates ahead of the slowest."""
-        if lacking := lacking_members(state, self.minimum):
+        if lacking := lacking_members(state, self.section.minimum):
             return lacking
         if member in state.invited:
             return Wait(None, f"{member} trains")
-        clock, least = state.clocks.get(member), state.least
+        clock, least, slack = state.clocks.get(member), state.least, self.section.slack
         if clock is None:
             clock = self.enter(state)
-        if clock - min(least, state.closed) <= self.slack:
+        if clock - min(least, state.closed) <= slack:
             return Admit(f"clock {clock}, the slowest is at {least}")
-        if clock - least > self.slack:
+        if clock - least > slack:
             text = f"{named(state.slowest)} at clock {least}"
         else:
             text = f"version {state.version + 1}: {state.closed} cohorts are settled"
-        return Wait(None, f"{member} is at clock {clock}, slack {self.slack}: waits for {text}")
+        return Wait(None, f"{member} is at clock {clock}, slack {slack}: waits for {text}")
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         """Closes when all that count have sent the next update; passes over who is late."""
-        if stale := too_stale(arrivals, state.version, self.stale):
+        if stale := too_stale(arrivals, state.version, self.bounds.stale):
             return stale
-        least = state.least
-        ready = list(by_client(arrivals).values())[: self.most]
-        if least <= state.closed and (state.slowest or len(ready) < self.minimum):
+        least, minimum = state.least, self.section.minimum
+        ready = list(by_client(arrivals).values())[: self.bounds.most]
+        if least <= state.closed and (state.slowest or len(ready) < minimum):
             waits = f"{len(ready)} members have sent; cohort {state.closed + 1} waits for"
             return self._wait(now, waits, state)
-        if len(ready) < self.minimum:
-            return Wait(
-                None, f"{len(ready)} members have sent, the minimum cohort is {self.minimum}"
-            )
+        if len(ready) < minimum:
+            text = f"{len(ready)} members have sent, the minimum cohort is {minimum}"
+            return Wait(None, text)
         members = sorted((Member(a.id, 1, a.version, a.step) for a in ready), key=lambda m: m.id)
         waited = f"every live member has reached clock {least}"
         return Close(tuple(members), waited if state.slowest else "nobody is waited for")
@@ -112,9 +104,9 @@ class Ssp:
         if not ahead or not late:
             return Wait(None, f"{waits} {names} at clock {least}")
         since = min(moved[member] for member in ahead)
-        until = {member: max(since, moved[member]) + self.deadline for member in late}
+        until = {member: max(since, moved[member]) + self.section.deadline for member in late}
         if over := tuple(member for member in late if until[member] <= now):
-            waited = f"{named(over)} passed over after {self.deadline:g} s: not waited for"
+            waited = f"{named(over)} passed over after {self.section.deadline:g} s: not waited for"
             return PassOver(over, f"{waited} until another update comes")
         first, behind = min(until.values()), max(clocks[member] for member in ahead) - least
         count = f"{behind} clock{'s' * (behind > 1)} behind"

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.config.plan import SyncSection
 from secureps.messages.submission import Member
 from secureps.policy.rules.rule import (
     Admission,
     Admit,
     Arrival,
+    Bounds,
     Close,
     Drop,
     Extend,
@@ -27,26 +29,10 @@ from secureps.wording import named
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One version per round.
+    """One version per round, under the keys of its section."""
 
-    Args:
-        quorum: arrivals that suffice at the deadline.
-        minimum: fewest members that are ever opened; minimum <= quorum.
-        start: live members that a round waits for before it opens.
-        most: members invited at most.
-        deadline: seconds from opening to the deadline; each extension adds as much.
-        extensions: how often it may be moved.
-        fraction: of the live members that are invited, rounded down, but as many as the quorum.
-    """
-
-    quorum: int
-    minimum: int
-    start: int
-    most: int
-    deadline: float
-    extensions: int
-    fraction: float = 1.0
-    rounds: bool = True
+    section: SyncSection
+    bounds: Bounds
 
     def enter(self, state: RuleState) -> int:
         """Every member begins at clock 0."""
@@ -58,7 +44,7 @@ class Sync:
             if member in state.invited:
                 return Admit(f"invited to version {state.version + 1}")
             return Wait(None, f"joins after version {state.version + 1}, whose round is open")
-        start = max(self.start - state.left_out, self.minimum)
+        start = max(self.bounds.start - state.left_out, self.section.minimum)
         if len(state.live) < start:
             text = f"waits for members: {len(state.live)} of {start} are live"
             return Wait(None, text, everybody=True)
@@ -69,8 +55,9 @@ class Sync:
 
     def invited(self, live: int) -> int:
         """How many of the live members are invited."""
-        share = max(int(live * self.fraction), self.quorum, self.minimum)
-        return min(live, share, self.most)
+        own = self.section
+        share = max(int(live * own.fraction), own.quorum, own.minimum)
+        return min(live, share, self.bounds.most)
 
     def decide(
         self, now: float, arrivals: tuple[Arrival, ...], state: RuleState
@@ -78,37 +65,32 @@ class Sync:
         """Closes when all have sent, or at the deadline with a quorum; else extends or gives up."""
         if state.opened_at is None:
             return Wait(None, "no round is open")
-        here = {arrival.id.client for arrival in arrivals}
+        own, here = self.section, {arrival.id.client for arrival in arrivals}
         late = sorted(state.invited - here)
         count = f"{len(here)} of {len(state.invited)}"
-        until = state.opened_at + self.deadline * (1 + state.extensions)
-        if not late and len(here) >= self.minimum:
-            return self._close(arrivals, f"all {len(here)} invited have arrived")
+        until = state.opened_at + own.deadline * (1 + state.extensions)
+        if not late and len(here) >= own.minimum:
+            return _close(arrivals, f"all {len(here)} invited have arrived")
         if now < until:
             if late:
                 return Wait(until, f"{count} have arrived; waits for {named(late)}")
-            return Wait(until, f"{count} have arrived, the minimum cohort is {self.minimum}")
-        if len(here) >= max(self.quorum, self.minimum):
-            return self._close(arrivals, f"deadline: {count} have arrived, quorum {self.quorum}")
-        if state.extensions < self.extensions:
-            return Extend(
-                until + self.deadline,
-                f"deadline: {count} have arrived, quorum {self.quorum}; extension "
-                f"{state.extensions + 1} of {self.extensions}",
-            )
-        if len(here) >= self.minimum:
-            return self._close(
-                arrivals,
-                f"last deadline: {count} have arrived, enough for the minimum cohort "
-                f"of {self.minimum}",
-            )
+            return Wait(until, f"{count} have arrived, the minimum cohort is {own.minimum}")
+        over = f"deadline: {count} have arrived, quorum {own.quorum}"
+        if len(here) >= max(own.quorum, own.minimum):
+            return _close(arrivals, over)
+        if state.extensions < own.extensions:
+            over += f"; extension {state.extensions + 1} of {own.extensions}"
+            return Extend(until + own.deadline, over)
+        if len(here) >= own.minimum:
+            over = f"last deadline: {count} have arrived, enough for the minimum cohort"
+            return _close(arrivals, f"{over} of {own.minimum}")
         return Drop(
             tuple(sorted(arrival.id for arrival in arrivals)),
             f"given up: {count} have arrived after the last extension, the minimum cohort "
-            f"is {self.minimum}; nothing was opened",
+            f"is {own.minimum}; nothing was opened",
         )
 
-    @staticmethod
-    def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
-        members = sorted(arrivals, key=lambda arrival: arrival.id)
-        return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)
+
+def _close(arrivals: tuple[Arrival, ...], reason: str) -> Close:
+    members = sorted(arrivals, key=lambda arrival: arrival.id)
+    return Close(tuple(Member(a.id, 1, a.version) for a in members), reason)

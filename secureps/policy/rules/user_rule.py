@@ -50,9 +50,7 @@ class Guarded:
 
     name: str
     rule: Rule
-    minimum: int
     stale: int
-    rounds: bool = False
 
     def enter(self, state: RuleState) -> int:
         """The class's answer; RuleFailed if it is no clock."""
@@ -122,7 +120,7 @@ class Guarded:
         return RuleFailed(f"{self.name}: {method} answered {answer!r:.200}: {wanted}")
 
 
-def own_rule(section: OwnRuleSection, minimum: int, stale: int) -> Guarded:
+def own_rule(section: OwnRuleSection) -> Guarded:
     """The rule that a user's class makes.
 
     Raises:
@@ -130,7 +128,7 @@ def own_rule(section: OwnRuleSection, minimum: int, stale: int) -> Guarded:
     """
     make = imported("rule", section.name)
     try:
-        made = make(minimum=minimum, **section.settings)
+        made = make(minimum=section.minimum, **section.settings)
     except Exception as error:  # it is code of somebody else's
         given = ", ".join(("minimum", *section.settings))
         raise PlanRefused(
@@ -146,7 +144,7 @@ def own_rule(section: OwnRuleSection, minimum: int, stale: int) -> Guarded:
         raise PlanRefused(
             f'rule: {section.name} wants rounds: only "sync" has them; leave `rounds` False'
         )
-    return Guarded(section.name, cast(Rule, made), minimum, stale)
+    return Guarded(section.name, cast(Rule, made), section.max_staleness)
 
 
 def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., Any]:

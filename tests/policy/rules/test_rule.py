@@ -9,17 +9,21 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from secureps.config.plan import BufferedSection, PrioritySection, SspSection
 from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
-from secureps.policy.rules.buffered import Buffered
-from secureps.policy.rules.priority import Priority, freshness
+from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import PassOver, Rule, RuleState, Wait
-from secureps.policy.rules.ssp import Ssp
 from tests.kits.rule_world import RuleWorld
 
 MEMBERS = st.sampled_from([f"client-{k}" for k in range(8)])
 MINIMUM = 3
 DEADLINE = 60.0
+
+
+def ssp(slack: int) -> Rule:
+    section = SspSection(name="ssp", slack=slack, minimum=MINIMUM, deadline=DEADLINE)
+    return build_rule(section, room=100)
 
 
 class Members(RuleBasedStateMachine):
@@ -118,7 +122,7 @@ class SspMembers(Members):
     @initialize(slack=st.integers(0, 3))
     def start(self, slack: int) -> None:
         self.slack = slack
-        self.begin(Ssp(slack, MINIMUM, 100, 2 * slack + 1, DEADLINE))
+        self.begin(ssp(slack))
 
     @invariant()
     def nobody_started_too_far_ahead(self) -> None:
@@ -157,7 +161,7 @@ class SspMembers(Members):
 
 def test_a_jump_of_several_clocks_strands_nobody() -> None:
     """The slowest goes: the least clock jumps by four, four versions follow, and all may start."""
-    world = RuleWorld(Ssp(3, MINIMUM, 100, 7, DEADLINE))
+    world = RuleWorld(ssp(3))
     members = [f"client-{k}" for k in range(4)]
     for member in [*members, "slow"]:
         world.join(member)
@@ -178,13 +182,13 @@ def test_ssp_does_not_ask_since_when_a_member_stands_that_takes_part_no_more() -
     """d is live and ahead, and no moment is known of it: the others' count."""
     clocks = {"a": 0, "b": 1, "c": 1, "d": 1}
     known = RuleState(0, frozenset(clocks), {"a"}, clocks=clocks, moved={"a": 0.0, "b": 5.0})
-    ssp = Ssp(1, MINIMUM, 100, 3, DEADLINE)
+    made = ssp(1)
     count = "0 members have sent; cohort 1 waits for a"
-    waits = ssp.decide(10.0, (), known)
+    waits = made.decide(10.0, (), known)
     assert waits == Wait(5.0 + DEADLINE, f"{count}, 1 clock behind, 55 s left")
-    assert isinstance(ssp.decide(5.0 + DEADLINE, (), known), PassOver)
+    assert isinstance(made.decide(5.0 + DEADLINE, (), known), PassOver)
     alone = dataclasses.replace(known, moved={"a": 0.0})
-    assert ssp.decide(1000.0, (), alone) == Wait(None, f"{count} at clock 0")
+    assert made.decide(1000.0, (), alone) == Wait(None, f"{count} at clock 0")
 
 
 class BufferedMembers(Members):
@@ -193,7 +197,10 @@ class BufferedMembers(Members):
     @initialize(buffer=st.integers(3, 5), most=st.integers(0, 3), power=st.floats(0, 2))
     def start(self, buffer: int, most: int, power: float) -> None:
         self.most = most
-        self.begin(Buffered(buffer, MINIMUM, most, power, 100, 60.0))
+        section = BufferedSection(
+            name="buffered", buffer=buffer, minimum=MINIMUM, max_staleness=most, power=power
+        )
+        self.begin(build_rule(section, room=100))
 
     @invariant()
     def nothing_too_stale_was_summed(self) -> None:
@@ -214,8 +221,15 @@ class PriorityMembers(Members):
 
     @initialize(buffer=st.integers(3, 4), more=st.integers(0, 3))
     def start(self, buffer: int, more: int) -> None:
-        buffered = Buffered(buffer, MINIMUM, self.MOST, 0.5, 100, 60.0)
-        self.begin(Priority(buffered, buffer + more, freshness, self.AGEING))
+        section = PrioritySection(
+            name="priority",
+            buffer=buffer,
+            pool=buffer + more,
+            ageing=self.AGEING,
+            minimum=MINIMUM,
+            max_staleness=self.MOST,
+        )
+        self.begin(build_rule(section, room=100))
         self.passed: dict[object, float] = {}
 
     @invariant()

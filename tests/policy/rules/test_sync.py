@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secureps.config.plan import SyncSection
 from secureps.messages.submission import Member, SubmissionId
+from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, Extend, RuleState, Wait
 from secureps.policy.rules.sync import Sync
 
@@ -25,7 +27,13 @@ def rule(**changes: Any) -> Sync:
         "deadline": 10.0,
         "extensions": 1,
     }
-    return Sync(**(settings | changes))
+    return made_of(**(settings | changes))
+
+
+def made_of(**keys: Any) -> Sync:
+    made = build_rule(SyncSection(**keys), room=100)
+    assert isinstance(made, Sync)
+    return made
 
 
 def arrived(*clients: str) -> tuple[Arrival, ...]:
@@ -169,7 +177,14 @@ def rounds(draw: st.DrawFn) -> tuple[Sync, RuleState, list[str]]:
     start = draw(st.integers(quorum, 8))
     most = draw(st.integers(start, 9))
     deadline = draw(st.floats(0.1, 1e4))
-    made = Sync(quorum, minimum, start, most, deadline, draw(st.integers(0, 3)))
+    made = made_of(
+        quorum=quorum,
+        minimum=minimum,
+        start=start,
+        most=most,
+        deadline=deadline,
+        extensions=draw(st.integers(0, 3)),
+    )
     live = frozenset(f"m{i}" for i in range(draw(st.integers(start, 12))))
     before = RuleState(draw(st.integers(0, 5)), live)
     invited = frozenset(m for m in live if isinstance(made.admit(0.0, m, before), Admit))
@@ -189,18 +204,18 @@ def test_never_below_the_minimum_never_above_most_whatever_the_order(
     began = state.opened_at
     assert began is not None
     state = RuleState(state.version, state.live, state.invited, began, extensions)
-    now = began + times * sync.deadline
+    now = began + times * sync.section.deadline
     decision = sync.decide(now, arrived(*here), state)
     shuffled = list(here)
     chance.shuffle(shuffled)
     assert sync.decide(now, arrived(*shuffled), state) == decision
     if isinstance(decision, Close):
-        assert sync.minimum <= len(decision.members) <= sync.most
-        assert sum(m.weight for m in decision.members) <= sync.most
+        assert sync.section.minimum <= len(decision.members) <= sync.bounds.most
+        assert sum(m.weight for m in decision.members) <= sync.bounds.most
         assert {m.id.client for m in decision.members} == set(here)
     elif isinstance(decision, Drop):
-        assert len(here) < sync.minimum
-        assert extensions >= sync.extensions
+        assert len(here) < sync.section.minimum
+        assert extensions >= sync.section.extensions
     else:
         assert isinstance(decision, Wait | Extend)
         assert decision.until is not None
@@ -214,7 +229,7 @@ def test_every_round_ends(made: tuple[Sync, RuleState, list[str]]) -> None:
     sync, state, here = made
     assert state.opened_at is not None
     now, extensions = state.opened_at, 0
-    for _ in range(2 * sync.extensions + 3):
+    for _ in range(2 * sync.section.extensions + 3):
         at = RuleState(state.version, state.live, state.invited, state.opened_at, extensions)
         decision = sync.decide(now, arrived(*here), at)
         if isinstance(decision, Close | Drop):
@@ -226,17 +241,19 @@ def test_every_round_ends(made: tuple[Sync, RuleState, list[str]]) -> None:
             now = decision.until
     else:
         raise AssertionError("the round never ended")
-    assert now <= state.opened_at + sync.deadline * (1 + sync.extensions)
+    assert now <= state.opened_at + sync.section.deadline * (1 + sync.section.extensions)
 
 
 @given(rounds())
 def test_past_the_last_deadline_it_ends_at_once(made: tuple[Sync, RuleState, list[str]]) -> None:
     sync, state, here = made
     assert state.opened_at is not None
-    last = RuleState(state.version, state.live, state.invited, state.opened_at, sync.extensions)
-    now = state.opened_at + sync.deadline * (1 + sync.extensions)
+    last = RuleState(
+        state.version, state.live, state.invited, state.opened_at, sync.section.extensions
+    )
+    now = state.opened_at + sync.section.deadline * (1 + sync.section.extensions)
     decision = sync.decide(now, arrived(*here), last)
-    assert isinstance(decision, Close if len(here) >= sync.minimum else Drop)
+    assert isinstance(decision, Close if len(here) >= sync.section.minimum else Drop)
 
 
 @given(rounds())
@@ -245,4 +262,4 @@ def test_nobody_comes_into_an_open_round(made: tuple[Sync, RuleState, list[str]]
     for member in [*state.live, "zz"]:
         answer = sync.admit(0.0, member, state)
         assert isinstance(answer, Admit if member in state.invited else Wait)
-    assert len(state.invited) <= sync.most
+    assert len(state.invited) <= sync.bounds.most

@@ -18,8 +18,18 @@ from secureps.errors import PlanRefused, RuleFailed
 from secureps.messages.submission import Member, SubmissionId
 from secureps.policy.cohorts.weights import evened, faded
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import Bounds, refuse_close
-from secureps.policy.rules.rule import Admit, Arrival, Close, Drop, Extend, Rule, RuleState, Wait
+from secureps.policy.rules.registry import refuse_close
+from secureps.policy.rules.rule import (
+    Admit,
+    Arrival,
+    Bounds,
+    Close,
+    Drop,
+    Extend,
+    Rule,
+    RuleState,
+    Wait,
+)
 from secureps.policy.rules.user_rule import Guarded, own_rule
 from tests.kits.federations import same
 from tests.kits.nursery import ROOT
@@ -50,7 +60,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, s
 
 def rule_of(section: dict[str, Any]) -> Guarded:
     own = parse(OwnRuleSection, section, "test")
-    return own_rule(own, own.minimum, own.max_staleness)
+    return own_rule(own)
 
 
 # --- the documented one -----------------------------------------------------------
@@ -68,7 +78,7 @@ def test_the_documented_rule_makes_a_model(
         plans = [stream_plan(c, {}, group=[group | {"rule": section["name"]}]) for c in ("plain",)]
         rule = plans[0].group("all").rule
         assert isinstance(rule, OwnRuleSection)
-        assert (rule.name, rule.minimum) == (section["name"], 5)
+        assert rule.name == section["name"]
     models = []
     for k, plan in enumerate(plans):
         play = stream(plan, tmp_path / str(k), 8)
@@ -167,7 +177,7 @@ class Says:
 
 
 def guarded(answer: Any) -> Guarded:
-    return Guarded("mine:Rule", cast(Rule, Says(answer)), 1, 10)
+    return Guarded("mine:Rule", cast(Rule, Says(answer)), 10)
 
 
 def member(**changes: Any) -> Member:
@@ -241,7 +251,7 @@ def test_right_answers_pass_and_members_are_in_order() -> None:
 
 
 def test_what_is_too_stale_is_dropped_before_it_is_asked() -> None:
-    old = Guarded("mine:Rule", cast(Rule, Says(None)), 1, 1).decide(2.0, (HERE,), STATE)
+    old = Guarded("mine:Rule", cast(Rule, Says(None)), 1).decide(2.0, (HERE,), STATE)
     assert isinstance(old, Drop)
     assert old.ids == (HERE.id,)
 

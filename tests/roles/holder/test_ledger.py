@@ -29,7 +29,8 @@ from secureps.messages.submission import (
 from secureps.policy.cohorts.halving import halves, leaves
 from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
-from secureps.policy.rules.registry import Bounds, bounds
+from secureps.policy.rules.registry import bounds
+from secureps.policy.rules.rule import Bounds
 from secureps.roles.holder.ledger import MOST_MET, REMEMBERED, HolderLedger, HolderRules
 from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
