@@ -77,32 +77,22 @@ else:
         "errors": "secureps.errors",
         "rules": "secureps.policy.rules.rule",
     }
-    _HOMES = {
-        "Array": "secureps.client.trainer",
-        "ConfigError": "secureps.errors",
-        "EvaluateResult": "secureps.client.trainer",
-        "FitConfig": "secureps.client.trainer",
-        "FitResult": "secureps.client.trainer",
-        "Parameters": "secureps.client.trainer",
-        "PlanCheck": "secureps.run.api",
-        "PlanRefused": "secureps.errors",
-        "PulledModel": "secureps.client.exchange",
-        "RecordPrivacy": "secureps.client.trainer",
-        "RunResult": "secureps.run.api",
-        "SecurepsError": "secureps.errors",
-        "Session": "secureps.client.session",
-        "Settings": "secureps.client.script_settings",
-        "TorchTrainer": "secureps.client.torch",
-        "Trainer": "secureps.client.trainer",
-        "check": "secureps.run.api",
-        "dirichlet": "secureps.scenario.partition",
-        "join": "secureps.client.session",
-        "load_plan": "secureps.policy.plan",
-        "run_client": "secureps.client.runner",
-        "run_flower": "secureps.client.flower.script",
-        "simulate": "secureps.run.api",
-        "up": "secureps.run.api",
+    _NAMES = {
+        "secureps.client.exchange": "PulledModel",
+        "secureps.client.flower.script": "run_flower",
+        "secureps.client.runner": "run_client",
+        "secureps.client.script_settings": "Settings",
+        "secureps.client.session": "Session join",
+        "secureps.client.torch": "TorchTrainer",
+        "secureps.client.trainer": (
+            "Array EvaluateResult FitConfig FitResult Parameters RecordPrivacy Trainer"
+        ),
+        "secureps.errors": "ConfigError PlanRefused SecurepsError",
+        "secureps.policy.plan": "load_plan",
+        "secureps.run.api": "PlanCheck RunResult check simulate up",
+        "secureps.scenario.partition": "dirichlet",
     }
+    _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
     def __getattr__(name: str) -> object:
         """Imports a public name when it is first used; ConfigError if it needs an extra."""

@@ -24,6 +24,11 @@ _PIECE = 1 << 15
 """Values that are encoded at a time, so that they stay in the cache."""
 
 
+def levels(bits: int) -> int:
+    """2Z = 2^bits - 2, the largest integer on a grid of so many bits."""
+    return (1 << bits) - 2
+
+
 @dataclass(frozen=True)
 class Grid:
     """A grid of Z = 2^(bits-1) - 1 steps on either side of zero; u = z + Z lies in [0, 2Z].
@@ -47,12 +52,12 @@ class Grid:
     @property
     def most(self) -> int:
         """Z, the largest |z|."""
-        return (1 << (self.bits - 1)) - 1
+        return levels(self.bits) // 2
 
     @property
     def levels(self) -> int:
         """2Z, the largest u."""
-        return 2 * self.most
+        return levels(self.bits)
 
     @property
     def step(self) -> float:

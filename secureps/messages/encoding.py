@@ -101,14 +101,14 @@ def from_plain(kind: type[T], plain: Any) -> T:
 def _read(kind: Any, plain: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        fields = field_types(kind)
-        if not isinstance(plain, dict):
+        fields, omissible = field_types(kind), _omissible(kind)
+        if (
+            not isinstance(plain, dict)
+            or not fields.keys() - omissible <= plain.keys() <= fields.keys()
+            or any(plain[name] is None for name in omissible & plain.keys())
+        ):
             raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
-        absent = {n for n in _omissible(kind) if n not in plain}
-        given = {n: t for n, t in fields.items() if n not in absent}
-        if set(plain) != set(given) or any(plain[n] is None for n in _omissible(kind) - absent):
-            raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
-        return kind(**{n: _read(t, plain[n], f"{where}.{n}") for n, t in given.items()})
+        return kind(**{n: _read(fields[n], each, f"{where}.{n}") for n, each in plain.items()})
     origin = typing.get_origin(kind)
     if origin is tuple:
         if not isinstance(plain, list):

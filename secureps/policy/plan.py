@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec.grid import Grid
+from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import (
     ClientPrivacySection,
@@ -232,7 +232,7 @@ class Plan:
 
     def weights(self, group: str) -> WeightCode:
         """How the weights of a group's members travel, before the values of every block."""
-        return WeightCode(2 * ((1 << (self.group(group).bits - 1)) - 1))
+        return WeightCode(levels(self.group(group).bits))
 
     def check_weight(self, group: str, members: int, slots: NDArray[np.int64]) -> int:
         """The weights of a cohort's sum, judged before anything is divided by them.
@@ -258,11 +258,10 @@ class Plan:
     @cached_property
     def cipher_parameters(self) -> CipherParameters:
         """One set for all groups: the most bits decide."""
-        bits = max(self.group(name).bits for name in self.all_groups)
-        levels = 2 * ((1 << (bits - 1)) - 1)
+        most = levels(max(self.group(name).bits for name in self.all_groups))
         own, slots = self.section.cipher, self.section.block_size
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
-        return CipherParameters(own.name, own.capacity, levels, heaviest, slots, own.security)
+        return CipherParameters(own.name, own.capacity, most, heaviest, slots, own.security)
 
     @cached_property
     def holders(self) -> int:
@@ -308,7 +307,7 @@ class Plan:
 
     @property
     def room(self) -> int:
-        """The largest total weight of a cohort's members."""
+        """The largest total weight of a cohort's members; the shards' noise weighs 1."""
         return self.section.cipher.capacity - self.noisy_shards
 
     def bounds(self, group: str) -> Bounds:

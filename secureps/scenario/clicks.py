@@ -126,7 +126,7 @@ class Clicks:
     @cached_property
     def _truth(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The weights [rows] and vectors [rows, LATENT] of all rows; a topic's items are alike."""
-        rng, shelves = self._rng(_TRUTH), self.shelves
+        rng, shelves = seeded(self.seed, _TRUTH), self.shelves
         weights = 0.9 * rng.standard_normal(self.rows)
         vectors = 0.25 * rng.standard_normal((self.rows, LATENT))
         items, alike = slice(shelves[0], None), np.diff(shelves)
@@ -137,7 +137,7 @@ class Clicks:
 
     def _drawn(self, party: int, count: int, purpose: int) -> Records:
         """Draws records of a party, whose habits are its own and the same for every purpose."""
-        habits, rng = self._rng(_HABITS, party), self._rng(purpose, party)
+        habits, rng = seeded(self.seed, _HABITS, party), seeded(self.seed, purpose, party)
         users = habits.permutation(SEGMENTS)  # its commonest segment first
         topics = habits.choice(TOPICS, TASTES, replace=False)
         segment = users[_popular(rng, SEGMENTS, count)]
@@ -150,9 +150,6 @@ class Clicks:
         x = np.stack([segment, context, item], axis=1)
         p = self.chance(x)
         return Records(x, (rng.random(count) < p).astype(np.int64), p)
-
-    def _rng(self, *key: int) -> np.random.Generator:
-        return seeded(self.seed, *key)
 
 
 def _popular(rng: np.random.Generator, items: int, count: int) -> NDArray[np.int64]:

@@ -167,17 +167,10 @@ class Delays:
         for name in table:
             if name not in known:
                 raise ConfigError(f"delays: unknown key {name!r}; {meant(name, known)}")
-        return cls(
-            train=distribution(table.get("train", 0.0), "delays.train"),
-            network=distribution(table.get("network", 0.0), "delays.network"),
-            device=distribution(table.get("device", 1.0), "delays.device"),
-            bandwidth=(
-                distribution(table["bandwidth"], "delays.bandwidth")
-                if "bandwidth" in table
-                else None
-            ),
-            dropout=_number(table.get("dropout", 0.0), "delays.dropout"),
-        )
+        given = {
+            name: distribution(table[name], f"delays.{name}") for name in table if name != "dropout"
+        }
+        return cls(**given, dropout=_number(table.get("dropout", 0.0), "delays.dropout"))
 
     def train_seconds(self, seed: int, client: str, version: int) -> float:
         """The seconds that `client` trains from `version`."""

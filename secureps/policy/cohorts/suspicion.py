@@ -133,28 +133,16 @@ def choose(
     most: int,
     allowed: Allowed = lambda whole, part: True,
 ) -> Choice:
-    """Whom the next round is for, while there is suspicion.
+    """Whom the next round is for, while there is suspicion: what may follow burnt cohorts first.
 
     Args:
         able: clients that may take part in this run; live: those of them that are here.
         minimum, most: clients of a cohort.
         allowed: of sets that follow a burnt one.
     """
-    if state.burnt:
-        return _follow(state, cut, able, live & able, minimum, most, allowed)
-    return _divide(state, cut, live & able, minimum, most)
-
-
-def _follow(
-    state: Suspicion,
-    cut: Cut,
-    able: Clients,
-    live: Clients,
-    minimum: int,
-    most: int,
-    allowed: Allowed,
-) -> Choice:
-    """What may follow burnt cohorts of the same version."""
+    live &= able
+    if not state.burnt:
+        return _divide(state, cut, live, minimum, most)
     parts = {(whole, part) for whole in state.burnt for part in _parts(whole, cut, minimum)}
     inner = {part for whole, part in parts if part <= able and allowed(whole, part)}
     left = [part for part in inner if part not in state.burnt]

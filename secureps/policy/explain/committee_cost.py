@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from secureps.codec.grid import MOST_BITS, levels
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.hardness import core_svp
 from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
@@ -24,8 +25,6 @@ RECEIPT_BYTES = 480
 """Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
 TIMES_SENT = 2
 """A holder gets a receipt when it comes, to look into its envelope, and with its cohort."""
-MOST_BITS = 24
-"""Of a group (`config.GroupSection`)."""
 SECURITY_BITS = 128
 SOURCE = "Security Guidelines for Implementing Homomorphic Encryption (2024), table 5.2"
 
@@ -105,7 +104,7 @@ def advice(plan: Plan) -> Iterator[str]:
             f"{tight:.2f} bytes a value in place of {now:.2f}"
         )
     for fewer in range(bits - 1, max(1, bits - 3), -1):
-        less = value_bytes(replace(own, levels=_levels(fewer)))
+        less = value_bytes(replace(own, levels=levels(fewer)))
         if less < now:
             yield (
                 f"bits: {fewer} would take {less:.2f} bytes a value in place of {now:.2f}, in "
@@ -114,18 +113,14 @@ def advice(plan: Plan) -> Iterator[str]:
             return
 
 
-def _levels(bits: int) -> int:
-    return 2 * ((1 << (bits - 1)) - 1)
-
-
 def _bits(levels: int) -> int:
     return (levels // 2).bit_length() + 1
 
 
-def _fits(parameters: CipherParameters, capacity: int, levels: int) -> bool:
+def _fits(parameters: CipherParameters, capacity: int, most: int) -> bool:
     """Whether other parameters take no byte more."""
     try:
-        other = replace(parameters, capacity=capacity, levels=levels)
+        other = replace(parameters, capacity=capacity, levels=most)
         return value_bytes(other) <= value_bytes(parameters)
     except PlanRefused:
         return False
@@ -134,7 +129,7 @@ def _fits(parameters: CipherParameters, capacity: int, levels: int) -> bool:
 def _most_bits(plan: Plan) -> int:
     own = plan.cipher_parameters
     bits = _bits(own.levels)
-    while bits < MOST_BITS and _fits(own, own.capacity, _levels(bits + 1)):
+    while bits < MOST_BITS and _fits(own, own.capacity, levels(bits + 1)):
         bits += 1
     return bits
 

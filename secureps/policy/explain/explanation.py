@@ -236,7 +236,6 @@ def _opened(plan: Plan) -> str:
 
 
 def _price(plan: Plan, sizes: Mapping[str, int], numbers: Sequence[int]) -> Price | None:
-    sizes = {**sizes, EVALUATION: plan.metrics_count}
     privacy = plan.section.privacy
     if privacy is None:
         return None

@@ -68,8 +68,12 @@ def _words(plan: Plan, section: GroupSection) -> RuleText:
 def _rule(section: RuleSection, own: Bounds) -> str:
     match section:
         case SyncSection():
+            invited = f"up to {own.most} members"
+            if section.fraction < 1:
+                part = f"{section.fraction:g} of the live members"
+                invited = f"{part}, at most {own.most}, drawn for each version"
             return (
-                f"rounds of {_invited(section, own)}, once {own.start} are live; one closes when "
+                f"rounds of {invited}, once {own.start} are live; one closes when "
                 f"all have sent, or after {section.deadline:g} s with {section.quorum}"
             )
         case SspSection(slack=slack):
@@ -94,12 +98,6 @@ def _rule(section: RuleSection, own: Bounds) -> str:
                 f"{name} decides, code that the coordinator alone imports, about cohorts of "
                 f"{own.minimum} to {own.most}"
             )
-
-
-def _invited(section: SyncSection, own: Bounds) -> str:
-    if section.fraction == 1:
-        return f"up to {own.most} members"
-    return f"{section.fraction:g} of the live members, at most {own.most}, drawn for each version"
 
 
 def _weights(plan: Plan, own: Bounds) -> str:
