@@ -18,7 +18,7 @@ from benchmarks.report import Row, report
 from benchmarks.vectors import BITS
 from secureps.codec.grid import Grid
 from secureps.crypto.cipher import CipherParameters, Place
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
 from secureps.service.parallel import in_order
 
 THREADS = (1, 2)
@@ -39,8 +39,8 @@ def measure(values: int = VALUES, blocks: int = BLOCKS, tries: int = 7) -> Seque
         return adder.total(sums)
 
     totals = [added(block) for block in range(blocks)]
-    key = KeySum(sealing.key.coefficients().astype(np.int64), 1)
-    opener = RlweOpener(parameters, place, key)
+    key = (sealing.key.coefficients().astype(np.int64), 1)
+    opener = RlweOpener(parameters, place, *key)
 
     def seal() -> Callable[[int], bytes]:
         fresh = RlweSealing(parameters, place)

@@ -16,14 +16,21 @@ import typing
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from secureps.crypto.secret import Secret
 from secureps.errors import Malformed, Oversized, UnknownParty, Unsigned
-from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, signed_part, to_plain
+from secureps.messages.encoding import (
+    DIGEST_BYTES,
+    canonical,
+    digest,
+    from_plain,
+    signed_part,
+    to_plain,
+)
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -232,9 +239,10 @@ class Roster:
         if len(data) > MAX_ROSTER_BYTES:
             raise Oversized(f"a roster of {len(data)} bytes; at most {MAX_ROSTER_BYTES}")
         try:
-            roster = _read_roster(json.loads(data))
-        except (ValueError, KeyError, TypeError, RecursionError):
+            plain = json.loads(data)
+        except (ValueError, RecursionError):
             raise Malformed("this is not a roster in JSON") from None
+        roster = from_plain(cls, plain)
         if roster.to_bytes() != data:
             raise Malformed("this roster was edited: it is not as the CA's tool wrote it")
         return roster
@@ -244,19 +252,3 @@ def sign_roster(ca: Identity, certificates: Iterable[Certificate]) -> Roster:
     """The roster of these certificates in order, signed; Malformed if a name comes twice."""
     bare = Roster(tuple(sorted(certificates, key=lambda c: (c.role, c.name))), b"")
     return dataclasses.replace(bare, signature=ca.sign(_ROSTER, bare.digest))
-
-
-def _read_roster(plain: Any) -> Roster:
-    return Roster(
-        tuple(
-            Certificate(
-                name=c["name"],
-                role=c["role"],
-                public_key=bytes.fromhex(c["public_key"]),
-                cipher_key_digest=bytes.fromhex(c["cipher_key_digest"]),
-                signature=bytes.fromhex(c["signature"]),
-            )
-            for c in plain["certificates"]
-        ),
-        bytes.fromhex(plain["signature"]),
-    )

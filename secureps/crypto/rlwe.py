@@ -27,7 +27,6 @@ import math
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -244,47 +243,36 @@ def _sealed(
     return out.astype(_WORD, copy=False).tobytes()
 
 
-@dataclass(frozen=True, eq=False, slots=True)
-class KeySum:
-    """What opens a cohort's sums, and nothing else: public once it is there.
+class RlweOpener:
+    """Opens the totals of one cohort of one group, and nothing else; by any threads.
 
     Args:
-        coefficients: S = sum w_i s_i, int64 (N,).
+        key: S = sum w_i s_i, int64 (N,): public once it is there.
         squares: sum w_i^2.
-    """
-
-    coefficients: npt.NDArray[np.int64]
-    squares: int
-
-    def plausible(self, weight: int) -> bool:
-        """Whether |S| <= 41 sum w_i: necessary, and not sufficient."""
-        most = ETA * weight
-        return bool(np.all((self.coefficients >= -most) & (self.coefficients <= most)))
-
-
-class RlweOpener:
-    """Opens the totals of one cohort of one group, by any threads.
 
     Raises:
         PlanRefused: no ring holds these parameters.
         Malformed: a key sum of another ring, or of coefficients that no cohort's has.
     """
 
-    def __init__(self, parameters: CipherParameters, place: Place, key: KeySum) -> None:
+    def __init__(
+        self, parameters: CipherParameters, place: Place, key: npt.NDArray[np.int64], squares: int
+    ) -> None:
         load_kernels()
         self._slots = place.slots
         self._encoding = choose(parameters)
         self._adder = RlweAdder(parameters)
         self._public = PublicPolynomials(self._encoding.ring, place)
-        self._most = MOST_RESIDUAL * SIGMA * math.sqrt(key.squares)
+        self._most = MOST_RESIDUAL * SIGMA * math.sqrt(squares)
         ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
-        if key.coefficients.shape != (ring.degree,) or not key.plausible(parameters.capacity):
+        most = ETA * parameters.capacity  # whatever a cohort's keys add up to is within it
+        if key.shape != (ring.degree,) or not np.all((key >= -most) & (key <= most)):
             raise Malformed(
-                f"a key sum of shape {key.coefficients.shape} is none of {ring.name}, or its "
+                f"a key sum of shape {key.shape} is none of {ring.name}, or its "
                 f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
-        small = key.coefficients.astype(np.int32)
+        small = key.astype(np.int32)
         transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), self._key)
 
     def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:

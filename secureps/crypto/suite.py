@@ -114,7 +114,7 @@ class RlweCipher(Cipher):
 
     def opener(self, place: Place, key: object, weights: Sequence[int] = (1,)) -> Opener:
         """Opens a cohort with the sum of its members' keys, or a submission with its own."""
-        from secureps.crypto.rlwe import KeySum, RlweOpener
+        from secureps.crypto.rlwe import RlweOpener
 
         if isinstance(key, OneTimeKey):
             coefficients = key.coefficients()
@@ -124,7 +124,7 @@ class RlweCipher(Cipher):
         else:
             raise KitError("rlwe opens a cohort's sums with the sum of its members' keys")
         squares = sum(weight**2 for weight in weights)
-        return RlweOpener(self.parameters, place, KeySum(coefficients.astype(np.int64), squares))
+        return RlweOpener(self.parameters, place, coefficients.astype(np.int64), squares)
 
 
 def key_length(parameters: CipherParameters) -> int:

@@ -119,6 +119,10 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
         if len(plain) != len(rest) + 1:
             raise Malformed(f"{where}: expected {len(rest) + 1} items")
         return tuple(_read(k, x, where) for k, x in zip((item, *rest), plain))
+    if origin is typing.Literal:
+        if plain not in typing.get_args(kind):
+            raise Malformed(f"{where}: expected one of {typing.get_args(kind)}")
+        return plain
     if origin in (types.UnionType, typing.Union):
         # a payload may be a view of its bytes; what is read back is bytes
         (inner,) = (k for k in typing.get_args(kind) if k not in (type(None), memoryview))

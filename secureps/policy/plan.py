@@ -302,7 +302,7 @@ class Plan:
 
     @property
     def seals_again(self) -> bool:
-        """Whether a burnt cohort may be followed by the same updates, sealed anew."""
+        """Whether the same updates, sealed anew, may follow a cohort that did not open."""
         return self.opening is Opening.COMMITTEE
 
     @property

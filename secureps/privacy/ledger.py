@@ -59,8 +59,7 @@ class Ledger:
 
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
         self._known: dict[tuple[str, str, str, int, int], Charge | Release] = {}
-        self._charges: dict[str, list[Charge]] = {}
-        self._releases: dict[str, list[Release]] = {}
+        self._of: dict[str, list[Charge | Release]] = {}
         for fact in facts:
             self.append(fact)
 
@@ -76,15 +75,15 @@ class Ledger:
 
     def of(self, party: str) -> tuple[Charge, ...]:
         """The charges of one party, in order."""
-        return tuple(self._charges.get(party, ()))
+        return tuple(fact for fact in self._of.get(party, ()) if isinstance(fact, Charge))
 
     def releases_of(self, party: str) -> tuple[Release, ...]:
         """The releases of one party, in order."""
-        return tuple(self._releases.get(party, ()))
+        return tuple(fact for fact in self._of.get(party, ()) if isinstance(fact, Release))
 
     def count(self, party: str) -> int:
         """How many facts are on record of one party: as many are the same ones."""
-        return len(self._charges.get(party, ())) + len(self._releases.get(party, ()))
+        return len(self._of.get(party, ()))
 
     def new(self, fact: Charge | Release) -> bool:
         """Whether `fact` would add to what was spent: False if it is on record.
@@ -104,13 +103,9 @@ class Ledger:
 
     def append(self, fact: Charge | Release) -> None:
         """Adds one fact; the same again changes nothing. Raises as `new` does."""
-        if not self.new(fact):
-            return
-        self._known[_key(fact)] = fact
-        if isinstance(fact, Charge):
-            self._charges.setdefault(fact.party, []).append(fact)
-        else:
-            self._releases.setdefault(fact.party, []).append(fact)
+        if self.new(fact):
+            self._known[_key(fact)] = fact
+            self._of.setdefault(fact.party, []).append(fact)
 
     def __eq__(self, other: object) -> bool:
         return (

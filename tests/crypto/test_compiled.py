@@ -28,7 +28,7 @@ from pathlib import Path
 from secureps.crypto import compiled
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.cipher import Place
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
 compiled.keep_in(Path(sys.argv[1]))
 for levels in (65_534, 300_000):
     parameters, place = CipherParameters("rlwe", 32, levels), Place(bytes(32), "g", bytes(32), 9000)
@@ -39,9 +39,9 @@ for levels in (65_534, 300_000):
         adder.check(9000, payload)
         sums = adder.zero(9000)
         adder.add(sums, payload, 1)
-        key = KeySum(sealing.key.coefficients().astype(np.int64), 1)
+        key = (sealing.key.coefficients().astype(np.int64), 1)
         total = form(adder.total(sums))
-        found = RlweOpener(parameters, place, key).open(len(form.__name__), total, 9000)
+        found = RlweOpener(parameters, place, *key).open(len(form.__name__), total, 9000)
         assert np.array_equal(found, values)
 print(compiled.compiled_here(), compiled.all_kept())
 """

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from secureps.crypto import rlwe
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import ETA, SIGMA, choose
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweOpener, RlweSealing
+from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Refused
 from tests.kits.nursery import ROOT
 from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
@@ -52,9 +52,9 @@ def random_values(parameters: CipherParameters, slots: int, seed: int) -> Ints:
 
 
 def opened(
-    parameters: CipherParameters, total: bytes, key: KeySum, slots: int, block: int = 0
+    parameters: CipherParameters, total: bytes, key: tuple[Ints, int], slots: int, block: int = 0
 ) -> Ints:
-    return RlweOpener(parameters, place(slots), key).open(block, total, slots)
+    return RlweOpener(parameters, place(slots), *key).open(block, total, slots)
 
 
 # --- exact ------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_the_capacity_is_reached_and_not_exceeded(parameters: CipherParameters) 
     with pytest.raises(Malformed, match="above the plan's capacity of 32"):
         adder.add(sums, payload, 1)
     keys = parameters.capacity * sealing.key.coefficients().astype(np.int64)
-    found = opened(parameters, adder.total(sums), KeySum(keys, parameters.capacity**2), 3)
+    found = opened(parameters, adder.total(sums), (keys, parameters.capacity**2), 3)
     assert found.tolist() == [parameters.capacity * parameters.levels] * 3
 
 
@@ -127,7 +127,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
     for _ in range(1_250):
         adder.add(sums, payload, 4)
     keys = 5_000 * sealing.key.coefficients().astype(np.int64)
-    found = opened(parameters, adder.total(sums), KeySum(keys, 5_000**2), 100)
+    found = opened(parameters, adder.total(sums), (keys, 5_000**2), 100)
     assert np.array_equal(found, 5_000 * values)
 
 
@@ -135,7 +135,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
 def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
     adder, degree = RlweAdder(parameters), choose(parameters).ring.degree
     total = adder.total(adder.zero(5_000))
-    nothing = KeySum(np.zeros(degree, np.int64), 0)
+    nothing = (np.zeros(degree, np.int64), 0)
     assert not opened(parameters, total, nothing, 5_000).any()
 
 
@@ -221,16 +221,16 @@ def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
     """Off by one in one coefficient, another's, none: the residual is far above its bound."""
     slots = 500
     total, key, _ = cohort(parameters, place(slots), [(random_values(parameters, slots, 1), 1)])
-    nearly = key.coefficients.copy()
+    nearly = key[0].copy()
     nearly[-1] += 1 if nearly[-1] < 0 else -1
     other = RlweSealing(parameters, place(slots)).key.coefficients().astype(np.int64)
-    for wrong in (nearly, -key.coefficients, other, np.zeros_like(other)):
+    for wrong in (nearly, -key[0], other, np.zeros_like(other)):
         with pytest.raises(Refused, match="does not open: its residual is"):
-            opened(parameters, total, KeySum(wrong, 1), slots)
+            opened(parameters, total, (wrong, 1), slots)
     with pytest.raises(Refused, match="does not open"):
-        RlweOpener(parameters, place(slots, run=1), key).open(0, total, slots)
+        RlweOpener(parameters, place(slots, run=1), *key).open(0, total, slots)
     with pytest.raises(Refused, match="does not open"):
-        RlweOpener(parameters, place(slots), key).open(1, total, slots)
+        RlweOpener(parameters, place(slots), *key).open(1, total, slots)
 
 
 @both_rings
@@ -238,15 +238,14 @@ def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -
     degree = choose(parameters).ring.degree
     for wrong in (np.zeros(degree - 1, np.int64), np.zeros((1, degree), np.int64)):
         with pytest.raises(Malformed, match="key sum of shape"):
-            RlweOpener(parameters, place(9), KeySum(wrong, 1))
+            RlweOpener(parameters, place(9), wrong, 1)
     for value in (ETA * 32 + 1, -ETA * 32 - 1, 1 << 32, -(1 << 63)):
         large = np.zeros(degree, np.int64)
         large[3] = value
-        assert not KeySum(large, 1).plausible(32)
         with pytest.raises(Malformed, match="key sum of shape"):
-            RlweOpener(parameters, place(9), KeySum(large, 1))
+            RlweOpener(parameters, place(9), large, 1)
     large[3] = ETA * 32
-    assert KeySum(large, 1).plausible(32)
+    RlweOpener(parameters, place(9), large, 1)
 
 
 @pytest.mark.parametrize("weights", [[1], [4], [1, 2, 4, 4, 2, 1], [1] * 30])
@@ -268,7 +267,7 @@ def test_residuals_are_as_large_as_foretold(
     error = 5 / math.sqrt(2 * coefficients)
     for factor, good in ((1 + error, True), (1 - error, False)):
         monkeypatch.setattr(rlwe, "MOST_RESIDUAL", factor)
-        opener = RlweOpener(parameters, place(slots), key)
+        opener = RlweOpener(parameters, place(slots), *key)
         assert opener._most == pytest.approx(factor * expected)
         if good:
             opener.open(0, total, slots)
@@ -301,7 +300,7 @@ def test_what_would_reach_into_another_block_is_refused() -> None:
     for block, size in ((0, 4_097), (-1, 100), (0, 0)):
         with pytest.raises(InternalError, match="polynomials of another block"):
             sealing.seal(block, np.zeros(size, np.int64))
-    opener = RlweOpener(NARROW, place(4_096), KeySum(np.zeros(2048, np.int64), 0))
+    opener = RlweOpener(NARROW, place(4_096), np.zeros(2048, np.int64), 0)
     for block, size in ((0, 4_097), (-1, 100)):
         with pytest.raises(InternalError, match="polynomials of another block"):
             opener.open(block, b"", size)
@@ -413,7 +412,7 @@ def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPat
     sums = adder.zero(4)
     adder.add(sums, block, 4)
     total = adder.total(sums)
-    found = RlweOpener(NARROW, at, KeySum(4 * small.astype(np.int64), 16)).open(0, total, 4)
+    found = RlweOpener(NARROW, at, 4 * small.astype(np.int64), 16).open(0, total, 4)
     transformed_a = public_element(enc.ring, at, 0)
     digest = hashlib.blake2b(total, digest_size=32).hexdigest()
     rows = {

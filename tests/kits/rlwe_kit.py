@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from secureps.crypto.cipher import CipherParameters, Place
 from secureps.crypto.ring import Encoding, Ring
-from secureps.crypto.rlwe import KeySum, RlweAdder, RlweSealing
+from secureps.crypto.rlwe import RlweAdder, RlweSealing
 
 Ints = NDArray[np.int64]
 
@@ -136,7 +136,7 @@ def misfit(observed: NDArray[np.int64], chances: Sequence[float]) -> float:
 
 def cohort(
     parameters: CipherParameters, at: Place, members: Sequence[tuple[Ints, int]], block: int = 0
-) -> tuple[bytes, KeySum, Ints]:
+) -> tuple[bytes, tuple[Ints, int], Ints]:
     """A total of so many (values, weight), the key sum that opens it, and the sum itself."""
     adder = RlweAdder(parameters)
     slots = members[0][0].size
@@ -151,4 +151,4 @@ def cohort(
         keys = keys + small if keys.size else small
         clear += weight * values
         squares += weight * weight
-    return adder.total(sums), KeySum(keys, squares), clear
+    return adder.total(sums), (keys, squares), clear

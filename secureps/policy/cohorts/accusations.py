@@ -15,7 +15,7 @@ most, also where clients collude with it and seal nonsense for an honest holder.
 While no more than n - t are doubted, the others open whatever stays in. More are doubted only if
 clients collude: honest holders say nothing of honest clients, so that with c corrupt ones
 n - t + 1 - c honest ones must accuse more than `BELIEVED` clients each. More holders than can be
-missed refuse a cohort with such clients, and it is burnt. Nobody can tell then which holders are
+missed refuse a cohort with such clients, and it never opens. Nobody can tell then which holders are
 honest; to leave out whom some of them accuse would leave the choice to the others.
 
 Safety hangs on none of this: no key is touched for it, no cohort is smaller for it, and what a

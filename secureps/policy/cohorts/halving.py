@@ -1,4 +1,4 @@
-"""Which smaller cohorts may follow one that was burnt, for the same version.
+"""Which smaller cohorts may follow one that did not open, for the same version.
 
 Whoever makes two sums of one version learns their difference. A cohort that did not open for
 the coordinator may have opened for somebody, so what follows it must not take it apart at will:

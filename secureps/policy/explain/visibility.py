@@ -46,6 +46,13 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     return client, coordinator, shard, Sight(role, seen, never)
 
 
+ONE_HOLDER = (
+    "the aggregator (a shard suffices) together with the key holder",
+    "a malicious shard alone, if it gives the holder one ciphertext in place of a sum and "
+    "reads what comes back",
+)
+
+
 def withstood(threshold: int, holders: int) -> int:
     """How many corrupt key holders a malicious aggregator gains nothing by: min(t - 1, 2t - n - 1).
 
@@ -62,19 +69,11 @@ def collusion(plan: Plan) -> tuple[str, ...]:
         return ("any shard alone: it reads every update",)
     least = min(plan.bounds(name).minimum for name in plan.all_groups)
     seen = "a shard, which knows its noise" if plan.noisy_shards else "whoever sees sums or models"
-    who = _committees(plan) if plan.opening is Opening.COMMITTEE else _holders()
+    who = _committees(plan) if plan.opening is Opening.COMMITTEE else ONE_HOLDER
     return (
         *who,
         f"all but one of a cohort's clients (at least {least - 1}) together with {seen}",
         _issuers(plan),
-    )
-
-
-def _holders() -> Iterator[str]:
-    yield "the aggregator (a shard suffices) together with the key holder"
-    yield (
-        "a malicious shard alone, if it gives the holder one ciphertext in place of a sum and "
-        "reads what comes back"
     )
 
 
