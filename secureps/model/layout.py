@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config.plan import SparseSection
+from secureps.config.plan import PlanSection, SparseSection
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
@@ -162,90 +162,73 @@ class Layout:
     evaluation: GroupLayout | None = None
 
     @classmethod
-    def build(
-        cls,
-        schema: Schema,
-        groups: Sequence[tuple[str, str]],
-        block_size: int,
-        local: Sequence[str] = (),
-        scaled: Collection[str] = (),
-        metrics: Sequence[str] = (),
-        sparse: Mapping[str, SparseSection] | None = None,
-        weights: Mapping[str, int] | None = None,
-    ) -> Layout:
-        """Sorts the tensors of a schema into groups.
+    def build(cls, schema: Schema, plan: PlanSection, weights: Mapping[str, int]) -> Layout:
+        """Sorts the tensors of a schema into the groups of a plan.
+
+        Groups are tried in their order, after the patterns of `local`; patterns are those of
+        `fnmatch`, case-sensitive.
 
         Args:
-            schema: the model's tensors.
-            groups: (group name, pattern) in the order in which they are tried; patterns are
-                those of `fnmatch`, case-sensitive.
-            block_size: slots per block, those of the weight included.
-            local: patterns of tensors that stay out, tried before all groups.
-            scaled: groups with an adaptive clip, whose scale is their last value.
-            metrics: names of what clients evaluate together, if they do.
-            sparse: how the groups are cut that are cut into row-blocks.
-            weights: slots of a weight, by group (`codec.weight`); 1 where a group is not there.
+            weights: slots of a weight (`codec.weight`) by group, the metrics' included if there is
+                one. They are part of a block.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` fits no tensor, a group gets
                 no values, a name occurs twice or is reserved, a dtype cannot be carried, or a
                 block would have no room for a value or for all metrics, or a sparse tensor has
                 other rows than the plan says.
         """
+        block_size = plan.block_size
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
             if spec.name == SCALE.name:
                 raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
-        weights = weights or {}
-        least = 1 + max((1, *weights.values()))
+        least = 1 + max(weights.values())
         if block_size < least:
             raise PlanRefused(
                 f"a block of {block_size} slots has no room for a value: at least {least}"
             )
-        _refuse_repeats("group", [name for name, _ in groups])
+        _refuse_repeats("group", [group.name for group in plan.group])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
-        members: dict[str, list[TensorSpec]] = {name: [] for name, _ in groups}
+        members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
         kept: list[TensorSpec] = []
         for spec in schema.tensors:
-            if any(fnmatchcase(spec.name, pattern) for pattern in local):
+            if any(fnmatchcase(spec.name, pattern) for pattern in plan.local):
                 kept.append(spec)
                 continue
             _refuse_dtype(spec)
-            for name, pattern in groups:
-                if fnmatchcase(spec.name, pattern):
-                    members[name].append(spec)
+            for group in plan.group:
+                if fnmatchcase(spec.name, group.pattern):
+                    members[group.name].append(spec)
                     break
             else:
                 raise PlanRefused(
                     f"tensor {spec.name!r} matches no group's pattern: add a group for it, or "
                     "list it as local"
                 )
-        for pattern in local:
+        for pattern in plan.local:
             if not any(fnmatchcase(spec.name, pattern) for spec in kept):
                 hint = nearest(pattern, [spec.name for spec in schema.tensors])
                 raise PlanRefused(f"local: no tensor matches {pattern!r}; {hint}")
-        if not groups:
-            raise PlanRefused("the plan has no groups, so there is nothing to train together")
         built: list[GroupLayout] = []
-        for name, specs in members.items():
+        for group in plan.group:
+            name, slots, specs = group.name, weights[group.name], members[group.name]
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
-            slots = weights.get(name, 1)
-            if sparse and name in sparse:
-                built += _row_blocks(name, sparse[name], tuple(specs), block_size, slots)
+            if group.sparse is not None:
+                built += _row_blocks(name, group.sparse, tuple(specs), block_size, slots)
                 continue
-            if name in scaled:
+            if group.adaptive is not None:
                 specs, size = [*specs, SCALE], size + 1
-            own = tuple(specs)
-            built.append(GroupLayout(name, own, size, block_size - slots, None, slots))
-        for group in built:
-            if group.blocks > MOST_BLOCKS:
+            built.append(GroupLayout(name, tuple(specs), size, block_size - slots, None, slots))
+        for made in built:
+            if made.blocks > MOST_BLOCKS:
                 raise PlanRefused(
-                    f"group {group.name!r} would have {group.blocks} blocks, and may have "
+                    f"group {made.name!r} would have {made.blocks} blocks, and may have "
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
-        evaluation = _metrics(metrics, block_size, weights.get(EVALUATION, 1))
+        evaluation = _metrics(plan, weights)
         return cls(tuple(built), tuple(kept), block_size, evaluation)
 
     @property
@@ -303,14 +286,15 @@ def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
     return spec.shape if rows is None else (rows[1] - rows[0], *spec.shape[1:])
 
 
-def _metrics(names: Sequence[str], block_size: int, slots: int) -> GroupLayout | None:
-    """The group of the metrics, one float32 each."""
-    if not names:
+def _metrics(plan: PlanSection, weights: Mapping[str, int]) -> GroupLayout | None:
+    """The group of the metrics, one float32 each; None unless clients evaluate."""
+    if plan.evaluation is None or plan.evaluation.evaluator is not None:
         return None
-    if len(names) > block_size - slots:
-        raise PlanRefused(f"{len(names)} metrics do not fit a block of {block_size} slots")
+    slots, names = weights[EVALUATION], sorted(plan.evaluation.metrics)
+    if len(names) > plan.block_size - slots:
+        raise PlanRefused(f"{len(names)} metrics do not fit a block of {plan.block_size} slots")
     specs = tuple(TensorSpec(name, (), "float32") for name in names)
-    return GroupLayout(EVALUATION, specs, len(specs), block_size - slots, None, slots)
+    return GroupLayout(EVALUATION, specs, len(specs), plan.block_size - slots, None, slots)
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

@@ -359,15 +359,8 @@ class Plan:
 
     def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
-        patterns = tuple((group.name, group.pattern) for group in section.group)
-        scaled = [group.name for group in section.group if group.adaptive is not None]
-        evaluation = section.evaluation if self.clients_evaluate else None
-        metrics = sorted(evaluation.metrics) if evaluation is not None else ()
-        sparse = {group.name: group.sparse for group in section.group if group.sparse is not None}
         weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
-        layout = Layout.build(
-            schema, patterns, section.block_size, section.local, scaled, metrics, sparse, weights
-        )
+        layout = Layout.build(schema, section, weights)
         for group in layout.all_groups:
             self.grid(group.name, group.size)
         if self.opening is Opening.COMMITTEE:
