@@ -127,7 +127,7 @@ class Grid:
         """
         if total.dtype != np.int64:
             raise WrongShape(f"a sum of grid values is int64, not {total.dtype}")
-        if not 1 <= total_weight <= (2**62) // self.levels:
+        if not 1 <= total_weight <= (2**62) // self.levels:  # else int64 wraps around, unseen
             raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
         return (total - total_weight * self.most).astype(np.float64) * self.step
 

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -169,6 +170,7 @@ class BfvAdder(Adder):
 
     def _check_block(self, payload: Payload) -> None:
         coefficients = np.frombuffer(payload, _COEFFICIENT)
+        # A larger one would make sums of 16 units overflow 64 bits, unseen.
         if coefficients.size and int(coefficients.max()) >= DATA_PRIME:
             raise Malformed("a coefficient of a bfv block is not below the modulus")
 
@@ -197,13 +199,11 @@ def _key_coefficients(what: str, data: bytes, tag: bytes, polynomials: int) -> b
     return body
 
 
+@dataclass(frozen=True, slots=True)
 class BfvPublicKey:
     """What clients encrypt under: two polynomials at the key level, and nothing else."""
 
-    __slots__ = ("coefficients",)
-
-    def __init__(self, coefficients: bytes) -> None:
-        self.coefficients = coefficients
+    coefficients: bytes
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BfvPublicKey:

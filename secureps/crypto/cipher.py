@@ -289,6 +289,7 @@ def check_values(values: npt.NDArray[np.int64], levels: int) -> None:
     """Malformed unless `values` is int64, one-dimensional and within [0, levels]."""
     if values.dtype != np.int64 or values.ndim != 1:
         raise Malformed(f"values are {values.dtype} of shape {values.shape}, not int64 (slots,)")
+    # A larger value would carry into its neighbours' digits of the sum.
     if values.size and (int(values.min()) < 0 or int(values.max()) > levels):
         raise Malformed(f"a value lies outside [0, {levels}]")
 
@@ -297,6 +298,7 @@ def added_weight(accumulator: Accumulator, weight: int, capacity: int) -> int:
     """The total weight after adding one more block; Malformed if that is not allowed."""
     if weight not in WEIGHTS:
         raise Malformed(f"weight {weight} is not one of {WEIGHTS}")
+    # Beyond the capacity digits carry, and noise passes the bound of decryption.
     if accumulator.weight + weight > capacity:
         raise Malformed(
             f"the cohort's weight would be {accumulator.weight + weight}, "

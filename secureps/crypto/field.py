@@ -81,6 +81,6 @@ def parse_vector(data: bytes | memoryview, length: int) -> Vector:
     if len(data) < 4 * length:
         raise Malformed(f"a vector of {length} values has {4 * length} bytes, not {len(data)}")
     values = np.frombuffer(data, _WORD).astype(np.uint32)
-    if bool((values >= P).any()):
+    if bool((values >= P).any()):  # one value, one form: digests and comparisons go by bytes
         raise Malformed("a vector has a value that is not below 2^31 - 1")
     return values

@@ -185,10 +185,10 @@ class Roster:
 
     def __post_init__(self) -> None:
         keys = [(c.role, c.name) for c in self.certificates]
-        if keys != sorted(keys):
+        if keys != sorted(keys):  # the same parties in another order would be another digest
             raise Malformed("the roster is not sorted by role and name")
         names = [c.name for c in self.certificates]
-        if len(set(names)) != len(names):
+        if len(set(names)) != len(names):  # one party with two keys, or two that pass for one
             raise Malformed("a name is on the roster twice")
 
     @cached_property
@@ -243,7 +243,7 @@ class Roster:
         except (ValueError, RecursionError):
             raise Malformed("this is not a roster in JSON") from None
         roster = from_plain(cls, plain)
-        if roster.to_bytes() != data:
+        if roster.to_bytes() != data:  # what people compare is what the CA signed
             raise Malformed("this roster was edited: it is not as the CA's tool wrote it")
         return roster
 

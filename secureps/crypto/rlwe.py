@@ -101,7 +101,7 @@ class RlweAdder(Adder):
 
     def _check_block(self, payload: Payload) -> None:
         for packed, modulus in self._rows(_frozen(payload), self._degree * WORD_BITS // 64):
-            if int(greatest_word(packed)) >= modulus:
+            if int(greatest_word(packed)) >= modulus:  # sums of such words overflow, unseen
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def _check_total(self, total: Payload) -> None:
@@ -164,7 +164,7 @@ class RlweSealing(Secret):
         check_values(values, self._levels)
         _check_block(block, values.size, self._slots)
         with self._claiming:
-            if block in self._sealed:
+            if block in self._sealed:  # one key stream under two plaintexts gives both away
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
         start = block * self._encoding.elements(self._slots)

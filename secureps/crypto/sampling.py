@@ -62,7 +62,7 @@ class Stream(Secret):
         Raises:
             InternalError: beyond the 2^36 words (256 GiB) of one stream.
         """
-        if not 0 <= count <= self._left:
+        if not 0 <= count <= self._left:  # beyond, the block counter begins again: noise repeats
             raise InternalError(f"a stream has {self._left} words left, not {count}")
         self._left -= count
         words = np.empty(count, np.dtype("<u4"))

@@ -139,6 +139,7 @@ def _commitment(id: bytes, subset: Subset, seed: bytes) -> bytes:
     return digest("secureps-key-seed", id, bytes(subset), seed)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class SharedKey(Secret):
     """What a client makes of one key: seeds for the holders, and what its receipt says openly.
 
@@ -146,19 +147,10 @@ class SharedKey(Secret):
     correction: uint32 (N,), s - sum_A PRG(seed_A) modulo P.
     """
 
-    __slots__ = ("_committee", "_seeds", "commitments", "correction")
-
-    def __init__(
-        self,
-        committee: Committee,
-        seeds: tuple[bytes, ...],
-        commitments: tuple[bytes, ...],
-        correction: Vector,
-    ) -> None:
-        self._committee = committee
-        self._seeds = seeds
-        self.commitments = commitments
-        self.correction = correction
+    _committee: Committee
+    _seeds: tuple[bytes, ...]
+    commitments: tuple[bytes, ...]
+    correction: Vector
 
     def seeds_of(self, holder: int) -> bytes:
         """`committee.seed_bytes` secret bytes, for this holder's envelope and nobody else."""
@@ -219,7 +211,7 @@ class HolderShare(Secret):
         subsets = self._committee.subsets
         if len(commitments) != len(subsets):
             raise Malformed(f"{len(commitments)} commitments to {len(subsets)} seeds")
-        for i, seed in self._seeds.items():
+        for i, seed in self._seeds.items():  # else a client gives holders shares that do not fit
             if _commitment(self._id, subsets[i], seed) != commitments[i]:
                 raise Malformed(
                     f"the seed kept from {self._committee.names(subsets[i])} is not, at "

@@ -102,7 +102,7 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
         fields, omissible = field_types(kind), _omissible(kind)
-        if (
+        if (  # a field more or less would be in no digest, or in no signature
             not isinstance(plain, dict)
             or not fields.keys() - omissible <= plain.keys() <= fields.keys()
             or any(plain[name] is None for name in omissible & plain.keys())

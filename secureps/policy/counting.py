@@ -39,6 +39,7 @@ def told(examples: int) -> int:
 
 def check_told(party: str, examples: int) -> None:
     """Malformed unless it is what `told` gives, or 0 of who does not know yet."""
+    # More than a power of two would tell the coordinator how many records a client has.
     if examples and not (0 < examples <= MOST_EXAMPLES and examples.bit_count() == 1):
         raise Malformed(
             f"{party} says it has up to {examples} examples: a power of two is said, at most "

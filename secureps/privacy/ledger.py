@@ -94,7 +94,7 @@ class Ledger:
         """
         demand_sound(fact)
         known = self._known.get(_key(fact))
-        if known is not None and known != fact:
+        if known is not None and known != fact:  # other facts would hide what was spent
             raise Conflict(
                 f"a {_noun(fact)} of {fact.party!r} for {fact.group!r} version {fact.version} "
                 f"is on record, with other facts"

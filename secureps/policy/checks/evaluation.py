@@ -194,6 +194,6 @@ def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> No
         raise Malformed(
             f"an evaluation has the metrics {', '.join(sorted(section.metrics))}, in this order"
         )
-    for metric in metrics:
+    for metric in metrics:  # NaN compares with nothing: best and stop would go wrong for good
         if not math.isfinite(metric.value):
             raise NotFinite(f"metric {metric.name!r} is {metric.value}: evaluate again")

@@ -35,7 +35,7 @@ def check_weights(weights: Sequence[int], least: int) -> None:
         raise Refused(f"this holder opens cohorts of weights {WEIGHTS} only")
     for heavier in WEIGHTS[1:]:
         lighter = sum(weight < heavier for weight in weights)
-        if 0 < lighter < least:
+        if 0 < lighter < least:  # modulo the heavier weight a sum is that of the lighter few
             raise Refused(
                 f"{lighter} members weigh less than {heavier}: none, or {least} or more must"
             )
