@@ -15,6 +15,8 @@ What must not live here: what is inside (`crypto.sharing`), files, and signature
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -39,6 +41,7 @@ _PROBE = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 """A key that everybody knows: its exchange with a point of low order is zero, as any key's is."""
 
 
+@dataclass(frozen=True, repr=False)
 class EnvelopePublicKey:
     """An X25519 public key: whoever has it can seal for its holder.
 
@@ -50,13 +53,11 @@ class EnvelopePublicKey:
             secret that everybody knows.
     """
 
-    __slots__ = ("_point", "key")
+    key: bytes
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise Malformed(f"an X25519 public key has {KEY_BYTES} bytes, not {len(key)}")
-        self.key = bytes(key)
-        self._point = X25519PublicKey.from_public_bytes(self.key)
+    def __post_init__(self) -> None:
+        if len(self.key) != KEY_BYTES:
+            raise Malformed(f"an X25519 public key has {KEY_BYTES} bytes, not {len(self.key)}")
         try:
             _PROBE.exchange(self._point)
         except ValueError:
@@ -64,6 +65,10 @@ class EnvelopePublicKey:
                 "this X25519 public key is a point of low order, under which nothing is secret: "
                 "no honest party's key is one"
             ) from None
+
+    @cached_property
+    def _point(self) -> X25519PublicKey:
+        return X25519PublicKey.from_public_bytes(self.key)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
@@ -77,12 +82,6 @@ class EnvelopePublicKey:
     def _sealing_key(self, ephemeral: X25519PrivateKey) -> ChaCha20Poly1305:
         public = ephemeral.public_key().public_bytes_raw()
         return _single_use(ephemeral.exchange(self._point), public, self.key)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, EnvelopePublicKey) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
     def __repr__(self) -> str:
         return f"EnvelopePublicKey({self.key.hex()})"

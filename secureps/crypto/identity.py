@@ -51,6 +51,7 @@ def _framed(domain: bytes, message: bytes) -> bytes:
     return len(domain).to_bytes(8, "little") + domain + message
 
 
+@dataclass(frozen=True, repr=False)
 class PublicIdentity:
     """An Ed25519 public key.
 
@@ -58,13 +59,15 @@ class PublicIdentity:
         key: 32 bytes; anything else is Malformed.
     """
 
-    __slots__ = ("_public", "key")
+    key: bytes
 
-    def __init__(self, key: bytes) -> None:
-        if len(key) != KEY_BYTES:
-            raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(key)}")
-        self.key = bytes(key)
-        self._public = Ed25519PublicKey.from_public_bytes(self.key)
+    def __post_init__(self) -> None:
+        if len(self.key) != KEY_BYTES:
+            raise Malformed(f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(self.key)}")
+
+    @cached_property
+    def _public(self) -> Ed25519PublicKey:
+        return Ed25519PublicKey.from_public_bytes(self.key)
 
     @property
     def fingerprint(self) -> str:
@@ -77,12 +80,6 @@ class PublicIdentity:
             self._public.verify(signature, _framed(domain, message))
         except InvalidSignature:
             raise Unsigned(f"a signature in {domain.decode(errors='replace')} is wrong") from None
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PublicIdentity) and self.key == other.key
-
-    def __hash__(self) -> int:
-        return hash(self.key)
 
     def __repr__(self) -> str:
         return f"PublicIdentity({self.key.hex()})"

@@ -164,12 +164,8 @@ def choose(parameters: CipherParameters) -> Encoding:
     Raises:
         PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
     """
-    capacity, levels, most_weight = (
-        parameters.capacity,
-        parameters.levels,
-        parameters.most_weight,
-    )
-    base, bound = capacity_base(capacity, levels), error_bound(capacity, most_weight)
+    capacity, levels = parameters.capacity, parameters.levels
+    base, bound = capacity_base(capacity, levels), error_bound(capacity, parameters.most_weight)
     if capacity >= MOST_CAPACITY or levels >= MOST_LEVELS or base >= MOST_BASE:
         raise PlanRefused(
             f"rlwe sums weights below {MOST_CAPACITY} and values below {MOST_LEVELS}, with a "
