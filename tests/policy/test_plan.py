@@ -107,9 +107,8 @@ def test_a_plan_file(tmp_path: Path) -> None:
     for name, numbers in (("embedding", (5, 5, 5, 20, 60.0, 2)), ("rest", (6, 5, 6, 32, 30.0, 2))):
         rule = made.rule(name)
         assert isinstance(rule, Sync)
-        own, bounds = rule.section, rule.bounds
-        cohort = (own.quorum, own.minimum, bounds.start, bounds.most)
-        assert (*cohort, own.deadline, own.extensions) == numbers
+        own, at = rule.section, rule.bounds
+        assert numbers == (own.quorum, own.minimum, at.start, at.most, own.deadline, own.extensions)
     assert made.section.training == {"local_steps": 5, "rate": 0.5, "label": "x", "flag": True}
     assert made.group("rest").optimizer.schedule.name == "cosine"
     assert made.initial_digest == ""
@@ -118,11 +117,9 @@ def test_a_plan_file(tmp_path: Path) -> None:
 
 
 def test_defaults_follow_one_another() -> None:
-    rule = plan(cipher={"capacity": 9}).bounds("all")
-    assert (rule.minimum, rule.most) == (5, 9)
-    started = plan(group=[group({"start": 7})]).rule("all")
-    assert isinstance(started, Sync)
-    assert started.bounds.start == 7
+    own = plan(cipher={"capacity": 9}).bounds("all")
+    assert (own.minimum, own.most) == (5, 9)
+    assert plan(group=[group({"start": 7})]).bounds("all").start == 7
 
 
 def test_the_grid_is_the_clip_unless_a_range_is_given() -> None:
