@@ -5,13 +5,22 @@ For files that `tomllib` has read already: nothing is checked here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 Path = tuple[str | int, ...]
 """Keys and, in arrays, numbers from 0."""
 
-_QUOTES = ('"""', "'''", '"', "'")
-_SPACE = " \t\r\n"
+_SPACE = re.compile(r"(?:\s|#[^\n]*)*")
+"""Space and comments."""
+_STRING = re.compile(
+    r'"""(?:\\.|[^\\])*?""""*|' r"'''.*?''''*|" r'"(?:\\.|[^"\\])*"|' r"'[^']*'", re.DOTALL
+)
+"""Of any of the four kinds; a quote or two may stand before the closing ones of three."""
+_BARE = re.compile(r"[^,\]}#\n]*")
+"""A value that is no text, list or table."""
+_WORD = re.compile(r"[^.=\]\s]*")
+"""A part of a key that is not in quotes."""
 
 
 def positions(text: str) -> Mapping[Path, int]:
@@ -49,18 +58,19 @@ class _Reader:
 
     def _skip(self) -> bool:
         """Past space and comments; whether anything follows."""
-        while self._at < len(self._text):
-            if self._text[self._at] == "#":
-                self._at = (self._text + "\n").index("\n", self._at)
-            elif self._text[self._at] in _SPACE:
-                self._at += 1
-            else:
-                return True
-        return False
+        self._past(_SPACE)
+        return self._at < len(self._text)
+
+    def _past(self, pattern: re.Pattern[str]) -> str:
+        """What fits the pattern here, and is passed."""
+        found = pattern.match(self._text, self._at)
+        assert found is not None
+        self._at = found.end()
+        return found[0]
 
     def _head(self, close: str) -> None:
         start, self._at = self._at, self._at + len(close)
-        *outer, last = self._key(close[0])
+        *outer, last = self._key()
         path = (*self._inside(tuple(outer)), last)
         if close == "]]":
             self._counts[path] = self._counts.get(path, -1) + 1
@@ -80,30 +90,21 @@ class _Reader:
                 path = (*path, self._counts[path])
         return path
 
-    def _key(self, end: str) -> list[str]:
+    def _key(self) -> list[str]:
         """The parts of a dotted key, up to the character after it."""
         parts = []
         while True:
             self._skip()
-            parts.append(self._part(end))
+            quoted = self._text[self._at] in "\"'"
+            parts.append(self._past(_STRING)[1:-1] if quoted else self._past(_WORD))
             self._skip()
             if self._text[self._at] != ".":
                 return parts
             self._at += 1
 
-    def _part(self, end: str) -> str:
-        if self._text[self._at] in "\"'":
-            start = self._at
-            self._string()
-            return self._text[start + 1 : self._at - 1]
-        start = self._at
-        while self._text[self._at] not in f".{end}{_SPACE}":
-            self._at += 1
-        return self._text[start : self._at]
-
     def _pair(self, table: Path) -> None:
         start = self._at
-        path = (*table, *self._key("="))
+        path = (*table, *self._key())
         after, self._at = self._at, start
         self._note(path)
         self._at = after + 1
@@ -114,14 +115,13 @@ class _Reader:
         self._note(path)
         match self._text[self._at]:
             case '"' | "'":
-                self._string()
+                self._past(_STRING)
             case "[":
                 self._items("]", lambda number: self._value((*path, number)))
             case "{":
                 self._items("}", lambda _: self._pair(path))
             case _:
-                while self._at < len(self._text) and self._text[self._at] not in ",]}#\n":
-                    self._at += 1
+                self._past(_BARE)
 
     def _items(self, close: str, item: Callable[[int], None]) -> None:
         self._at += 1
@@ -132,13 +132,3 @@ class _Reader:
             if self._skip() and self._text[self._at] == ",":
                 self._at += 1
         self._at += 1
-
-    def _string(self) -> None:
-        quote = next(each for each in _QUOTES if self._text.startswith(each, self._at))
-        self._at += len(quote)
-        while not self._text.startswith(quote, self._at):
-            escaped = quote[0] == '"' and self._text[self._at] == "\\"
-            self._at += 2 if escaped else 1
-        self._at += len(quote)
-        while len(quote) == 3 and self._text.startswith(quote[0], self._at):
-            self._at += 1  # a quote or two may stand before the closing ones
