@@ -52,6 +52,15 @@ PEERS: Mapping[str, Peer] = {
         "flare",
         note="every client has the secret key",
     ),
+    "flare-classes": Peer(
+        "NVIDIA FLARE's HE classes alone",
+        ("nvflare", "tenseal"),
+        2,
+        ceilings.play_flare_classes,
+        "flare",
+        SERIALIZED,
+        ALONE,
+    ),
     "tenseal-ckks": Peer(
         "TenSEAL alone, CKKS",
         ("tenseal",),

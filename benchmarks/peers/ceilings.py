@@ -1,4 +1,4 @@
-"""What is less than a federation: gRPC alone, gloo alone, TenSEAL alone."""
+"""What is less than a federation: gRPC, gloo, TenSEAL and classes of FLARE's, each alone."""
 
 from __future__ import annotations
 
@@ -36,17 +36,22 @@ def play_gloo(stage: Stage, _: str) -> Figures:
 
 def play_ckks(stage: Stage, python: str) -> Figures:
     """Approximate ciphertexts."""
-    return _alone(stage, python, "ckks")
+    return _alone(stage, python, "tenseal_alone", "ckks")
 
 
 def play_bfv(stage: Stage, python: str) -> Figures:
     """Exact ciphertexts."""
-    return _alone(stage, python, "bfv")
+    return _alone(stage, python, "tenseal_alone", "bfv")
 
 
-def _alone(stage: Stage, python: str, scheme: str) -> Figures:
+def play_flare_classes(stage: Stage, python: str) -> Figures:
+    """FLARE's own classes for HE, where its federation needs more memory than there is."""
+    return _alone(stage, python, "flare_classes")
+
+
+def _alone(stage: Stage, python: str, app: str, *words: str) -> Figures:
     """One process is all parties; it says itself who spent what."""
-    stage.start(CLIENTS, "all", [python, "-m", f"{APPS}.tenseal_alone", scheme])
+    stage.start(CLIENTS, "all", [python, "-m", f"{APPS}.{app}", *words])
     error = stage.error()
     made = stage.figures(error)
     warm = json.loads((stage.folder / "steps").read_text())[1:]

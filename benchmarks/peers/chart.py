@@ -45,14 +45,17 @@ def draw(outcomes: Sequence[Outcome], path: Path) -> None:
                     fontsize=7,
                 )
             axes.barh(0, 0, color=COLOURS[k % len(COLOURS)], label=f"{size:,} values")
-        axes.set_xscale("log")
-        axes.set_xlim(1e-2, 10 * max(_numbers(rows), default=1.0))
+        if numbers := _numbers(rows):
+            axes.set_xscale("log")
+            axes.set_xlim(1e-2, max(1.0, 10 * max(numbers)))
         axes.set_yticks(range(len(rows)), [peer for peer, _ in rows], fontsize=8)
         axes.invert_yaxis()
         axes.set_title(f"{name} (log scale)", fontsize=9)
         for side in ("top", "right"):
             axes.spines[side].set_visible(False)
-    figure.axes[0].legend(fontsize=7, loc="lower right")
+    if len(sizes) > 1:
+        handles = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*handles, fontsize=8, loc="outside lower center", ncols=len(sizes))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110, metadata={"Software": None})
 

@@ -5,6 +5,7 @@ Needs numpy alone; what to play stands in the process' environment.
 
 from __future__ import annotations
 
+import json
 import os
 import time
 from pathlib import Path
@@ -46,6 +47,11 @@ def mark() -> None:
     """A round is over: one line of `marks`, of the clock that all processes share."""
     with (Path(os.environ["PEERS_FOLDER"]) / "marks").open("a") as marks:
         marks.write(f"{time.monotonic()!r}\n")
+
+
+def tell(steps: list[dict[str, float]]) -> None:
+    """Writes what each round cost, where one process plays all sides: seconds of CPU, and bytes."""
+    Path(os.environ["PEERS_FOLDER"], "steps").write_text(json.dumps(steps))
 
 
 def conclude(mean: NDArray[Any], times: int = 1) -> None:
