@@ -173,9 +173,9 @@ class InProcessNetwork:
             now = self._clock.now()
             stream.due = max(stream.due, now + wait)
             stream.waiting.append(order)
-            self._clock.call_later(max(0.0, stream.due - now), lambda: self._hand(stream))
+            self._clock.call_later(max(0.0, stream.due - now), lambda: self._deliver_oldest(stream))
 
-    def _hand(self, stream: _Stream) -> None:
+    def _deliver_oldest(self, stream: _Stream) -> None:
         # The oldest order, whichever event this is: rounding of times never reorders.
         order = stream.waiting.popleft()
         if isinstance(order, SecurepsError):

@@ -243,15 +243,7 @@ class GrpcTransport:
             offset = reply.have
 
     def _ask(self, to: str, message: PutBlock) -> Stored:
-        envelope = encode(AskBlock(message.header))
-        call: Any = self._channel(to).unary_unary(framing.SHARD_TELL)
-
-        def asked() -> bytes:
-            metadata = self._metadata(to, framing.SHARD_TELL, envelope)
-            answer: bytes = call(envelope, timeout=self._timeout, metadata=metadata)
-            return answer
-
-        reply = decode(self._fresh(to, asked))
+        reply = self.call(to, AskBlock(message.header)).result()
         if not isinstance(reply, Stored):
             raise InternalError(f"{to} answered with a {type(reply).__name__}")
         return reply

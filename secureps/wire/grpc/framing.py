@@ -137,7 +137,7 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
     if len(first) < _PREFIX.size:
         raise Malformed("a frame without its head")
     size, length = _PREFIX.unpack_from(first)
-    if size > HEADER_LIMIT:
+    if size > HEADER_LIMIT:  # before any of it is decoded
         raise Oversized(f"the envelope of a frame has {size} bytes, more than {HEADER_LIMIT}")
     end = _PREFIX.size + size
     if end > len(first):
@@ -191,6 +191,7 @@ def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
+    # An error may quote what a peer sent: no line of it ends another's log, or moves a cursor.
     text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         challenge = error.challenge if isinstance(error, NotFresh) else b""
@@ -225,7 +226,7 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
     if not isinstance(refusal, Refusal):
         return InternalError(f"{to} answered with an error that cannot be read")
     wait = refusal.retry_after
-    if wait is not None:
+    if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)
     error = from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
     if isinstance(error, NotFresh):
