@@ -61,16 +61,16 @@ def check(path: Path, values: int | None = None) -> Explanation:
     Raises:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
-    plan, cast = _read(path)
+    plan, clients = _read(path)
     with naming(path):
         founding = None
-        if cast is not None and values is None:
+        if clients is not None and values is None:
             seed = UnsafeSeed(0)
-            founding = found(plan, cast.script, cast.settings, cast.clients, seed)
+            founding = found(plan, clients.script, clients.settings, clients.count, seed)
         if founding is not None:
             plan = Plan(founding.section, plan.initial_digest)
-        sizes, notes, examples = _sizes(plan, path, cast, values, founding)
-        around = service(plan, cast.clients if cast else None)
+        sizes, notes, examples = _sizes(plan, path, clients, values, founding)
+        around = service(plan, clients.count if clients else None)
         explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))
 
@@ -88,11 +88,11 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
 
 
 @dataclass(frozen=True)
-class _Cast:
+class _Clients:
     """The clients of a plan: script, number and settings, from a [federation] or a scenario."""
 
     script: Path
-    clients: int
+    count: int
     settings: Mapping[str, Any]
 
 
@@ -111,12 +111,12 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def _read(path: Path) -> tuple[Plan, _Cast | None]:
+def _read(path: Path) -> tuple[Plan, _Clients | None]:
     if "plan" in read_toml(path):
         scenario = load_scenario(path)
         section = scenario.section
         script = path.parent / section.script
-        return scenario.plan, _Cast(script, section.clients, section.settings)
+        return scenario.plan, _Clients(script, section.clients, section.settings)
     plan = load_plan(path)
     federation = plan.section.federation
     if federation is None:
@@ -125,11 +125,11 @@ def _read(path: Path) -> tuple[Plan, _Cast | None]:
     refuse_misplaced(federation.settings, path)
     script = path.parent / federation.script
     refuse_privacy(script, plan)
-    return plan, _Cast(script, federation.clients, federation.settings)
+    return plan, _Clients(script, federation.clients, federation.settings)
 
 
 def _sizes(
-    plan: Plan, path: Path, cast: _Cast | None, values: int | None, founding: Founding | None
+    plan: Plan, path: Path, clients: _Clients | None, values: int | None, founding: Founding | None
 ) -> tuple[dict[str, int], tuple[str, ...], tuple[int, ...]]:
     """The values of every group, what is to be said of the model that was looked at, and how many
     examples holders have, if the script tells."""
@@ -141,7 +141,7 @@ def _sizes(
     if founding is not None:
         layout = plan.layout(schema_of(founding.founded.model))
         return {group.name: group.size for group in layout.groups}, founding.notes, ()
-    schema, kinds, examples = _model(plan, path, cast)
+    schema, kinds, examples = _model(plan, path, clients)
     refuse_statistics(plan, schema, kinds)
     sizes = {group.name: group.size for group in plan.layout(schema).groups}
     return sizes, remarks(plan, schema, kinds), examples
@@ -152,23 +152,23 @@ MOST_ASKED = 64
 
 
 def _model(
-    plan: Plan, path: Path, cast: _Cast | None
+    plan: Plan, path: Path, clients: _Clients | None
 ) -> tuple[Schema, Mapping[str, Kind], tuple[int, ...]]:
     initial = initial_schema(plan)
-    if cast is None:
+    if clients is None:
         if initial is not None:
             return initial, {}, ()
         raise ConfigError(
             f"{path} names neither an initial file nor a script: give the model's size by "
             "--values, or the scenario that plays it in place of the plan"
         )
-    settings = {**cast.settings, "partitions": cast.clients}
-    if plan.section.initial is not None and speaks_flower(cast.script):
+    settings = {**clients.settings, "partitions": clients.count}
+    if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
-    exact = counts(plan.section) and cast.clients <= MOST_ASKED
-    numbers = range(cast.clients if exact else 1)
+    exact = counts(plan.section) and clients.count <= MOST_ASKED
+    numbers = range(clients.count if exact else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
-    assignment = Assignment(cast.script, plan, holders, settings, {}, None, None)
+    assignment = Assignment(clients.script, plan, holders, settings, {}, None, None)
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,

@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from secureps.errors import InternalError, SecurepsError, Unreachable
@@ -253,52 +254,51 @@ class _InProcessTransport:
         self._network._end(lambda link: link.owner is self, closed(), quiet=True)
 
 
-class _Call:
-    """A request that is under way."""
-
-    def __init__(self, owner: _InProcessTransport, sender: str, to: str) -> None:
-        self.owner, self.sender, self.to = owner, sender, to
-        self.quiet = False
-        self.future = running()
-
-    def finish(self, result: Any) -> None:
-        settle(self.future, result)
-
-
-class _Stream:
-    """A watch that is open."""
-
-    def __init__(
-        self,
-        owner: _InProcessTransport,
-        sender: str,
-        deliver: Deliver,
-        lost: Callable[[SecurepsError], None],
-    ) -> None:
-        self.owner, self.sender, self.to = owner, sender, COORDINATOR
-        self.deliver, self._lost = deliver, lost
-        self.quiet = False
-        self.cancel: Cancel | None = None
-        self.waiting: deque[Any] = deque()
-        self.due = -math.inf
-
-    def finish(self, error: SecurepsError) -> None:
-        if self.cancel is not None:
-            self.cancel()
-        if not self.quiet:
-            self._lost(error)
-
-
-def closed() -> Unreachable:
-    """What calls on a closed transport end in."""
-    return Unreachable("this transport is closed", None)
-
-
 def running() -> Future[Any]:
     """A future that its holder cannot cancel: nothing on the way can be called back."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()
     return future
+
+
+@dataclass(eq=False)
+class _Call:
+    """A request that is under way."""
+
+    owner: _InProcessTransport
+    sender: str
+    to: str
+    quiet: bool = False
+    future: Future[Any] = field(default_factory=running)
+
+    def finish(self, result: Any) -> None:
+        settle(self.future, result)
+
+
+@dataclass(eq=False)
+class _Stream:
+    """A watch that is open."""
+
+    owner: _InProcessTransport
+    sender: str
+    deliver: Deliver
+    lost: Callable[[SecurepsError], None]
+    to: str = COORDINATOR
+    quiet: bool = False
+    cancel: Cancel | None = None
+    waiting: deque[Any] = field(default_factory=deque)
+    due: float = -math.inf
+
+    def finish(self, error: SecurepsError) -> None:
+        if self.cancel is not None:
+            self.cancel()
+        if not self.quiet:
+            self.lost(error)
+
+
+def closed() -> Unreachable:
+    """What calls on a closed transport end in."""
+    return Unreachable("this transport is closed", None)
 
 
 def settle(future: Future[Any], result: Any) -> None:

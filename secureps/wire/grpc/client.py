@@ -81,7 +81,7 @@ class GrpcTransport:
         self._lanes = Lanes()
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
     def call(self, to: str, message: Any) -> Future[Any]:
@@ -135,7 +135,7 @@ class GrpcTransport:
             watches, self._watches = self._watches, set()
             pending = tuple(self._pending)
             channels, self._channels = self._channels, {}
-            pool, self._pool = self._pool, None
+            pool, self._threads = self._threads, None
         for watch in watches:
             watch.cancel()
         for future in pending:
@@ -197,9 +197,9 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 raise closed()
-            if self._pool is None:
-                self._pool = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
-            self._pool.submit(run)
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
+            self._threads.submit(run)
 
     def _tell(self, future: Future[Any], to: str, envelope: bytes, tries: int = TRIES) -> None:
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
