@@ -28,7 +28,7 @@ from secureps.run.options import ENVIRONMENT
 from secureps.run.report.sinks import METRICS
 from secureps.run.simulate.simulate import simulate as play
 from secureps.run.up.folder import RunFolder
-from secureps.run.up.up import Order
+from secureps.run.up.programs import Order
 from secureps.run.up.up import up as play_here
 from secureps.store.checkpoint import read_state
 from secureps.store.keyring import refuse_unsafe

@@ -160,7 +160,7 @@ def up(
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
-    from secureps.run.up.up import Order
+    from secureps.run.up.programs import Order
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 

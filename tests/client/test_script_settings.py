@@ -16,7 +16,7 @@ from secureps.config.sections import toml_text, toml_value
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.policy.plan import load_plan
 from secureps.run.up.folder import Cast, RunFolder
-from secureps.run.up.up import Order, Troupe
+from secureps.run.up.programs import Order, Programs
 
 VALUES: dict[str, Any] = {
     "flag": False,
@@ -58,8 +58,8 @@ def test_a_clients_command_has_a_plans_settings_of_their_types(tmp_path: Path) -
     federation = FederationSection(script="script.py", clients=5, settings=VALUES)
     plan = load_plan(path)
     order = Order(path, None, None, {})
-    troupe = Troupe(order, RunFolder(tmp_path), plan, federation, Cast.of(plan, 5))
-    arguments = list(troupe._client("client-03", "here:1", 3).arguments)
+    programs = Programs(order, RunFolder(tmp_path), plan, federation, Cast.of(plan, 5))
+    arguments = list(programs._client("client-03", "here:1", 3).arguments)
     told = [after for at, after in itertools.pairwise(arguments) if at == "--set"]
     found = read_settings(told)
     assert found == {**VALUES, "partition": 3, "partitions": 5}

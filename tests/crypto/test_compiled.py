@@ -17,7 +17,7 @@ from secureps.crypto.compiled import all_kept, keep_in, kernel_folder
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
-from secureps.run.up.up import Order
+from secureps.run.up.programs import Order
 from secureps.run.warm import EVERY_RING, warm, warm_for
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import make_plan

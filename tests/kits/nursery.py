@@ -20,6 +20,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -131,11 +132,11 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
     for module in modules:
         prepare(module)
 
-    from secureps.run.processes import supervisor
+    from secureps.run.processes import spawning
 
     def started(arguments: Sequence[str], **given: Any) -> Child | subprocess.Popen[bytes]:
-        first = len(supervisor.ONCE_KNOWN)
-        if tuple(arguments[:first]) != supervisor.ONCE_KNOWN:
+        first = len(spawning.ONCE_KNOWN)
+        if tuple(arguments[:first]) != spawning.ONCE_KNOWN:
             return subprocess.Popen(arguments, **given)
         assert arguments[first] == sys.executable
         log = Path(given["stdout"].name)
@@ -146,7 +147,9 @@ def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:
         return child
 
     replaced = SimpleNamespace(**{**vars(subprocess), "Popen": started})
-    patch.setattr(supervisor, "subprocess", replaced)
+    patch.setattr(spawning, "subprocess", replaced)
+    fresh = nullcontext(spawning.Subprocesses())
+    patch.setattr("secureps.run.up.up.spawner", lambda *given: fresh)
 
 
 # --- in the nursery ---------------------------------------------------------------

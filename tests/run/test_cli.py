@@ -16,7 +16,7 @@ from secureps.client.runner import Joining
 from secureps.errors import Unreachable
 from secureps.run import cli
 from secureps.run.report.trackers import Extras
-from secureps.run.up.up import Order
+from secureps.run.up.programs import Order
 from tests.kits.command import run
 
 COMMANDS = (

@@ -15,7 +15,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +23,7 @@ from types import TracebackType
 from secureps.errors import MISCONFIGURED, OperatorError, blamed
 from secureps.run.processes import reaper
 from secureps.run.processes.signals import SignalGate
+from secureps.run.processes.spawning import Process, Program, Spawner, Subprocesses
 from secureps.tracebacks import crashed, fatal
 
 RESTARTS = 3
@@ -38,24 +38,8 @@ _TAIL_BYTES = 16384
 _DUMP_LINES = 200
 """The most lines that are read of a native crash's dump, one for every frame of every thread."""
 
-ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
-"""Before a command: it runs when a line comes, and never if this process has ended before."""
-
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 """Somebody's signals: they say nothing about the process that they ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The command of a process. One that `may_finish` ends by itself, with exit status 0.
-
-    Without an environment it has this process's own.
-    """
-
-    name: str
-    arguments: tuple[str, ...]
-    environment: Mapping[str, str] | None
-    may_finish: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +63,7 @@ class Died:
 @dataclass(slots=True)
 class _Running:
     program: Program
-    process: subprocess.Popen[bytes] | None
+    process: Process | None
     restarts: int = 0
     due: float = 0.0
     written: int = 0
@@ -97,12 +81,20 @@ class Supervisor:
         logs: stdout and stderr of process NAME go to NAME.log in this folder.
         restarts: how often each process is started again after it died.
         grace: seconds that processes get to stop by themselves.
+        spawner: starts them.
     """
 
-    def __init__(self, logs: Path, restarts: int = RESTARTS, grace: float = GRACE) -> None:
+    def __init__(
+        self,
+        logs: Path,
+        restarts: int = RESTARTS,
+        grace: float = GRACE,
+        spawner: Spawner | None = None,
+    ) -> None:
         self._logs = logs
         self._restarts = restarts
         self._grace = grace
+        self._spawner = spawner if spawner is not None else Subprocesses()
         self._running: dict[str, _Running] = {}
         self._ending = False
         self._signals = SignalGate()
@@ -150,16 +142,21 @@ class Supervisor:
             return tuple(self._news())
 
     def ended(self, name: str) -> str | None:
-        """How a process ended, without restarting it; None while it runs."""
+        """How a process ended, without restarting it; None while it runs, or is to be started."""
         running = self._running[name]
-        assert running.process is not None
         with self._signals.closed():
-            code = running.process.poll()
+            if running.process is None:
+                self._launch(running)
+            code = None if running.process is None else running.process.poll()
         return None if code is None else _how(code)
 
     def expect_end(self) -> None:
         """Allows every process to finish from now on."""
         self._ending = True
+
+    def starting(self) -> bool:
+        """Whether a process waits for what is imported for it; `poll` starts it after that."""
+        return any(e.process is None and not e.restarts for e in self._running.values())
 
     def running(self) -> tuple[str, ...]:
         """The names of processes that run, or are about to be restarted."""
@@ -259,33 +256,30 @@ class Supervisor:
             # A signal whose handler raises between the fork and the end of this block would
             # leave a process that nobody knows of.
             with self._log(program.name).open("ab") as log, self._signals.closed():
+                if not self._spawner.ready(program):
+                    return
                 if self._reaper is None:
                     self._reaper = _start_reaper(self._grace)
                 running.written = log.tell()
-                running.process = process = subprocess.Popen(
-                    (*ONCE_KNOWN, *program.arguments),
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    env=None if program.environment is None else dict(program.environment),
-                    start_new_session=True,
-                )
+                running.process = process = self._spawner.spawn(program, log)
                 self._tell(f"+{process.pid}")
-                _write(process, "known")
-                _close(process)
+                process.begin()
         except OSError as error:
             raise OperatorError(f"{program.name} cannot be started: {error}") from None
 
     def _tell(self, line: str) -> None:
         """Tells the reaper, if it is there; the run goes on without it."""
         if self._reaper is not None:
-            _write(self._reaper, line)
+            assert self._reaper.stdin is not None
+            with suppress(BrokenPipeError):
+                os.write(self._reaper.stdin.fileno(), f"{line}\n".encode())
 
     def _dismiss(self) -> None:
         """Ends the reaper, when no process is left."""
         if self._reaper is not None:
             _signal(self._reaper, signal.SIGKILL)
-            _close(self._reaper)
+            assert self._reaper.stdin is not None
+            self._reaper.stdin.close()
             self._reaper.wait()
             self._reaper = None
 
@@ -309,19 +303,7 @@ def _start_reaper(grace: float) -> subprocess.Popen[bytes]:
     )
 
 
-def _write(process: subprocess.Popen[bytes], line: str) -> None:
-    """Writes one whole line to a process that may have ended."""
-    assert process.stdin is not None
-    with suppress(BrokenPipeError):
-        os.write(process.stdin.fileno(), f"{line}\n".encode())
-
-
-def _close(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None
-    process.stdin.close()
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: Process) -> None:
     """Kills the rest of a process's session, with its children.
 
     The group's id is the process's; nobody else can have it while a member is left, and
@@ -330,7 +312,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     _signal(process, signal.SIGKILL)
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+def _signal(process: Process | subprocess.Popen[bytes], number: signal.Signals) -> None:
     try:
         os.killpg(process.pid, number)
     except (ProcessLookupError, PermissionError):  # gone; on macOS a zombie gives the latter

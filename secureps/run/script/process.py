@@ -21,7 +21,8 @@ from secureps.errors import InternalError, OperatorError, ScriptFailed, Secureps
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
-from secureps.run.processes.supervisor import Program, Supervisor
+from secureps.run.processes.spawning import Program, Spawner
+from secureps.run.processes.supervisor import Supervisor
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.channel import Channel, Record
 from secureps.run.script.scoring import Score, Tensors
@@ -73,10 +74,12 @@ class Assignment:
 
 
 @contextmanager
-def script_process(assignment: Assignment, logs: Path) -> Iterator[ScriptProcess]:
+def script_process(
+    assignment: Assignment, logs: Path, spawner: Spawner | None = None
+) -> Iterator[ScriptProcess]:
     """Runs the process while the `with` lasts; its output goes to `script.log` in `logs`."""
     with ExitStack() as stack:
-        supervisor = stack.enter_context(Supervisor(logs, restarts=0))
+        supervisor = stack.enter_context(Supervisor(logs, restarts=0, spawner=spawner))
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="secureps-")))
         listener = stack.enter_context(socket.socket(socket.AF_UNIX))
         try:
@@ -87,7 +90,7 @@ def script_process(assignment: Assignment, logs: Path) -> Iterator[ScriptProcess
             ) from None
         listener.listen(1)
         arguments = (sys.executable, "-P", "-m", "secureps.run.script.host", str(folder / NAME))
-        supervisor.start(Program(NAME, arguments, assignment.environment))
+        supervisor.start(Program(NAME, arguments, assignment.environment, preloaded=True))
         process = ScriptProcess(assignment, listener, supervisor, logs / f"{NAME}.log")
         stack.callback(process.close)
         yield process

@@ -9,31 +9,26 @@ What must not live here: the parties' work; nothing is trained, summed or opened
 from __future__ import annotations
 
 import json
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import chdir
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
-from secureps.client.runner import LOCAL
-from secureps.client.script import refuse_privacy, speaks_flower
-from secureps.client.trainer import Setting
+from secureps.client.script import refuse_privacy
 from secureps.config.plan import FederationSection
-from secureps.config.sections import refuse_misplaced, toml_text
+from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
-from secureps.errors import ConfigError, InternalError, SecurepsError, from_wire, naming
-from secureps.messages.run import COORDINATOR
+from secureps.errors import ConfigError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, remarks
 from secureps.run.check import refuse_few
 from secureps.run.export import export
-from secureps.run.processes.supervisor import Program, Supervisor
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
@@ -43,7 +38,7 @@ from secureps.run.report.trackers import Extras, Heading, open_sinks
 from secureps.run.report.version_metrics import Line, Metrics
 from secureps.run.run_lock import claimed
 from secureps.run.script.baselines import Baselines
-from secureps.run.script.process import Assignment, ScriptProcess, script_process
+from secureps.run.script.process import ScriptProcess, script_process
 from secureps.run.serve import initial_schema
 from secureps.run.server_app import found
 from secureps.run.up.folder import (
@@ -52,44 +47,14 @@ from secureps.run.up.folder import (
     RunFolder,
     default_root,
     make_folder,
-    write_coordinator,
-    write_servers,
 )
 from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
+from secureps.run.up.preloads import spawner
+from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_for
 from secureps.store.atomic_file import replace_text
-
-START_SECONDS = 60.0
-"""Seconds until the coordinator must listen."""
-
-NOTHING_ELSE = Extras()
-
-_TICK = 0.02
-
-SECUREPS = (sys.executable, "-P", "-m", "secureps")
-"""The installed package, whatever a file of the current folder is called: `python -m` alone would
-take its modules from there."""
-
-
-@dataclass(frozen=True)
-class Order:
-    """The options of `up`.
-
-    Args:
-        plan: its file, with a [federation].
-        out: the run's folder; default: runs/NAME-DATE-TIME.
-        unsafe_seed: makes the run repeatable, and noise and masks worthless.
-        environment: of the processes.
-        extras: where else its figures are written.
-    """
-
-    plan: Path
-    out: Path | None
-    unsafe_seed: int | None
-    environment: Mapping[str, str]
-    extras: Extras = NOTHING_ELSE
 
 
 def up(order: Order, console: Console) -> Path:
@@ -112,16 +77,17 @@ def up(order: Order, console: Console) -> Path:
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
-    founding = found(plan, script, settings, federation.clients, seed)
-    _warm(plan, console)
-    folder = make_folder(root, order.plan, plan, cast)
-    if founding is not None:
-        for part in founding.tables():
-            console.print(part)
-        plan = founding.write(folder.root)
-    Origin.of(order.plan, order.unsafe_seed).write(folder)
-    with claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    with spawner(plan, script, order.processes) as spawns:  # it imports while the run is founded
+        founding = found(plan, script, settings, federation.clients, seed)
+        _warm(plan, console)
+        folder = make_folder(root, order.plan, plan, cast)
+        if founding is not None:
+            for part in founding.tables():
+                console.print(part)
+            plan = founding.write(folder.root)
+        Origin.of(order.plan, order.unsafe_seed).write(folder)
+        with claimed(folder.root):
+            _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
 
@@ -164,9 +130,14 @@ def resume(
     heading = _heading(order, plan, again)
     order.extras.require(heading)
     cast = Cast.of(plan, federation.clients)
-    _warm(plan, console)
-    with chdir(origin.directory), claimed(folder.root):
-        _play(Troupe(order, folder, plan, federation, cast), heading, console)
+    script = origin.plan.parent / federation.script
+    with (
+        spawner(plan, script, order.processes) as spawns,
+        chdir(origin.directory),
+        claimed(folder.root),
+    ):
+        _warm(plan, console)
+        _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
 
 
@@ -175,9 +146,9 @@ def _warm(plan: Plan, console: Console) -> None:
     warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
 
 
-def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
+def _play(programs: Programs, heading: Heading, console: Console) -> None:
     """Plays a run, from the start of its processes to the final tables."""
-    folder, plan, extras = troupe.folder, troupe.plan, troupe.order.extras
+    folder, plan, extras = programs.folder, programs.plan, programs.order.extras
     before = ResumeState.read(folder)
     began = time.monotonic() - before.seconds
 
@@ -191,16 +162,16 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
         noted(folder),
         Sinks(opened, warn) as sinks,
     ):
-        metrics = Metrics(sinks.add, troupe.unsafe, before=before.gathered)
-        outcome, baselines = _federate(troupe, metrics, before.seconds, console)
-        summary = _summary(plan, outcome, baselines, time.monotonic() - began, troupe.unsafe)
+        metrics = Metrics(sinks.add, programs.unsafe, before=before.gathered)
+        outcome, baselines = _federate(programs, metrics, before.seconds, console)
+        summary = _summary(plan, outcome, baselines, time.monotonic() - began, programs.unsafe)
         sinks.close(summary.record())
     for part in tables(summary):
         console.print(part)
     replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     why_no_curves = undrawable()
     if not why_no_curves:
-        sheet = _sheet(plan, baselines, troupe.unsafe)
+        sheet = _sheet(plan, baselines, programs.unsafe)
         draw_curves(metrics.lines, sheet, folder.report / CURVES)
     ends = {
         "model": folder.model,
@@ -218,27 +189,27 @@ def _play(troupe: Troupe, heading: Heading, console: Console) -> None:
 
 
 def _federate(
-    troupe: Troupe, metrics: Metrics, before: float, console: Console
+    programs: Programs, metrics: Metrics, before: float, console: Console
 ) -> tuple[Outcome, Baselines]:
     """Runs the federation to its last process, and trains the baselines.
 
     `before` is how many seconds of it an earlier play has had.
     """
     began = time.monotonic() - before
-    plan, folder, cast, unsafe = troupe.plan, troupe.folder, troupe.cast, troupe.unsafe
+    plan, folder, cast, unsafe = programs.plan, programs.folder, programs.cast, programs.unsafe
     with (
         Progress(console, plan.section.name, unsafe) as progress,
-        script_process(troupe.assignment, folder.logs) as script,
+        script_process(programs.assignment, folder.logs, programs.spawner) as script,
     ):
         progress.say(f"the run's folder: {folder.root}")
-        with Supervisor(folder.logs) as supervisor, told_that_it_stops(progress):
-            address = troupe.start(supervisor, progress)
-            progress.doing(f"looks at {troupe.script.name}, while they start")
-            _look(troupe, script, progress)
+        with programs.supervisor() as supervisor, told_that_it_stops(progress):
+            address = programs.start(supervisor, progress)
+            progress.doing(f"looks at {programs.script.name}, while they start")
+            _look(programs, script, progress)
             so_far = (
                 time.monotonic() - began
             )  # a run may be well under way once its script is there
-            compared = troupe.federation.baselines
+            compared = programs.federation.baselines
             watched = Watched(plan, folder, address, cast.clients, so_far, compared)
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
@@ -246,7 +217,7 @@ def _federate(
         outcome = _judged(outcome, script, folder, progress)
         versions = max(outcome.versions.values(), default=0)
         baselines = Baselines({}, None, ("nothing is compared: federation.baselines = false",))
-        if troupe.federation.baselines:
+        if programs.federation.baselines:
             baselines = script.baselines(versions, version_0(folder), progress.doing)
         drawing.result()
         notes = outcome.notes + _lost(outcome) + baselines.notes
@@ -264,121 +235,19 @@ def _begin_drawing(lines: Sequence[Line], sheet: Sheet, report: Path) -> Future[
     return drawing
 
 
-def _look(troupe: Troupe, script: ScriptProcess, progress: Progress) -> None:
+def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None:
     """Looks at the script's model, and refuses one that this plan may not train.
 
     Raises:
         ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
     """
-    with naming(troupe.order.plan), naming(troupe.order.plan, ConfigError):
+    with naming(programs.order.plan), naming(programs.order.plan, ConfigError):
         schema, kinds = script.look()
-        schema = initial_schema(troupe.plan) or schema
-        refuse_statistics(troupe.plan, schema, kinds)
-        for remark in remarks(troupe.plan, schema, kinds):
+        schema = initial_schema(programs.plan) or schema
+        refuse_statistics(programs.plan, schema, kinds)
+        for remark in remarks(programs.plan, schema, kinds):
             progress.say(remark, "yellow")
     script.prepare()
-
-
-@dataclass(frozen=True)
-class Troupe:
-    """The programs of a run's processes, and the order in which they start."""
-
-    order: Order
-    folder: RunFolder
-    plan: Plan
-    federation: FederationSection
-    cast: Cast
-
-    @property
-    def unsafe(self) -> bool:
-        """Whether the clients' seed is unsafe."""
-        return self.order.unsafe_seed is not None
-
-    @property
-    def script(self) -> Path:
-        """The data holders' script, relative to the plan's file."""
-        return (self.order.plan.parent / self.federation.script).resolve()
-
-    @property
-    def pooled(self) -> dict[str, Setting]:
-        """The settings of no single client, for the script's own process."""
-        own: dict[str, Setting] = {
-            **self.federation.settings,
-            "partitions": self.federation.clients,
-        }
-        initial = self.plan.section.initial
-        if self.flower and initial is not None:
-            own["initial"] = initial
-        return own
-
-    @property
-    def flower(self) -> bool:
-        """Whether the clients are a Flower app, which `secureps join` runs."""
-        return speaks_flower(self.script)
-
-    def settings(self, partition: int) -> dict[str, Setting]:
-        """The settings of one data holder's script."""
-        return {**self.pooled, "partition": partition}
-
-    @property
-    def assignment(self) -> Assignment:
-        """The assignment of the script's own process."""
-        names = self.cast.clients
-        return Assignment(
-            self.script,
-            self.plan,
-            {name: self.settings(i) for i, name in enumerate(names)},
-            self.pooled,
-            {name: self.folder.state(name) / LOCAL for name in names},
-            self.order.unsafe_seed,
-            self._environment({}),
-        )
-
-    def start(self, supervisor: Supervisor, progress: Progress) -> str:
-        """Starts all processes; returns the coordinator's address, which the others need."""
-        progress.doing("starts the coordinator")
-        write_coordinator(self.folder, self.order.plan.parent)
-        supervisor.start(self._server("coordinator", COORDINATOR))
-        address = self._await(supervisor, progress)
-        servers = ", ".join((*self.cast.shards, *self.cast.holders))
-        progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
-        write_servers(self.folder, self.plan, self.cast, address, self.order.unsafe_seed)
-        for shard in self.cast.shards:
-            supervisor.start(self._server("shard", shard))
-        for holder in self.cast.holders:
-            supervisor.start(self._server("keyholder", holder))
-        for i, client in enumerate(self.cast.clients):
-            supervisor.start(self._client(client, address, i))
-        return address
-
-    def _await(self, supervisor: Supervisor, progress: Progress) -> str:
-        until = time.monotonic() + START_SECONDS
-        while time.monotonic() < until:
-            Watch.report(supervisor.poll(), progress)
-            address = self.folder.address(COORDINATOR)
-            if address is not None:
-                return address
-            time.sleep(_TICK)
-        log = self.folder.logs / f"{COORDINATOR}.log"
-        raise InternalError(f"the coordinator does not listen after {START_SECONDS:g} s; see {log}")
-
-    def _server(self, role: str, name: str) -> Program:
-        config = str(self.folder.config(name))
-        return Program(name, (*SECUREPS, "serve", role, "--config", config), self._environment({}))
-
-    def _client(self, name: str, server: str, partition: int) -> Program:
-        arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]
-        arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
-        if self.order.unsafe_seed is not None:
-            arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
-        for key, value in self.settings(partition).items():
-            arguments += ["--set", f"{key}={toml_text(value)}"]
-        # the clients share this machine's cores
-        environment = self._environment({"OMP_NUM_THREADS": "1"})
-        return Program(name, tuple(arguments), environment, may_finish=True)
-
-    def _environment(self, own: dict[str, str]) -> dict[str, str]:
-        return {**self.order.environment, "PYTHONUNBUFFERED": "1", **own}
 
 
 def _read(path: Path, base: Path) -> tuple[Plan, FederationSection]:

@@ -17,7 +17,8 @@ import pytest
 from secureps.errors import InternalError, OperatorError, RuleFailed, ScriptFailed, SecurepsError
 from secureps.run.processes import supervisor as module
 from secureps.run.processes.signals import SIGNALS
-from secureps.run.processes.supervisor import Died, Finished, Program, Supervisor
+from secureps.run.processes.spawning import ONCE_KNOWN, Program
+from secureps.run.processes.supervisor import Died, Finished, Supervisor
 
 SLEEP = "import time; print('up', flush=True); time.sleep(60)"
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
@@ -193,7 +194,7 @@ def test_nothing_is_left_of_a_supervisor_that_ends_without_a_word(how: str, tmp_
 def test_what_is_not_known_yet_does_not_run(tmp_path: Path) -> None:
     """A supervisor that ends between a fork and its word to the reaper leaves nothing over."""
     mark = tmp_path / "ran"
-    command = (*module.ONCE_KNOWN, "touch", str(mark))
+    command = (*ONCE_KNOWN, "touch", str(mark))
     assert subprocess.run(command, input=b"").returncode == 1
     assert not mark.exists()
     assert subprocess.run(command, input=b"known\n").returncode == 0
@@ -372,11 +373,11 @@ def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
 EVERYWHERE = """
 import contextlib, os, signal, subprocess, sys
 from pathlib import Path
-from secureps.run.processes import signals, supervisor
+from secureps.run.processes import signals, spawning, supervisor
 
 number, logs, mark = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
 supervisor._TICK = 0.001
-files = {module.__file__ for module in (signals, supervisor, subprocess, contextlib)}
+files = {module.__file__ for module in (signals, spawning, supervisor, subprocess, contextlib)}
 looking = ("poll", "_internal_poll")  # of `subprocess`: what holds its lock
 
 def play(moment):
@@ -399,7 +400,7 @@ def play(moment):
     sys.settrace(trace)
     with supervisor.Supervisor(logs) as group:
         sleep = ("/bin/sleep", f"600.{mark}{moment}")
-        group.start(supervisor.Program("sleep", sleep, {}))
+        group.start(spawning.Program("sleep", sleep, {}))
         group.poll()
     sys.settrace(None)
     sys.exit(3 if moment <= 0 else 4)

@@ -27,8 +27,9 @@ from secureps.run.report.plots import Sheet
 from secureps.run.report.trackers import Extras
 from secureps.run.up import up as module
 from secureps.run.up.folder import Cast, RunFolder
+from secureps.run.up.programs import Order, Programs
 from secureps.run.up.runs import STOPPED
-from secureps.run.up.up import Order, Troupe, up
+from secureps.run.up.up import up
 from secureps.store.checkpoint import read_state, write_state
 from tests.kits import extras_kit
 from tests.kits.command import INSECURE, run
@@ -99,7 +100,7 @@ def processes(out: Path) -> dict[str, psutil.Process]:
     """Processes of a run but for `up` itself, by the party's name."""
     found = {}
     for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
+        line = " ".join(process.info["cmdline"] or []).split()  # a fork's is one text
         if "up" not in line and any(str(out) in part for part in line):
             name = line[line.index("--name") + 1] if "--name" in line else Path(line[-1]).stem
             found[name] = process
@@ -221,11 +222,11 @@ def test_a_flower_app_is_given_the_plans_initial_model(tmp_path: Path) -> None:
         assert plan.section.federation is not None
         cast = Cast.of(plan, 3)
         order = Order(path, None, None, ENV)
-        troupe = Troupe(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
+        programs = Programs(order, RunFolder(tmp_path), plan, plan.section.federation, cast)
         expected: dict[str, object] = {"alpha": 1.0, "partitions": 3, "partition": 2}
         if given:
             expected["initial"] = str(initial)
-        assert troupe.settings(2) == expected
+        assert programs.settings(2) == expected
 
 
 @pytest.mark.parametrize("flower", [False, True])
@@ -238,11 +239,13 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
     plan = load_plan(path)
     assert plan.section.federation is not None
     order, folder = Order(path, None, None, ENV), RunFolder(tmp_path / "nothing")
-    troupe = Troupe(order, folder, plan, plan.section.federation, Cast.of(plan, 3))
-    program = troupe._client("client-00", "x", 0) if flower else troupe._server("shard", "shard-0")
+    programs = Programs(order, folder, plan, plan.section.federation, Cast.of(plan, 3))
+    program = (
+        programs._client("client-00", "x", 0) if flower else programs._server("shard", "shard-0")
+    )
     command = list(program.arguments)
     if flower:
-        command[command.index(str(troupe.script))] = str(tmp_path / "nobody.py")
+        command[command.index(str(programs.script))] = str(tmp_path / "nobody.py")
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True)
     assert done.returncode == 78, done.stderr
     told = "server x: expected HOST:PORT" if flower else "shard-0.toml: no such file"

@@ -1,0 +1,170 @@
+"""The programs of a run's processes, and the order in which they start.
+
+What must not live here: what comes before and after them (`run.up.up`).
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secureps.client.runner import LOCAL
+from secureps.client.script import speaks_flower
+from secureps.client.trainer import Setting
+from secureps.config.plan import FederationSection
+from secureps.config.sections import toml_text
+from secureps.errors import InternalError
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
+from secureps.run.processes.spawning import Program, Spawner, Subprocesses
+from secureps.run.processes.supervisor import Supervisor
+from secureps.run.report.terminal import Progress
+from secureps.run.report.trackers import Extras
+from secureps.run.script.process import Assignment
+from secureps.run.up.folder import Cast, RunFolder, write_coordinator, write_servers
+from secureps.run.up.watch import Watch
+
+START_SECONDS = 60.0
+"""Seconds until the coordinator must listen."""
+
+NOTHING_ELSE = Extras()
+
+_TICK = 0.02
+
+SECUREPS = (sys.executable, "-P", "-m", "secureps")
+"""The installed package, whatever a file of the current folder is called: `python -m` alone would
+take its modules from there."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """The options of `up`.
+
+    Args:
+        plan: its file, with a [federation].
+        out: the run's folder; default: runs/NAME-DATE-TIME.
+        unsafe_seed: makes the run repeatable, and noise and masks worthless.
+        environment: of the processes.
+        extras: where else its figures are written.
+    """
+
+    plan: Path
+    out: Path | None
+    unsafe_seed: int | None
+    environment: Mapping[str, str]
+    extras: Extras = NOTHING_ELSE
+
+    @property
+    def processes(self) -> dict[str, str]:
+        """The environment with what all processes are told besides: their lines come at once."""
+        return {**self.environment, "PYTHONUNBUFFERED": "1"}
+
+
+@dataclass(frozen=True)
+class Programs:
+    """The programs of a run's processes, and the order in which they start."""
+
+    order: Order
+    folder: RunFolder
+    plan: Plan
+    federation: FederationSection
+    cast: Cast
+    spawner: Spawner = field(default_factory=Subprocesses)
+
+    @property
+    def unsafe(self) -> bool:
+        """Whether the clients' seed is unsafe."""
+        return self.order.unsafe_seed is not None
+
+    @property
+    def script(self) -> Path:
+        """The data holders' script, relative to the plan's file."""
+        return (self.order.plan.parent / self.federation.script).resolve()
+
+    @property
+    def pooled(self) -> dict[str, Setting]:
+        """The settings of no single client, for the script's own process."""
+        own: dict[str, Setting] = {
+            **self.federation.settings,
+            "partitions": self.federation.clients,
+        }
+        initial = self.plan.section.initial
+        if self.flower and initial is not None:
+            own["initial"] = initial
+        return own
+
+    @property
+    def flower(self) -> bool:
+        """Whether the clients are a Flower app, which `secureps join` runs."""
+        return speaks_flower(self.script)
+
+    def settings(self, partition: int) -> dict[str, Setting]:
+        """The settings of one data holder's script."""
+        return {**self.pooled, "partition": partition}
+
+    @property
+    def assignment(self) -> Assignment:
+        """The assignment of the script's own process."""
+        names = self.cast.clients
+        return Assignment(
+            self.script,
+            self.plan,
+            {name: self.settings(i) for i, name in enumerate(names)},
+            self.pooled,
+            {name: self.folder.state(name) / LOCAL for name in names},
+            self.order.unsafe_seed,
+            self.order.processes,
+        )
+
+    def supervisor(self) -> Supervisor:
+        """The supervisor of all processes but the script's."""
+        return Supervisor(self.folder.logs, spawner=self.spawner)
+
+    def start(self, supervisor: Supervisor, progress: Progress) -> str:
+        """Starts all processes; returns the coordinator's address, which the others need."""
+        progress.doing("starts the coordinator")
+        write_coordinator(self.folder, self.order.plan.parent)
+        supervisor.start(self._server("coordinator", COORDINATOR))
+        address = self._await(supervisor, progress)
+        servers = ", ".join((*self.cast.shards, *self.cast.holders))
+        progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
+        write_servers(self.folder, self.plan, self.cast, address, self.order.unsafe_seed)
+        for shard in self.cast.shards:
+            supervisor.start(self._server("shard", shard))
+        for holder in self.cast.holders:
+            supervisor.start(self._server("keyholder", holder))
+        for i, client in enumerate(self.cast.clients):
+            supervisor.start(self._client(client, address, i))
+        while supervisor.starting():
+            Watch.report(supervisor.poll(), progress)
+            time.sleep(_TICK)
+        return address
+
+    def _await(self, supervisor: Supervisor, progress: Progress) -> str:
+        until = time.monotonic() + START_SECONDS
+        while time.monotonic() < until:
+            Watch.report(supervisor.poll(), progress)
+            address = self.folder.address(COORDINATOR)
+            if address is not None:
+                return address
+            time.sleep(_TICK)
+        log = self.folder.logs / f"{COORDINATOR}.log"
+        raise InternalError(f"the coordinator does not listen after {START_SECONDS:g} s; see {log}")
+
+    def _server(self, role: str, name: str) -> Program:
+        config = str(self.folder.config(name))
+        return Program(name, (*SECUREPS, "serve", role, "--config", config), self.order.processes)
+
+    def _client(self, name: str, server: str, partition: int) -> Program:
+        arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]
+        arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
+        if self.order.unsafe_seed is not None:
+            arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
+        for key, value in self.settings(partition).items():
+            arguments += ["--set", f"{key}={toml_text(value)}"]
+        # the clients share this machine's cores
+        environment = {**self.order.processes, "OMP_NUM_THREADS": "1"}
+        return Program(name, tuple(arguments), environment, may_finish=True, preloaded=True)

@@ -1,0 +1,273 @@
+"""Forks of a process that has imported: programs like any other, whatever becomes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+from secureps.run.processes.fork_server import MODULE, Fork, ForkServer, can_fork
+from secureps.run.processes.spawning import Process, Program, Subprocess
+from secureps.run.processes.supervisor import Died, Finished, Supervisor
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Linux alone")
+
+LONG = 20.0
+
+TELLS = """
+import json, os, random, secrets, signal, sys
+import numpy as np
+facts = {
+    "arguments": sys.argv, "name": __name__, "folder": os.getcwd(), "own": os.environ.get("OWN"),
+    "everybodys": os.environ.get("EVERYBODYS"), "session": os.getsid(0) == os.getpid(),
+    "preloaded": "heavy" in sys.modules, "files": len(os.listdir("/proc/self/fd")),
+    "handlers": [signal.getsignal(signal.SIGCHLD) == signal.SIG_DFL, signal.set_wakeup_fd(-1)],
+    "stdin": os.readlink("/proc/self/fd/0"),
+    "drawn": [random.getrandbits(60), secrets.randbits(60), int(np.random.randint(1 << 60)),
+              os.urandom(8).hex()],
+}
+print(json.dumps(facts), flush=True)
+print("to stderr", file=sys.stderr)
+"""
+ENDS = """
+import os, signal, subprocess, sys, time
+match sys.argv[1]:
+    case "exit": sys.exit(int(sys.argv[2]))
+    case "raise": raise KeyError("rows")
+    case "kill": os.kill(os.getpid(), signal.SIGKILL)
+    case "leave": subprocess.Popen(["sleep", sys.argv[2]])
+    case "stay": print("up", flush=True); time.sleep(600)
+"""
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """With modules that only these tests have."""
+    for name, code in {
+        "tells": TELLS,
+        "ends": ENDS,
+        "heavy": "import numpy.random",
+        "broken": "raise OSError('no such library')",
+        "threads": "import threading, time\n"
+        "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+    }.items():
+        (tmp_path / f"{name}.py").write_text(code)
+    return {**os.environ, "PYTHONPATH": str(tmp_path), "EVERYBODYS": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.fixture
+def server(environment: dict[str, str]) -> Iterator[ForkServer]:
+    with ForkServer(("heavy",), (), environment) as made:
+        yield made
+
+
+def until(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + LONG
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.005)
+
+
+def program(environment: dict[str, str], *arguments: str, preloaded: bool = False) -> Program:
+    return Program(arguments[0], (*MODULE, *arguments), environment, True, preloaded)
+
+
+def spawned(server: ForkServer, given: Program, log: Path) -> Process:
+    until(lambda: server.ready(given))
+    with log.open("ab") as file:
+        return server.spawn(given, file)
+
+
+def ended(server: ForkServer, environment: dict[str, str], log: Path, *arguments: str) -> int:
+    process = spawned(server, program(environment, *arguments), log)
+    assert isinstance(process, Fork)
+    process.begin()
+    return process.wait()
+
+
+def test_a_fork_is_as_a_process_that_began_anew(
+    server: ForkServer,
+    environment: dict[str, str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for what is imported already, and for random numbers, which nobody shares."""
+    monkeypatch.chdir(tmp_path)
+    own = {**environment, "OWN": "2"}
+    del own["EVERYBODYS"]
+    forks = []
+    for number in range(2):
+        log = tmp_path / f"{number}.log"
+        assert ended(server, own, log, "tells", "a b", "--c") == 0
+        said, complaint = log.read_text().splitlines()
+        assert complaint == "to stderr"
+        forks.append(json.loads(said))
+    with (tmp_path / "anew.log").open("ab") as file:
+        anew = Subprocess(program(own, "tells", "a b", "--c"), file)
+        anew.begin()
+        assert anew.wait() == 0
+    expected = json.loads((tmp_path / "anew.log").read_text().splitlines()[0])
+    drawn = [each.pop("drawn") for each in (*forks, expected)]
+    assert len({number for each in drawn for number in each}) == 12
+    assert [each.pop("preloaded") for each in (*forks, expected)] == [True, True, False]
+    assert forks == [expected, expected]
+    assert expected["arguments"][1:] == ["a b", "--c"]
+    assert expected["folder"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("exit", "0"), 0),
+        (("exit", "78"), 78),
+        (("raise",), 1),
+        (("kill",), -signal.SIGKILL),
+    ],
+)
+def test_it_is_known_how_a_fork_ended(
+    arguments: tuple[str, ...],
+    status: int,
+    server: ForkServer,
+    environment: dict[str, str],
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "log"
+    assert ended(server, environment, log, "ends", *arguments) == status
+    assert ("KeyError: 'rows'" in log.read_text()) == (arguments == ("raise",))
+
+
+def test_a_fork_runs_when_somebody_knows_of_it(
+    server: ForkServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    waiting = spawned(server, program(environment, "ends", "stay"), log)
+    assert isinstance(waiting, Fork)
+    assert waiting.poll() is None
+    assert os.getpgid(waiting.pid) == waiting.pid
+    os.close(waiting._begins)  # as where whoever asked for it has been killed
+    assert waiting.wait() == 1
+    assert log.read_text() == ""
+
+
+def test_a_command_line_shows_which_fork_it_is(
+    server: ForkServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    process = spawned(server, program(environment, "ends", "stay"), log)
+    process.begin()
+    until(log.read_text)
+    assert " ".join(psutil.Process(process.pid).cmdline()).split()[1:] == [
+        "-P",
+        "-m",
+        "ends",
+        "stay",
+    ]
+    os.kill(process.pid, signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+
+
+def test_what_a_fork_leaves_over_ends_with_it(
+    server: ForkServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    mark = f"600.{os.getpid()}"
+    assert ended(server, environment, tmp_path / "log", "ends", "leave", mark) == 0
+
+    def asleep() -> Sequence[object]:
+        found = [p.info for p in psutil.process_iter(["cmdline", "status"])]
+        return [e for e in found if mark in (e["cmdline"] or []) and e["status"] != "zombie"]
+
+    until(lambda: not asleep())
+
+
+def test_what_is_no_module_begins_anew(
+    server: ForkServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    for arguments, own in (
+        ((sys.executable, "-c", "print('here')"), environment),
+        ((*MODULE, "ends", "exit", "0"), None),  # of an environment that nobody compared
+    ):
+        process = spawned(server, Program("one", arguments, own), tmp_path / "log")
+        assert isinstance(process, Subprocess)
+        process.begin()
+        process.wait()
+    assert "here" in (tmp_path / "log").read_text()
+
+
+def test_who_is_preloaded_waits_for_it_and_others_do_not(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """What cannot be imported is left to the program."""
+    with ForkServer((), ("broken", "heavy"), environment) as server:
+        early, late = program(environment, "tells"), program(environment, "tells", preloaded=True)
+        until(lambda: server.ready(early))
+        assert not server.ready(late)
+        for given, log in ((early, "early"), (late, "late")):
+            process = spawned(server, given, tmp_path / log)
+            process.begin()
+            assert process.wait() == 0
+        told = {
+            e: json.loads((tmp_path / e).read_text().splitlines()[0]) for e in ("early", "late")
+        }
+        assert [each["preloaded"] for each in told.values()] == [False, True]
+
+
+@pytest.mark.parametrize("how", ["killed", "a second thread"])
+def test_programs_begin_anew_once_it_is_lost(
+    how: str, environment: dict[str, str], tmp_path: Path
+) -> None:
+    """A fork of a process with threads could hang; whose end nobody hears of is ended."""
+    with ForkServer((), ("threads",), environment) as server:
+        before = spawned(server, program(environment, "ends", "stay"), tmp_path / "before")
+        before.begin()
+        until((tmp_path / "before").read_text)
+        if how == "killed":
+            server._host.kill()
+            until(lambda: before.poll() is not None)
+        after = spawned(
+            server, program(environment, "ends", "exit", "7", preloaded=True), tmp_path / "after"
+        )
+        assert isinstance(after, Subprocess)
+        after.begin()
+        assert after.wait() == 7
+        assert before.wait() == -signal.SIGKILL
+        until(lambda: not psutil.pid_exists(before.pid))
+
+
+def test_a_supervisor_restarts_forks_and_leaves_none(
+    environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secureps.run.processes.supervisor.RESTART_DELAY", 0.0)
+    with ForkServer((), ("heavy",), environment) as server:
+        with Supervisor(tmp_path, spawner=server) as supervisor:
+            supervisor.start(program(environment, "ends", "stay", preloaded=True))
+            assert supervisor.starting()
+            assert supervisor.ended("ends") is None
+            until(lambda: supervisor.poll() == () and not supervisor.starting())
+            until(lambda: supervisor.tail("ends") == ("up",))
+            (first,) = (each.process for each in supervisor._running.values())
+            assert isinstance(first, Fork)
+            os.kill(first.pid, signal.SIGKILL)
+            news: list[Died | Finished] = []
+            while not news:
+                news += supervisor.poll()
+            assert news == [Died("ends", "signal SIGKILL", 1, ("up",))]
+            until(lambda: supervisor.poll() == () and supervisor._running["ends"].process)
+            (second,) = (each.process for each in supervisor._running.values())
+            assert isinstance(second, Fork)
+        assert not psutil.pid_exists(second.pid)
+    assert not psutil.pid_exists(server._host.pid)
+
+
+@pytest.mark.parametrize(("changed", "can"), [({}, True), ({"OMP_NUM_THREADS": "4"}, False)])
+def test_where_libraries_have_threads_nothing_is_forked(
+    changed: dict[str, str], can: bool, environment: dict[str, str]
+) -> None:
+    assert can_fork({**environment, **changed}) is can
+    assert not can_fork({})

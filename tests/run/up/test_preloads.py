@@ -1,0 +1,54 @@
+"""What one process imports for all of a run."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from pathlib import Path
+
+import pytest
+
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.processes.spawning import Subprocesses
+from secureps.run.up.preloads import of_all, of_script, spawner
+from tests.kits.federations import small_plan
+from tests.kits.nursery import ROOT
+
+
+def plan(name: str) -> Plan:
+    return load_plan(ROOT / "policies" / f"{name}.toml")
+
+
+def test_servers_wait_for_what_every_party_imports() -> None:
+    always = list(of_all(plan("digits")))
+    assert "secureps.privacy.accountant" in always
+    assert "secureps.crypto.compiled:load_kernels" in always
+    assert not any("torch" in each or "sklearn" in each for each in always)
+    bare = list(of_all(small_plan()))
+    assert "secureps.privacy.accountant" not in bare
+    assert not any("crypto" in each for each in bare)
+
+
+def test_a_script_is_read_and_not_run(tmp_path: Path) -> None:
+    private, bare = plan("digits"), small_plan()
+    script = tmp_path / "client.py"
+    for code, words, given in (
+        ("import numpy", set(), private),
+        ("from torch import nn", {"torch", "secureps", "opacus"}, private),
+        ("import torch.nn", {"torch", "secureps"}, bare),
+        ("ps.TorchTrainer(net)", {"torch", "secureps"}, bare),
+        ("from sklearn import svm", {"sklearn"}, private),
+        ("torchvision = 'no word of its own'", set(), private),
+        ("raise SystemExit('it would have ended')", set(), bare),
+    ):
+        script.write_text(code)
+        for where in (script, tmp_path):  # a Flower project is a folder
+            assert {each.partition(".")[0] for each in of_script(given, where)} == words, code
+    assert list(of_script(private, tmp_path / "nothing.py")) == []
+
+
+@pytest.mark.parametrize("environment", [{}, {"OMP_NUM_THREADS": "2"}])
+def test_with_more_threads_every_process_begins_anew(environment: dict[str, str]) -> None:
+    made = spawner(small_plan(), Path("nothing.py"), environment)
+    assert isinstance(made, nullcontext)
+    with made as found:
+        assert isinstance(found, Subprocesses)
