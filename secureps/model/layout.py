@@ -13,17 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config.plan import PlanSection, SparseSection
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.wording import nearest
+
+if TYPE_CHECKING:  # a status is read without pydantic
+    from secureps.config.plan import PlanSection, SparseSection
 
 MOST_VALUES = 1 << 36
 """The most values in a tensor."""

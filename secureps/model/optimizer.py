@@ -13,14 +13,16 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config.plan import OptimizerSection, ScheduleSection
 from secureps.errors import PlanRefused, WrongShape
 from secureps.wording import meant
+
+if TYPE_CHECKING:  # a status is read without pydantic
+    from secureps.config.plan import OptimizerSection, ScheduleSection
 
 Values: TypeAlias = NDArray[np.float32]
 Schedule: TypeAlias = Callable[[int], float]
