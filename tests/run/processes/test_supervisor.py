@@ -20,7 +20,7 @@ from secureps.run.processes.signals import SIGNALS
 from secureps.run.processes.spawning import ONCE_KNOWN, Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 
-SLEEP = "import time; print('up', flush=True); time.sleep(60)"
+SLEEP = "import time; print('up\\n', end='', flush=True); time.sleep(60)"  # in one write
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
 PARENT = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {DEAF!r}]);" + SLEEP
 
