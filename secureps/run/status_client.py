@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,10 +14,12 @@ from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
 from secureps.messages.run import COORDINATOR
-from secureps.model.layout import GroupLayout
 from secureps.store.keyring import find_observer, load_private
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
+
+if TYPE_CHECKING:
+    from secureps.model.layout import GroupLayout
 
 TIMEOUT = 10.0
 """Seconds that an answer may take."""
