@@ -240,10 +240,8 @@ def test_what_the_current_folder_holds_does_not_matter(flower: bool, tmp_path: P
     assert plan.section.federation is not None
     order, folder = Order(path, None, None, ENV), RunFolder(tmp_path / "nothing")
     programs = Programs(order, folder, plan, plan.section.federation, Cast.of(plan, 3))
-    program = (
-        programs._client("client-00", "x", 0) if flower else programs._server("shard", "shard-0")
-    )
-    command = list(program.arguments)
+    client, shard = programs._client("client-00", "x", 0), programs._server("shard", "shard-0")
+    command = list((client if flower else shard).arguments)
     if flower:
         command[command.index(str(programs.script))] = str(tmp_path / "nobody.py")
     done = subprocess.run(command, cwd=tmp_path, env=ENV, capture_output=True, text=True)
