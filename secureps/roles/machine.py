@@ -21,14 +21,15 @@ from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord
 from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
+from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
 from secureps.roles.tasks import Task, TaskResult
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
 """What is journalled, of whichever role."""
 
-WORKER = "worker"
-"""The sender of an event that reports the end of a `Work`."""
+WORKER = "(worker)"
+"""The sender of an event that reports the end of a `Work`: no party can have this name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,10 @@ class Step:
 
     records: list[Record] = field(default_factory=list)
     effects: list[Effect] = field(default_factory=list)
+
+    def tell(self, message: Request) -> None:
+        """Dials the coordinator."""
+        self.effects.append(Call(COORDINATOR, message))
 
 
 @runtime_checkable

@@ -89,10 +89,6 @@ class BfvHolder(Holder[Opening]):
         """The cohort that a work opens, None for any other work."""
         return (task.group, task.cohort) if isinstance(task, OpenSum) else None
 
-    def cohort(self, opening: Opening) -> Cohort:
-        """The cohort of an opening."""
-        return opening.cohort
-
     def give_up(self, name: Name, reason: str) -> Step:
         """Forgets what was opened so far, and says why the cohort is not."""
         opened = tuple(header.key for header in self._openings[name].headers.values())

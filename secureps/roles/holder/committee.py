@@ -16,7 +16,7 @@ from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Examine, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Cohort, Receipt, receipt_digest
+from secureps.messages.submission import Receipt, receipt_digest
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
@@ -63,10 +63,6 @@ class CommitteeHolder(Holder[Open]):
     def opens(self, task: Task) -> Name | None:
         """The cohort that a work opens, None for any other work."""
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
-
-    def cohort(self, opening: Open) -> Cohort:
-        """The cohort of an opening."""
-        return opening.cohort
 
     def _examine(self, order: Examine) -> Step:
         step, receipt = self._ledger.obeys(order.incarnation), order.receipt

@@ -8,7 +8,7 @@ for a cohort (`roles.holder.bfv`, `roles.holder.committee`).
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from secureps.errors import ClientError, Malformed, SecurepsError
 from secureps.messages.orders import Configure, Finish, Open
@@ -37,7 +37,16 @@ from secureps.roles.tasks import Task
 Name = tuple[str, int]
 """Of a cohort: its group and number."""
 
-T = TypeVar("T")
+
+class OfCohort(Protocol):
+    """What is kept of a cohort while it is being opened."""
+
+    @property
+    def cohort(self) -> Cohort:
+        """Which one."""
+
+
+T = TypeVar("T", bound=OfCohort)
 
 
 def name_of(cohort: Cohort) -> Name:
@@ -51,6 +60,7 @@ class Holder(ABC, Generic[T]):
     def __init__(self, ledger: HolderLedger) -> None:
         self._ledger = ledger
         self._disk = DiskReports(ledger.name)
+        self.troubled = self._disk.troubled
         self._openings: dict[Name, T] = {}
 
     # --- Machine ------------------------------------------------------------------
@@ -63,17 +73,13 @@ class Holder(ABC, Generic[T]):
         """Greets the coordinator, after a start or restart."""
         return self._ledger.greeting()
 
-    def troubled(self, reason: str) -> list[Effect]:
-        """Tells the coordinator that the party's disk refuses, or works again."""
-        return self._disk.troubled(reason)
-
     def wake(self) -> float | None:
         """Never: a key holder waits for orders alone."""
         return None
 
     def subscription(self) -> Subscribe:
         """What it says when it opens the stream of orders."""
-        return self._ledger.subscription()
+        return Subscribe(self._ledger.name, ())
 
     def inspect(self, sender: str, message: Request) -> bool:
         """Refuses: nobody sends a key holder payloads."""
@@ -87,7 +93,8 @@ class Holder(ABC, Generic[T]):
             case Answered(Register()):
                 return Step(effects=[Watch()])
             case Failed(Register() | Subscribe(), error):
-                return self._ledger.turned_away(error)
+                text = f"the coordinator refuses this holder: {error}"
+                return Step(effects=[Halt(text, type(error))])
             case WatchLost():
                 return self.resume(now)
             case Finish() | Tick():
@@ -133,12 +140,8 @@ class Holder(ABC, Generic[T]):
 
     def give_up(self, name: Name, reason: str) -> Step:
         """A cohort is not opened here, and the coordinator hears why."""
-        cohort = self.cohort(self._openings.pop(name))
-        return Step(effects=[self._ledger.refusal(cohort, reason)])
-
-    @abstractmethod
-    def cohort(self, opening: T) -> Cohort:
-        """Of an opening."""
+        opening = self._openings.pop(name)
+        return Step(effects=[self._ledger.refusal(opening.cohort, reason)])
 
     # --- orders -------------------------------------------------------------------
 

@@ -20,7 +20,6 @@ from secureps.errors import (
     InternalError,
     PlanRefused,
     Refused,
-    SecurepsError,
     WrongRun,
 )
 from secureps.messages.encoding import canonical, digest
@@ -28,7 +27,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased, HolderRecord
 from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.messages.requests import OpenRefused, Register, Subscribe
+from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
     UPDATE,
@@ -192,15 +191,6 @@ class HolderLedger:
         reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
         register = Register(self.name, "", 1.0, self._incarnation, run, reached)
         return Step(effects=[Call(COORDINATOR, register)])
-
-    def subscription(self) -> Subscribe:
-        """It has nothing unsettled."""
-        return Subscribe(self.name, ())
-
-    @staticmethod
-    def turned_away(error: SecurepsError) -> Step:
-        """The coordinator refuses this holder: there is nothing more to do."""
-        return Step(effects=[Halt(f"the coordinator refuses this holder: {error}", type(error))])
 
     def obeys(self, incarnation: int) -> Step:
         """The beginning of the step that an order leads to; Fenced if the order is old."""

@@ -23,45 +23,12 @@ from secureps.errors import (
     WrongRun,
     WrongVersion,
 )
+from secureps.messages import orders, requests
+from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
-from secureps.messages.orders import (
-    Commit,
-    Configure,
-    Discard,
-    Finish,
-    Found,
-    Hold,
-    Prepare,
-    ShardOrder,
-    WriteCheckpoint,
-)
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.messages.requests import (
-    AskBlock,
-    GetBlock,
-    GetSum,
-    Held,
-    Missing,
-    Payload,
-    Prepared,
-    PutBlock,
-    Register,
-    Request,
-    Spoilt,
-    Stored,
-    Subscribe,
-)
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.shard_records import (
-    BlockSpooled,
-    Discarded,
-    OpenedForgotten,
-    ShardRecord,
-    StateCommitted,
-    StatePrepared,
-    SumsMade,
-)
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -152,23 +119,23 @@ class Shard:
     def _greet(self) -> Step:
         here = self.shelves
         where = (self._name, self._address.advertise, self._address.weight)
-        register = Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
+        register = requests.Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
         return Step(effects=[Call(COORDINATOR, register)])
 
     def wake(self) -> float | None:
         return None
 
-    def subscription(self) -> Subscribe:
-        return Subscribe(self._name, self.shelves.submissions())
+    def subscription(self) -> requests.Subscribe:
+        return requests.Subscribe(self._name, self.shelves.submissions())
 
-    def inspect(self, sender: str, message: Request) -> bool:
+    def inspect(self, sender: str, message: requests.Request) -> bool:
         """Is this block wanted? Everything that can be said without its payload.
 
         Raises:
             Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
             NotReady: the run is not founded yet.
         """
-        if not isinstance(message, PutBlock):
+        if not isinstance(message, requests.PutBlock):
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         header = message.header
@@ -184,13 +151,18 @@ class Shard:
         pinned = self.shelves.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
+        wanted = not self._known(header)
+        founded = 0 in self.shelves.shelf(header.group).states
+        if wanted and header.purpose == FOUNDING and founded:
+            raise WrongVersion(f"{header.group} has its founding model already")
+        return wanted
+
+    def _known(self, header: BlockHeader) -> bool:
+        # Other bytes under a name would take the place of those that are summed.
         known = self.shelves.spooled.get(block_name(header))
         if known is not None and known.digest != header.digest:
             raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
-        founded = 0 in self.shelves.shelf(header.group).states
-        if known is None and header.purpose == FOUNDING and founded:
-            raise WrongVersion(f"{header.group} has its founding model already")
-        return known is None
+        return known is not None
 
     def _make_room(self, step: Step, header: BlockHeader) -> None:
         """Blocks that nobody settles must not fill the disk: a client's oldest go first.
@@ -206,14 +178,14 @@ class Shard:
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
-            case AskBlock(header):
-                wanted = self.inspect(sender, PutBlock(header))
-                return Step(effects=[Answer(Stored(header.digest, 0 if wanted else None))])
-            case PutBlock(header):
+            case requests.AskBlock(header):
+                wanted = self.inspect(sender, requests.PutBlock(header))
+                return Step(effects=[Answer(requests.Stored(header.digest, 0 if wanted else None))])
+            case requests.PutBlock(header):
                 return self._put(header)
-            case GetBlock() | GetSum():
+            case requests.GetBlock() | requests.GetSum():
                 return self._get(sender, event)
-            case Answered(Register()):
+            case Answered(requests.Register()):
                 return Step(effects=[Watch()])
             case Answered():
                 return self._disk.heard(event)
@@ -221,53 +193,50 @@ class Shard:
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
-            case Finish() | Tick():
+            case orders.Finish() | Tick():
                 return Step()
             case WorkFailed() if sender == WORKER:
                 return self._failed(event)
             case _ if sender == WORKER and isinstance(event, ShardResult):
                 return self._done(event)
-            case _ if sender == COORDINATOR and isinstance(event, ShardOrder):
+            case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
                 return self._obey(event)
         raise Malformed(f"a shard has no answer to a {type(event).__name__}")
 
     # --- blocks in and out --------------------------------------------------------
 
     def _put(self, header: BlockHeader) -> Step:
-        step = Step(effects=[Answer(Stored(header.digest))])
-        known = self.shelves.spooled.get(block_name(header))
-        if known is None:
-            self._write(step, BlockSpooled(header))
+        step = Step(effects=[Answer(requests.Stored(header.digest))])
+        if not self._known(header):
+            self._write(step, records.BlockSpooled(header))
             self._make_room(step, header)
-        elif known.digest != header.digest:
-            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
         return step
 
-    def _get(self, sender: str, event: GetBlock | GetSum) -> Step:
+    def _get(self, sender: str, event: requests.GetBlock | requests.GetSum) -> Step:
         self._check_run(event.run)
         own = self.shelves.own(event.group)
         if event.block not in own:
             raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
         shelf, place = self.shelves.shelf(event.group), own.index(event.block)
-        if isinstance(event, GetSum):
+        if isinstance(event, requests.GetSum):
             if not self.shelves.opened_by_holder:
                 raise UnknownParty("only a key holder that decrypts sums may ask for one")
             made = shelf.sums.get(event.cohort)
             if made is None:
                 raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
             key = sum_key(event.group, event.cohort, event.block)
-            return Step(effects=[Answer(Payload(made.sums[place]), attach=key)])
+            return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
         state = shelf.states.get(event.version)
         if state is None:
             if event.version > shelf.committed:
                 raise NotReady(f"version {event.version} of {event.group} is not made yet")
             raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
         key = model_key(event.group, event.version, event.block)
-        return Step(effects=[Answer(Payload(state.blocks[place]), attach=key)])
+        return Step(effects=[Answer(requests.Payload(state.blocks[place]), attach=key)])
 
     # --- orders -------------------------------------------------------------------
 
-    def _obey(self, order: ShardOrder) -> Step:
+    def _obey(self, order: orders.ShardOrder) -> Step:
         step, before = Step(), self.shelves.incarnation
         if order.incarnation < before:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
@@ -280,32 +249,32 @@ class Shard:
             raise
         return step
 
-    def _carry_out(self, step: Step, order: ShardOrder) -> None:
-        if not isinstance(order, Configure) and not self.shelves.founded:
+    def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
+        if not isinstance(order, orders.Configure) and not self.shelves.founded:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
-            case Configure():
+            case orders.Configure():
                 self._configure(step, order)
-            case Found():
+            case orders.Found():
                 self._found(step, order)
-            case Hold():
+            case orders.Hold():
                 self._hold(step, order)
-            case Prepare():
+            case orders.Prepare():
                 self._prepare(step, order)
-            case Commit(group=group, version=version):
+            case orders.Commit(group=group, version=version):
                 known = version in self.shelves.shelf(group).states
                 if order.state and not known:  # it lost its journal
                     self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
                     self._commit(step, order)
-            case WriteCheckpoint(number=number, versions=versions):
+            case orders.WriteCheckpoint(number=number, versions=versions):
                 self._begin(step, ("part", "", number), WritePart(number, versions))
-            case Discard(ids=ids):
+            case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:
                 assert_never(order)
 
-    def _configure(self, step: Step, order: Configure) -> None:
+    def _configure(self, step: Step, order: orders.Configure) -> None:
         if not self.shelves.founded:
             check_run(order.run, order.placement, self._roster, self._holders)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
@@ -313,46 +282,45 @@ class Shard:
             ours = self.shelves.run
             raise WrongRun(other_run(self._name, ours, order.run.id))
 
-    def _found(self, step: Step, order: Found) -> None:
+    def _found(self, step: Step, order: orders.Found) -> None:
         state = self.shelves.shelf(order.group).states.get(0)
         if state is not None:
-            step.effects.append(self._prepared(state))
+            step.tell(self._prepared(state))
         elif order.receipt is None:
             self._begin(step, ("state", order.group, 0), MakeState(order.group, None))
         else:
             receipt = order.receipt
             keys = self.shelves.founding_keys(order.group, receipt)
             if keys is None:
-                missing = Missing.of_founding(self._name, order.group, (receipt.id,))
-                step.effects.append(Call(COORDINATOR, missing))
+                step.tell(requests.Missing.of_founding(self._name, order.group, (receipt.id,)))
             else:
                 self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
 
-    def _hold(self, step: Step, order: Hold) -> None:
+    def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort = order.cohort
         made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
         check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            step.effects.append(self._held(made))
+            step.tell(self._held(made))
             return
         if cohort.version - 1 not in self.shelves.shelf(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
         keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            step.effects.append(Call(COORDINATOR, Missing.of_cohort(self._name, cohort, missing)))
+            step.tell(requests.Missing.of_cohort(self._name, cohort, missing))
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
 
-    def _prepare(self, step: Step, order: Prepare) -> None:
+    def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key = order.cohort, order.key
         shelf = self.shelves.shelf(cohort.group)
         state = shelf.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
-            step.effects.append(self._prepared(state))
+            step.tell(self._prepared(state))
             return
         made = shelf.sums.get(cohort.number)
         if made is None or made.cohort != cohort:
@@ -362,8 +330,7 @@ class Shard:
             keys = self.shelves.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.shelves.lacking(cohort)
-                missing = Missing.of_cohort(self._name, cohort, lacking)
-                step.effects.append(Call(COORDINATOR, missing))
+                step.tell(requests.Missing.of_cohort(self._name, cohort, lacking))
                 return
         elif self.shelves.opened_by_key_sum:
             due = 4 * key_length(self.shelves.pinned.plan.cipher_parameters)
@@ -376,7 +343,7 @@ class Shard:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
-    def _commit(self, step: Step, order: Commit) -> None:
+    def _commit(self, step: Step, order: orders.Commit) -> None:
         group, version, keep = order.group, order.version, order.keep
         shelf = self.shelves.shelf(group)
         if version < shelf.committed or version not in shelf.states:
@@ -384,7 +351,7 @@ class Shard:
         if (version, keep) == (shelf.committed, shelf.keep):
             return
         before, sums = dict(self.shelves.spooled), set(shelf.sums)
-        self._write(step, StateCommitted(group, version, keep))
+        self._write(step, records.StateCommitted(group, version, keep))
         gone = tuple(h.key for name, h in before.items() if name not in self.shelves.spooled)
         past = sorted(sums - set(shelf.sums))
         own = self.shelves.own(group)
@@ -396,7 +363,7 @@ class Shard:
         wanted = set(ids)
         gone = tuple(h.key for n, h in self.shelves.spooled.items() if submission_of(n) in wanted)
         if gone:
-            self._write(step, Discarded(ids))
+            self._write(step, records.Discarded(ids))
             step.effects.append(Work(Prune(gone)))
 
     # --- the end of works ---------------------------------------------------------
@@ -407,27 +374,30 @@ class Shard:
             case SumsReady(made, report):
                 self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
-                step.effects += [self._held(made), Call(COORDINATOR, report)]
+                step.tell(self._held(made))
+                step.tell(report)
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
                 self._write(step, state)
-                step.effects.append(self._prepared(state))
+                step.tell(self._prepared(state))
                 if telemetry is not None:
-                    step.effects.append(Call(COORDINATOR, telemetry))
+                    step.tell(telemetry)
             case Unopened(task, reason):
                 self._busy.discard(("state", task.cohort.group, task.cohort.version))
-                step.effects.append(self._spoilt(task, reason, payload_digest(task.key or b"")))
+                step.tell(self._spoilt(task, reason, payload_digest(task.key or b"")))
             case AdoptState(at):
                 self._busy.discard(("adopt", at.group, at.version))
-                self._write(step, StatePrepared(at.group, at.version, -1, at.blocks, at.state))
+                self._write(
+                    step, records.StatePrepared(at.group, at.version, -1, at.blocks, at.state)
+                )
                 self._commit(step, at)
                 if not any(kind == "adopt" for kind, _, _ in self._busy):
                     step.effects += self._greet().effects  # orders that had to wait come again
             case PartWritten(part):
                 self._busy.discard(("part", "", part.number))
-                step.effects.append(Call(COORDINATOR, part))
+                step.tell(part)
             case _:
                 assert_never(event)
         return step
@@ -445,17 +415,19 @@ class Shard:
         match task:
             case MakeState(group):
                 self._busy.discard(("state", group, 0))
-                missing = Missing.of_founding(self._name, group, ids)
+                missing = requests.Missing.of_founding(self._name, group, ids)
             case SumCohort(cohort):
                 self._busy.discard(("sum", cohort.group, cohort.number))
-                missing = Missing.of_cohort(self._name, cohort, ids)
+                missing = requests.Missing.of_cohort(self._name, cohort, ids)
             case StepState(cohort):
                 self._busy.discard(("state", cohort.group, cohort.version))
                 opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
                 if opened:
-                    self._write(step, OpenedForgotten(cohort.group, cohort.number, opened))
-                missing = Missing.of_cohort(self._name, cohort, self.shelves.lacking(cohort))
-        step.effects.append(Call(COORDINATOR, missing))
+                    self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
+                missing = requests.Missing.of_cohort(
+                    self._name, cohort, self.shelves.lacking(cohort)
+                )
+        step.tell(missing)
 
     def _failed(self, event: WorkFailed) -> Step:
         """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
@@ -464,11 +436,13 @@ class Shard:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
-        return Step(effects=[self._spoilt(event.task, str(event.error))])
+        step = Step()
+        step.tell(self._spoilt(event.task, str(event.error)))
+        return step
 
     # --- small things -------------------------------------------------------------
 
-    def _write(self, step: Step, record: ShardRecord) -> None:
+    def _write(self, step: Step, record: records.ShardRecord) -> None:
         step.records.append(record)
         self.apply(0.0, record)
 
@@ -478,20 +452,17 @@ class Shard:
             self._busy.add(name)
             step.effects.append(Work(task))
 
-    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> Call:
+    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> requests.Spoilt:
         cohort = task.cohort
-        return Call(COORDINATOR, Spoilt(self._name, cohort.group, cohort.number, reason, key))
+        return requests.Spoilt(self._name, cohort.group, cohort.number, reason, key)
 
-    def _held(self, made: SumsMade) -> Call:
-        cohort = made.cohort
-        return Call(COORDINATOR, Held(self._name, cohort.group, cohort.number, made.sums))
+    def _held(self, made: records.SumsMade) -> requests.Held:
+        return requests.Held(self._name, made.cohort.group, made.cohort.number, made.sums)
 
-    def _prepared(self, state: StatePrepared) -> Call:
+    def _prepared(self, state: records.StatePrepared) -> requests.Prepared:
         own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
-        return Call(COORDINATOR, Prepared(self._name, *own))
+        return requests.Prepared(self._name, *own)
 
     def _check_run(self, run: bytes) -> None:
-        if not self.shelves.founded:
-            raise NotReady(f"{self._name} waits for the run to be founded")
         if run != self.shelves.pinned.run.id:
             raise WrongRun("made for another run; join this one first")

@@ -11,17 +11,10 @@ from dataclasses import dataclass, field
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Malformed
+from secureps.messages import shard_records as records
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
-from secureps.messages.shard_records import (
-    BlockSpooled,
-    Discarded,
-    OpenedForgotten,
-    StateCommitted,
-    StatePrepared,
-    SumsMade,
-)
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -45,9 +38,9 @@ class ShardState:
 
     committed: int = -1
     keep: int = 0
-    sums: dict[int, SumsMade] = field(default_factory=dict)
+    sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
-    states: dict[int, StatePrepared] = field(default_factory=dict)
+    states: dict[int, records.StatePrepared] = field(default_factory=dict)
 
 
 def block_name(header: BlockHeader) -> BlockName:
@@ -88,20 +81,20 @@ class Shelves:
             case RunPinned():
                 self._pinned = Pinned.of(record)
                 self._shelves = {name: ShardState() for name in self._pinned.plan.all_groups}
-            case BlockSpooled(header):
+            case records.BlockSpooled(header):
                 self._put(header)
-            case SumsMade(cohort):
+            case records.SumsMade(cohort):
                 self._shelves[cohort.group].sums[cohort.number] = record
             case KeySumTaken():
                 self._shelves[record.group].keys[record.number] = record.key
-            case StatePrepared(group, version):
+            case records.StatePrepared(group, version):
                 self._shelves[group].states[version] = record
-            case StateCommitted():
+            case records.StateCommitted():
                 self._commit(record)
-            case Discarded(ids):
+            case records.Discarded(ids):
                 gone = set(ids)
                 self._drop([n for n in self.spooled if submission_of(n) in gone])
-            case OpenedForgotten():
+            case records.OpenedForgotten():
                 lost = (OPENED, record.group, record.number)
                 of_it = [name for name in self.spooled if (name[0], *name[2:4]) == lost]
                 self._drop([name for name in of_it if name[4] in record.blocks])
@@ -124,7 +117,7 @@ class Shelves:
                 if counts[header.sequence] == 0:
                     del counts[header.sequence]
 
-    def _commit(self, record: StateCommitted) -> None:
+    def _commit(self, record: records.StateCommitted) -> None:
         shelf = self._shelves[record.group]
         shelf.committed, shelf.keep = record.version, record.keep
         shelf.states = {v: s for v, s in shelf.states.items() if v >= record.keep}
@@ -225,7 +218,7 @@ class Shelves:
             return None
         return StepState(made.cohort, opened, key)
 
-    def _founding(self, group: str, state: StatePrepared) -> MakeState | None:
+    def _founding(self, group: str, state: records.StatePrepared) -> MakeState | None:
         if self.pinned.plan.given(group):
             return MakeState(group, None)
         wanted = dict(zip(self.own(group), state.blocks, strict=True))
