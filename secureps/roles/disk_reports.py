@@ -10,14 +10,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Answered, Call, Effect, Step
 
 
-class Alone:
-    """Of a role whose disk is its own person's matter: its log says it, and nobody else hears."""
-
-    def troubled(self, reason: str) -> list[Effect]:
-        """As `Machine.troubled`."""
-        return []
-
-
 class DiskReports:
     """Of one server."""
 

@@ -210,7 +210,7 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
     for name in names:
         machine = simulation.parties[name].machine
         assert isinstance(machine, Member)
-        machine._kit = replace(machine._kit, terms=Terms(budget))
+        machine._settings = replace(machine._settings, terms=Terms(budget))
 
 
 RECORD: dict[str, Any] = {

@@ -58,7 +58,6 @@ ELSEWHERE = {
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
     "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),
     "roles/member/test_member.py": (
-        "roles/member/lease",
         "roles/member/schedule",
         "roles/member/settings",
         "roles/member/tasks",

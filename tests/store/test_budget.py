@@ -142,7 +142,7 @@ def test_a_client_that_takes_no_plan_without_privacy_leaves(tmp_path: Path) -> N
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
     machine = simulation.parties["client-02"].machine
     assert isinstance(machine, Member)
-    machine._kit = dataclasses.replace(machine._kit, terms=Terms(8.0))
+    machine._settings = dataclasses.replace(machine._settings, terms=Terms(8.0))
     simulation.run(lambda: bool(simulation.coordinator.federation.finished))
     federation = simulation.coordinator.federation
     assert federation.finished == "all 2 versions are made"

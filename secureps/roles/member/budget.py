@@ -82,9 +82,7 @@ class Budget:
     def tells(self, ledger: Ledger, trained: str, sent: Sequence[Receipt]) -> str:
         """What a version took of the data holder, for its own terminal.
 
-        Args:
-            ledger: with what these spend.
-            trained: what the training was; sent: the receipts of what came of it.
+        `ledger` has what was `sent`; `trained` says what the training was.
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")

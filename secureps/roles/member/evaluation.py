@@ -16,12 +16,11 @@ from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, Published
 from secureps.messages.requests import Decline
-from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import model_digest
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
-from secureps.roles.machine import Call, Halt, Say, Step
+from secureps.roles.machine import Halt, Say, Step
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import ReleaseHistory
@@ -76,22 +75,10 @@ def readiness(
 
 
 def to_judge(plan: Plan, published: Mapping[str, Published], judged: int) -> int:
-    """The version that a designated evaluator judges now; 0 if there is none.
-
-    Args:
-        judged: the newest version that it has judged.
-    """
+    """What a designated evaluator judges now that has `judged` a version; 0 if there is none."""
     versions = {published[g].version if g in published else -1 for g in plan.groups}
     (version, *others) = versions
     return version if not others and version in plan.evaluated and version > judged else 0
-
-
-def task(plan: Plan, pulled: PulledModel, aim: Aim | None) -> Evaluate:
-    """Judges what is published, for an aim: or as the designated evaluator, without one."""
-    model, blocks = pulled.take()
-    own = pulled.published[EVALUATION] if aim is not None else None
-    base = b"" if own is None else model_digest(EVALUATION, own.version, own.blocks)
-    return Evaluate(model, blocks, digests(plan, pulled.published), aim, base)
 
 
 def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
@@ -99,10 +86,8 @@ def model_content(plan: Plan, published: Mapping[str, Published]) -> bytes:
     return digest("secureps-judged", *(b for group in plan.groups for b in published[group].blocks))
 
 
-def digests(plan: Plan, published: Mapping[str, Published]) -> tuple[bytes, ...]:
-    """Of every group of the model as it is published, in the plan's order."""
-    found = (published[group] for group in plan.groups)
-    return tuple(model_digest(each.group, each.version, each.blocks) for each in found)
+def _digest(published: Published) -> bytes:
+    return model_digest(published.group, published.version, published.blocks)
 
 
 @dataclass(slots=True)
@@ -110,7 +95,6 @@ class Appraiser:
     """What one client evaluates of its run, and what it has evaluated since it started.
 
     Args:
-        pinned, budget, ledger, pulled, releases: the client's own, as they are now.
         evaluated: the newest version that it was asked for and has looked at.
         model: the digest of the model that it judges, or judged last.
         refuses: its person has read why it evaluates nothing.
@@ -172,16 +156,18 @@ class Appraiser:
         return True, task
 
     def _task(self, step: Step, aim: Aim | None = None) -> Evaluate | None:
-        """Judges what is published, once all of it is here."""
+        """Judges what is published, once all of it is here; without an aim as the evaluator."""
         if self.pulled.lacking(self.pinned, step):
             return None
-        self.model = model_content(self.pinned.plan, self.pulled.published)
-        return task(self.pinned.plan, self.pulled, aim)
+        plan, published = self.pinned.plan, self.pulled.published
+        self.model = model_content(plan, published)
+        own = b"" if aim is None else _digest(published[EVALUATION])
+        digests = tuple(_digest(published[group]) for group in plan.groups)
+        return Evaluate(*self.pulled.take(), digests, aim, own)
 
     def decline(self, step: Step, invite: Invite, reason: str) -> None:
         """Says so to the coordinator, and to the person here when it is for good."""
         if not self.refuses and (own := self.budget.evaluation_objection()):
             self.refuses = True
             step.effects.append(Say(own))
-        message = Decline(self.budget.client, invite.group, invite.round, reason)
-        step.effects.append(Call(COORDINATOR, message))
+        step.tell(Decline(self.budget.client, invite.group, invite.round, reason))

@@ -42,8 +42,7 @@ class ExampleCount:
     def told(self) -> int:
         """What it tells of its number; 0 if it does not know, or nobody asks.
 
-        Raises:
-            PlanRefused, Malformed: as `public_number` and `told`.
+        Raises as `public_number` and `told` of `policy.counting` do.
         """
         if self.client == self.plan.evaluator:
             return 0
@@ -64,8 +63,7 @@ class ExampleCount:
     def wrong(self, order: object) -> str:
         """Why an order is not followed; empty if its bound is noted, and holds from now on.
 
-        Raises:
-            Malformed: no client can have told that bound.
+        Malformed if no client can have told that bound.
         """
         invite = order.invite if isinstance(order, SealAgain) else order
         if not isinstance(invite, Invite) or invite.version < 0 or invite.group not in self.asked:

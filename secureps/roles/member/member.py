@@ -19,30 +19,12 @@ from secureps.errors import (
     Refused,
     SecurepsError,
 )
-from secureps.messages import orders
+from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import MemberRecord, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import (
-    Decline,
-    Figure,
-    GetBlock,
-    Heartbeat,
-    Join,
-    Missing,
-    Payload,
-    PutBlock,
-    Reply,
-    Request,
-    Retire,
-    Submit,
-    Subscribe,
-    Telemetry,
-    Welcome,
-    Withdraw,
-)
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.policy.base import Base
@@ -50,11 +32,11 @@ from secureps.policy.checks.local_work import portion
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
-from secureps.roles.disk_reports import Alone
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Effect,
     Event,
     Failed,
     Halt,
@@ -72,30 +54,29 @@ from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.example_count import ExampleCount
-from secureps.roles.member.lease import LeaseRenewal
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import FOUNDED, ReleaseHistory
 from secureps.roles.member.schedule import Desk, Gathering, unanswered
-from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.settings import STATE_GONE, MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
-from secureps.roles.member.timing import Timing
+from secureps.roles.member.timing import LeaseRenewal, Timing
 from secureps.roles.pinned_run import Pinned, founded
-from secureps.roles.tasks import Prune, Sweep
+from secureps.roles.tasks import Prune, Sweep, Task
 
 
-class Member(Alone):
+class Member:
     """The machine of one client."""
 
-    def __init__(self, kit: MemberSettings) -> None:
-        self._kit = kit
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
         self._pinned: Pinned | None = None
         self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
         self._ledger = Ledger()
         self._history = ReleaseHistory()
-        self._library = PulledModel()
+        self._model = PulledModel()
         self._timing = Timing()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
@@ -105,27 +86,27 @@ class Member(Alone):
         self._appraiser: Appraiser
         self._budget: Budget
         self._gathering = Gathering()
-        self._pulse = LeaseRenewal()
+        self._lease = LeaseRenewal()
 
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record, self._kit.terms.threshold)
-                self._groups = self._pinned.plan.touched(self._kit.rows)
-                self._library = PulledModel.of(self._groups)
-                self._weighing = self._kit.weighing(self._pinned.plan)
-                own = self._kit.terms.budget
-                self._budget = Budget(self._pinned.plan, self._kit.name, own)
+                self._pinned = Pinned.of(record, self._settings.terms.threshold)
+                self._groups = self._pinned.plan.touched(self._settings.rows)
+                self._model = PulledModel.of(self._groups)
+                self._weighing = self._settings.weighing(self._pinned.plan)
+                own = self._settings.terms.budget
+                self._budget = Budget(self._pinned.plan, self._settings.name, own)
                 self._appraiser = Appraiser(
-                    self._pinned, self._budget, self._ledger, self._library, self._history
+                    self._pinned, self._budget, self._ledger, self._model, self._history
                 )
             case Sealed(receipt):
-                if receipt.id.client != self._kit.name:
+                if receipt.id.client != self._settings.name:
                     raise ConfigError(
-                        f"this state folder is {receipt.id.client}'s: {self._kit.name} needs a "
-                        "--state folder of its own"
+                        f"this state folder is {receipt.id.client}'s: {self._settings.name} needs "
+                        "a --state folder of its own"
                     )
                 self._out.add(record)
                 self._weighing.add(receipt)
@@ -148,36 +129,41 @@ class Member(Alone):
         return Step(effects=[Call(COORDINATOR, self._join)])
 
     @property
-    def _join(self) -> Join:
+    def _join(self) -> requests.Join:
         """What it knows of itself: to which groups it contributes, and how many examples it has."""
         told = 0 if self._pinned is None else self._weighing.told
-        return self._kit.joins(self._pinned, self._groups, told)
+        return self._settings.joins(self._pinned, self._groups, told)
 
     def wake(self) -> float | None:
-        times = (self._pulse.at, self._gathering.until)
+        times = (self._lease.at, self._gathering.until)
         return min([t for t in times if t is not None], default=None)
 
-    def subscription(self) -> Subscribe:
-        return Subscribe(self._kit.name, tuple(sorted(self._out.sealed)))
+    def subscription(self) -> requests.Subscribe:
+        return requests.Subscribe(self._settings.name, tuple(sorted(self._out.sealed)))
 
-    def inspect(self, sender: str, message: Request) -> bool:
+    def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("nobody dials a client")
+
+    def troubled(self, reason: str) -> list[Effect]:
+        return []  # its disk is its own person's matter: its log says it
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         step = Step()
         match event:
             case Tick():
-                if self._gathering.until is None or self._pulse.due(now):
-                    self._pulse.beats(now, self._plan.section.lease, self._kit.name, step)
+                if self._gathering.until is None or self._lease.due(now):
+                    self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
             case WatchLost():
                 self._watching = False
                 return Step() if self._retired else self._greet()
-            case Answered(Retire()) | Failed(Retire()) if self._leaving is not None:
+            case Answered(requests.Retire()) | Failed(requests.Retire()) if (
+                self._leaving is not None
+            ):
                 step.effects.append(self._leaving)
                 return step
             case Answered(request, reply):
                 self._answered(now, step, request, reply)
-                if isinstance(request, GetBlock) and self._library.pulling:
+                if isinstance(request, requests.GetBlock) and self._model.pulling:
                     return step
             case Failed(request, error):
                 self._failed(step, request, error)
@@ -193,7 +179,7 @@ class Member(Alone):
                 self._contributed(now, step, event)
             case Judged(message) if sender == WORKER:
                 self._working = False
-                step.effects.append(Call(COORDINATOR, message))
+                step.tell(message)
             case tasks.Counted(examples) if sender == WORKER:
                 self._working, self._weighing.examples = False, examples
                 if self._leaving is None:
@@ -208,7 +194,7 @@ class Member(Alone):
     @property
     def pinned(self) -> Pinned:
         """The run; NotReady before the coordinator said welcome."""
-        return founded(self._pinned, self._kit.name)
+        return founded(self._pinned, self._settings.name)
 
     # --- orders -------------------------------------------------------------------
 
@@ -218,14 +204,14 @@ class Member(Alone):
             return
         match order:
             case Published():
-                self._library.publish(order)
+                self._model.publish(order)
                 if keys := self._out.over(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
                 self._invites[group] = order
                 self._out.forget_order(group)
             case SealAgain(_, id):
-                self._out.ask_again(self._kit.name, order)
+                self._out.ask_again(self._settings.name, order)
                 self._invites.pop(id.group, None)  # it waits for what comes of this
             case Settled():
                 burnt = order.version if order.again else None
@@ -235,7 +221,7 @@ class Member(Alone):
                 if sealed is not None:
                     self._send(now, step, sealed)
                 else:
-                    step.effects.append(Call(COORDINATOR, self._kit.gone(id)))
+                    step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
                 step.effects += self.pinned.located(order.run, order.shards)
             case Finish(_, reason):
@@ -269,11 +255,10 @@ class Member(Alone):
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
-                if group in self._history.trained or group in self._library.published:
+                if group in self._history.trained or group in self._model.published:
                     step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
                     continue
-                self._working = True
-                step.effects.append(Work(Offer(group, self._out.next.get(group, 0))))
+                self._begin(step, Offer(group, self._out.next.get(group, 0)))
                 return
         if self._seal_again(step) or self._evaluate(step):
             return
@@ -285,35 +270,38 @@ class Member(Alone):
         self._gathering = gathering.goes_on(now, desk.more_may_come(due))
         if self._gathering.until is not None:
             return
-        if not self._pulled(step):
+        if self._model.lacking(self.pinned, step):
             self._timing.pulls(now)
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
-        if self._over_budget(step, aims):
+        facts = self._budget.planned(self.pinned.layout, aims)
+        if self._objects(step) or self._unaffordable(step, facts):
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
-        self._working, self._gathering = True, Gathering()
+        self._gathering = Gathering()
         part = portion(self._plan.section, self._timing.paces)
         self._timing.begins(now, part)
-        step.effects.append(Work(Contribute(*self._library.take(), aims, part)))
+        self._begin(step, Contribute(*self._model.take(), aims, part))
+
+    def _begin(self, step: Step, task: Task) -> None:
+        self._working = True
+        step.effects.append(Work(task))
 
     def _count(self, step: Step) -> None:
         """Begins to train from the first version, if that alone tells how many examples it has."""
-        known = all(group in self._library.published for group in self._groups)
+        known = all(group in self._model.published for group in self._groups)
         if not (self._weighing.counts and known) or self._objects(step):
             return
-        if self._pulled(step):
-            self._working = True
-            step.effects.append(Work(tasks.Count(*self._library.take())))
+        if not self._model.lacking(self.pinned, step):
+            self._begin(step, tasks.Count(*self._model.take()))
 
     def _seal_again(self, step: Step) -> bool:
         """Begins to seal an update of a burnt cohort anew, if asked."""
-        task = self._out.follow(self._kit.name, self._desk(), self._invites, step)
+        task = self._out.follow(self._settings.name, self._desk(), self._invites, step)
         if task is not None:
-            self._working = True
-            step.effects.append(Work(task))
-        return self._working
+            self._begin(step, task)
+        return task is not None
 
     def _aim(self, group: str, base: Base) -> Aim:
         known = self._history.known(group, base.version)
@@ -325,21 +313,12 @@ class Member(Alone):
         return Desk(
             self._plan,
             self._groups,
-            self._library.published,
+            self._model.published,
             self._invites,
             self._appraiser.evaluated,
             self._out.sealed.values(),
             self._out.moving.keys(),
         )
-
-    def _pulled(self, step: Step) -> bool:
-        """Whether every block of the newest versions is here; asks for those that are not."""
-        return not self._library.lacking(self.pinned, step)
-
-    def _over_budget(self, step: Step, aims: tuple[Aim, ...]) -> bool:
-        """Whether this client leaves instead of training for these."""
-        facts = self._budget.planned(self.pinned.layout, aims)
-        return self._objects(step) or self._unaffordable(step, facts)
 
     def _objects(self, step: Step) -> bool:
         """Whether this client trains nothing under this plan, by its own budget."""
@@ -367,7 +346,7 @@ class Member(Alone):
         greeted = self._watching and not self._greeting
         if not self._retired and greeted and not self._desk().wanted():
             self._retired = True
-            step.effects.append(Call(COORDINATOR, Retire(self._kit.name)))
+            step.tell(requests.Retire(self._settings.name))
 
     # --- evaluate -----------------------------------------------------------------
 
@@ -377,8 +356,7 @@ class Member(Alone):
         if task is not None:
             if task.aim is not None:
                 self._followed[EVALUATION] = self._invites.pop(EVALUATION)
-            self._working = True
-            step.effects.append(Work(task))
+            self._begin(step, task)
         return waits
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
@@ -402,8 +380,11 @@ class Member(Alone):
         for aim in event.others:
             self._appraiser.decline(step, self._followed[aim.group], evaluation.unsent(aim.group))
         for report in event.telemetry:
-            figures = (*report.figures, Figure("bytes_down", float(self._library.take_account())))
-            step.effects.append(Call(COORDINATOR, replace(report, figures=figures)))
+            figures = (
+                *report.figures,
+                requests.Figure("bytes_down", float(self._model.take_account())),
+            )
+            step.tell(replace(report, figures=figures))
 
     # --- push ---------------------------------------------------------------------
 
@@ -411,60 +392,73 @@ class Member(Alone):
         owners = self.pinned.placement.of(sealed.receipt.id.group).owners
         self._out.leaves(now, sealed.receipt.id)
         for header in sealed.headers:
-            step.effects.append(Call(owners[header.block], PutBlock(header), attach=header.key))
+            step.effects.append(
+                Call(owners[header.block], requests.PutBlock(header), attach=header.key)
+            )
 
-    def _answered(self, now: float, step: Step, request: Request, reply: Reply) -> None:
+    def _answered(
+        self, now: float, step: Step, request: requests.Request, reply: requests.Reply
+    ) -> None:
         match request:
-            case Join():
-                assert isinstance(reply, Welcome)
+            case requests.Join():
+                assert isinstance(reply, requests.Welcome)
                 self._welcomed(now, step, request, reply)
-            case GetBlock(group=group, block=block):
-                assert isinstance(reply, Payload)
-                if not self._library.got(self.pinned, request, reply.digest):
+            case requests.GetBlock(group=group, block=block):
+                assert isinstance(reply, requests.Payload)
+                if not self._model.got(self.pinned, request, reply.digest):
                     text = f"block {block} of {group} is not the one that was published"
                     step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
-            case PutBlock(header):
+            case requests.PutBlock(header):
                 receipt = self._out.stored(header)
                 if receipt is not None:
-                    step.effects.append(Call(COORDINATOR, Submit(receipt)))
-            case Heartbeat():
-                self._pulse.beating = False
-            case Submit(receipt):
-                arrived = self._out.arrived(now, receipt)
+                    step.tell(requests.Submit(receipt))
+            case requests.Heartbeat():
+                self._lease.beating = False
+            case requests.Submit(receipt):
+                transfer = self._out.moving.pop(receipt.id, None)
                 self._invites = unanswered(self._plan, self._invites, receipt)
-                if arrived is not None and receipt.purpose != FOUNDING:
-                    self._timing.sent(arrived[0])
-                    step.effects.append(Call(COORDINATOR, arrived[1]))
+                if transfer is not None and receipt.purpose != FOUNDING:
+                    self._timing.sent(now - transfer.since)
+                    step.tell(transfer.report(now, receipt))
 
-    def _welcomed(self, now: float, step: Step, request: Join, welcome: Welcome) -> None:
+    def _welcomed(
+        self, now: float, step: Step, request: requests.Join, welcome: requests.Welcome
+    ) -> None:
         self._greeting = False
-        news, said = self._kit.greeted(self._pinned, welcome, self._out)
-        for record in news:
-            self._write(step, record)
-        step.effects += said
-        if said and not news:
+        try:
+            self._settings.agree(welcome, self._pinned, self._out)
+        except SecurepsError as error:
+            step.effects.append(Halt(str(error), type(error)))
             return
+        if self._pinned is None:
+            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
+            if any(at.version for at in welcome.next):
+                self._write(step, SequencesBegun(welcome.next))
+                if self._plan.section.privacy is not None:
+                    step.effects.append(Say(STATE_GONE))
         if (request.groups, request.examples) != (self._join.groups, self._join.examples):
             step.effects += self._greet().effects  # the plan is known now, and what it asks of us
             return
         if self._watching:
             return
         self._watching = True
-        self._pulse.at = now + self._plan.section.lease / 3
+        self._lease.at = now + self._plan.section.lease / 3
         step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
 
-    def _failed(self, step: Step, request: Request, error: SecurepsError) -> None:
+    def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
-            case GetBlock():
-                if gone := self._library.not_got(request, error):
+            case requests.GetBlock():
+                if gone := self._model.not_got(request, error):
                     step.effects.append(Halt(gone, type(error)))
-            case PutBlock(header):
+            case requests.PutBlock(header):
                 self._refused(step, header.id, error)
-            case Submit(receipt):
+            case requests.Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
-            case Heartbeat():
-                self._pulse.beating = False
-            case Telemetry() | Decline() | Withdraw() | Missing():
+            case requests.Heartbeat():
+                self._lease.beating = False
+            case (
+                requests.Telemetry() | requests.Decline() | requests.Withdraw() | requests.Missing()
+            ):
                 pass
             case Evaluated(version=version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
@@ -480,12 +474,14 @@ class Member(Alone):
         if sealed is None:
             return
         if not submitted:
-            step.effects.append(Call(COORDINATOR, self._kit.gone(id)))  # it may be asked for
+            # it may have been accepted, and be asked for
+            step.tell(requests.Missing.of_outbox(self._settings.name, id))
         if isinstance(error, Conflict) and not submitted:
             if id.group in self._followed:  # known from before its state was lost: try the next
                 self._invites.setdefault(id.group, self._followed[id.group])
         elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
-            step.effects.append(Call(COORDINATOR, self._kit.withdraws(sealed.receipt, error)))
+            known, name = sealed.receipt, self._settings.name
+            step.tell(requests.Withdraw(name, id, known.version, known.step, str(error)))
 
     # --- small things -------------------------------------------------------------
 

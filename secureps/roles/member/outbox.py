@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from secureps.errors import Malformed
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, Invite, SealAgain
-from secureps.messages.requests import Decline, Telemetry
-from secureps.messages.run import COORDINATOR
+from secureps.messages.requests import Decline
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.policy.base import Base
-from secureps.roles.machine import Call, Step
+from secureps.roles.machine import Step
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import Reseal
 from secureps.roles.member.timing import Transfer
@@ -72,11 +71,7 @@ class Outbox:
         return tuple(key for name in old for key in self.release(self.burnt.pop(name)[0], None))
 
     def ask_again(self, client: str, order: SealAgain) -> None:
-        """One of this client's is to be sealed anew.
-
-        Raises:
-            Malformed: it is none.
-        """
+        """One of this client's is to be sealed anew; Malformed if it is none."""
         if order.id.client != client or order.id.group != order.invite.group:
             raise Malformed(
                 f"{order.id} is no submission of {client} to {order.invite.group!r:.80}"
@@ -107,8 +102,7 @@ class Outbox:
                 return Reseal(sealed.receipt, sealed.headers, sealed.content, self.next[group])
             if newest is None or newest.version != invite.version:
                 reason = "what it sent is not here any more"
-                declined = Decline(client, group, invite.round, reason)
-                step.effects.append(Call(COORDINATOR, declined))
+                step.tell(Decline(client, group, invite.round, reason))
                 continue
             self.wanted[group], invites[group] = order.update, invite
         return None
@@ -151,10 +145,3 @@ class Outbox:
             return None
         transfer.stored.add(header.block)
         return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
-
-    def arrived(self, now: float, receipt: Receipt) -> tuple[float, Telemetry] | None:
-        """It is with the coordinator: after how many seconds, and what to report; None if known."""
-        transfer = self.moving.pop(receipt.id, None)
-        if transfer is None:
-            return None
-        return now - transfer.since, transfer.report(now, receipt)

@@ -7,16 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ConfigError, DamagedStore, SecurepsError, WrongRun, WrongShape
-from secureps.messages.member_records import SequencesBegun
-from secureps.messages.records import RunPinned
-from secureps.messages.requests import Join, Missing, Welcome, Withdraw
-from secureps.messages.run import RunInfo, other_run
+from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
+from secureps.messages.requests import Join, Welcome
+from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
-from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Halt, Say
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.pinned_run import Pinned, check_run
@@ -77,14 +73,6 @@ class MemberSettings:
     records: int | None = None
     initial: str = ""
 
-    def gone(self, id: SubmissionId) -> Missing:
-        """What the coordinator may have accepted, and wait for, never comes."""
-        return Missing.of_outbox(self.name, id)
-
-    def withdraws(self, receipt: Receipt, why: object) -> Withdraw:
-        """What was asked for without rounds was refused on its way."""
-        return Withdraw(self.name, receipt.id, receipt.version, receipt.step, str(why))
-
     def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
         """What it says of itself: the groups that it contributes to, and of how many examples."""
         if pinned is None:
@@ -96,31 +84,10 @@ class MemberSettings:
         """By which number it counts, before it is told any bound."""
         return ExampleCount(plan, self.name, self.records, self.examples)
 
-    def greeted(
-        self, pinned: Pinned | None, welcome: Welcome, out: Outbox
-    ) -> tuple[list[RunPinned | SequencesBegun], list[Halt | Say]]:
-        """What follows from a welcome: what goes on record of a new run; or why it ends alone."""
-        try:
-            self.agree(welcome, None if pinned is None else pinned.run, out)
-        except SecurepsError as error:
-            return [], [Halt(str(error), type(error))]
-        if pinned is not None:
-            return [], []
-        news: list[RunPinned | SequencesBegun] = []
-        news.append(RunPinned(welcome.run, welcome.placement, welcome.shards))
-        if not any(at.version for at in welcome.next):
-            return news, []
-        news.append(SequencesBegun(welcome.next))
-        if Plan.from_text(welcome.run.plan).section.privacy is None:
-            return news, []
-        return news, [Say(STATE_GONE)]
-
-    def agree(self, welcome: Welcome, known: RunInfo | None, out: Outbox) -> None:
+    def agree(self, welcome: Welcome, pinned: Pinned | None, out: Outbox) -> None:
         """Accepts the run that this client takes part in, and its coordinator's account of it.
 
-        Args:
-            known: the run on record here; None: it takes part in none yet.
-            out: what it has sent.
+        `pinned` is the run on record here, None before it takes part in any.
 
         Raises:
             WrongRun: it is another run, founded on another file than this client was given, or of
@@ -129,10 +96,10 @@ class MemberSettings:
             WrongShape: a new run trains another model than its own.
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
         """
-        if known is None:
+        if pinned is None:
             self._agree(welcome)
-        elif known.id != welcome.run.id:
-            raise WrongRun(other_run(self.name, known.id, welcome.run.id))
+        elif pinned.run.id != welcome.run.id:
+            raise WrongRun(other_run(self.name, pinned.run.id, welcome.run.id))
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
         founded = Plan.from_text(welcome.run.plan).initial_digest

@@ -1,7 +1,8 @@
-"""How long a client's contributions take, by its own clock.
+"""How long a client's contributions take, by its own clock, and when it renews its lease.
 
 Of the last few alone, and in memory: a client that is started again begins with all of its work.
-What must not live here: what follows from it (`policy.checks.local_work`).
+What must not live here: what follows from it (`policy.checks.local_work`), and from a lease that
+ran out (`roles.coordinator.sessions`).
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from secureps.messages.requests import Figure, Telemetry
+from secureps.messages.requests import Figure, Heartbeat, Telemetry
 from secureps.messages.submission import Receipt
 from secureps.policy.checks.local_work import Pace
+from secureps.roles.machine import Step
 
 REMEMBERED = 3
 """Contributions whose mean is expected of the next."""
@@ -62,3 +64,27 @@ class Timing:
         if self.paces:
             last = self.paces.pop()
             self.paces.append(Pace(last.training, max(last.transfer, self._waited + seconds)))
+
+
+@dataclass(slots=True)
+class LeaseRenewal:
+    """One heartbeat at a time: while the coordinator is away they do not pile up.
+
+    Args:
+        at: when the next one is due, None before the run is known.
+        beating: one is on its way.
+    """
+
+    at: float | None = None
+    beating: bool = False
+
+    def due(self, now: float) -> bool:
+        """Whether it is time."""
+        return self.at is None or now >= self.at
+
+    def beats(self, now: float, lease: float, client: str, step: Step) -> None:
+        """Renews a lease of so many seconds."""
+        self.at = now + lease / 3
+        if not self.beating:
+            self.beating = True
+            step.tell(Heartbeat(client))
