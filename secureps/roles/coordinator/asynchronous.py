@@ -21,20 +21,8 @@ from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
-from secureps.messages.coordinator_records import (
-    MemberAsked,
-    MemberEntered,
-    MemberLeft,
-    MemberPassed,
-    MembersReturned,
-    RoundGivenUp,
-    RoundOpened,
-    StreamBegan,
-    StreamEnded,
-    SubmissionWithdrawn,
-)
+from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import digest
-from secureps.messages.orders import Invite, SealAgain
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
@@ -69,7 +57,7 @@ from secureps.wording import named
 def advance(tx: Transaction, group: GroupState) -> Wait:
     """Moves a group without rounds on."""
     if group.phase is Phase.WAITING and not termination.over(tx, group):
-        tx.write(StreamBegan(group.name))
+        tx.write(records.StreamBegan(group.name))
     if group.phase is Phase.COLLECTING and termination.over(tx, group):
         _end(tx, group)
     if not group.streaming:
@@ -166,7 +154,7 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     clients = recovery.behind(tx, group)
     here = clients & tx.takers(group.name) - group.pool.spent
     if here and _suffice(tx, group, _others(tx, group) | here):
-        tx.write(MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
+        tx.write(records.MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
 
 
 def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
@@ -175,9 +163,11 @@ def _begin_set(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     later = tuple(id for id in group.pending if id.client in chosen.clients)
     text = "its client seals again what it sent before, for a cohort that was burnt"
     tx.drop(group.name, later, text)
-    tx.write(RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason))
+    tx.write(
+        records.RoundOpened(group.name, group.round + 1, group.version, clients, chosen.reason)
+    )
     for client in clients:
-        tx.order(client, make_invite(tx, group, client))
+        tx.order(client, recovery.make_invite(tx, group, client))
 
 
 def _decide_set(tx: Transaction, group: GroupState) -> Wait:
@@ -197,7 +187,7 @@ def _decide_set(tx: Transaction, group: GroupState) -> Wait:
 def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
     ids = tuple(id for id in group.pending if id.client in group.suspicion.chosen)
     tx.drop(group.name, ids, reason)
-    tx.write(RoundGivenUp(group.name, group.round, reason))
+    tx.write(records.RoundGivenUp(group.name, group.round, reason))
 
 
 def state(tx: Transaction, group: GroupState) -> RuleState:
@@ -213,10 +203,8 @@ def _end(tx: Transaction, group: GroupState) -> None:
     last = f"version {group.version}{tx.plan.of(group.name)} is the last"
     reason = tx.federation.ending or group.resigned or last
     ids = group.pending
-    tx.write(StreamEnded(group.name, reason))
-    tx.tell_fates(ids)
-    if ids:
-        tx.discard(ids)
+    tx.write(records.StreamEnded(group.name, reason))
+    tx.settle(ids)
 
 
 def _fail(tx: Transaction, group: GroupState, reason: str) -> Wait:
@@ -240,16 +228,16 @@ def _follow(tx: Transaction, group: GroupState) -> None:
         names = named(sorted({id.client for id in given_up}))
         tx.drop(group.name, given_up, f"{names} left out of this run")
     returning = sorted(group.pool.returning)
-    if lost := tuple(id for id in returning if id in tx.lost.get(id.client, ())):
+    if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
     here = tx.takers(group.name) - group.pool.spent - group.sitting_out
     clocks = group.pool.clocks
     for client in sorted(clocks.keys() - here):
-        tx.write(MemberLeft(group.name, client))
+        tx.write(records.MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys() - group.pool.passed):
         clock = tx.plan.rule(group.name).enter(state(tx, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
-        tx.write(MemberEntered(group.name, client, clock + waiting))
+        tx.write(records.MemberEntered(group.name, client, clock + waiting))
 
 
 def _decide(tx: Transaction, group: GroupState) -> Wait:
@@ -292,7 +280,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
             return tx.again
         case PassOver(members, reason):
             for client in members:
-                tx.write(MemberPassed(group.name, client, reason))
+                tx.write(records.MemberPassed(group.name, client, reason))
             return tx.again
         case _:
             reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
@@ -354,7 +342,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             continue
         if termination.unaffordable(tx, client, group):
             held = held or f"the budget of {client} is spent"
-            tx.write(MemberLeft(group.name, client, spent=True))
+            tx.write(records.MemberLeft(group.name, client, spent=True))
             now = state(tx, group)  # nobody waits for its clock
             continue
         if pool.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
@@ -364,8 +352,8 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
         base = pool.next_base(client, group.version)
-        tx.write(MemberAsked(group.name, client, base.version, base.step))
-        tx.order(client, make_invite(tx, group, client))
+        tx.write(records.MemberAsked(group.name, client, base.version, base.step))
+        tx.order(client, recovery.make_invite(tx, group, client))
     return Wait(until, "" if pool.training else held or "no member is live")
 
 
@@ -395,14 +383,14 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
         place = group.places[id.client]
         same = base == base_of(place) and id.sequence > place.id.sequence
         if same and group.awaits(id.client):
-            tx.write(SubmissionWithdrawn(group.name, id, reason))
+            tx.write(records.SubmissionWithdrawn(group.name, id, reason))
             _give_up(tx, group, f"given up: what {id.client} sent was refused: {reason}")
         return
     asked = group.pool.training.get(id.client)
     if id in group.pool.returning:
         tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
     elif asked is not None and asked <= base:
-        tx.write(SubmissionWithdrawn(group.name, id, reason))
+        tx.write(records.SubmissionWithdrawn(group.name, id, reason))
 
 
 def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
@@ -442,14 +430,3 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
         f"{tx.plan.of(group.name)}: "
         + "; ".join([*why, *([f"{tried}; {recovery.suspects(group)}"] if tried else ())]),
     )
-
-
-def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    """To train from the newest version, or one that is newer when it begins; or to send again."""
-    number, most = tx.federation.incarnation, group.most_examples
-    if client in group.invited:
-        place = group.places[client]
-        invite = Invite(number, group.name, group.round, place.version, 0.0, 0, place.step, most)
-        return recovery.make_order(tx, group, client, invite)
-    base, seconds = group.pool.training[client], tx.plan.group(group.name).rule.deadline
-    return Invite(number, group.name, group.round, base.version, seconds, 0, base.step, most)

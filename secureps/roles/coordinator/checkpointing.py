@@ -66,6 +66,4 @@ def complete(tx: Transaction, number: int) -> None:
     """What was included is durable: outboxes and spools may forget it."""
     ids = tx.federation.covered(number)
     tx.write(CheckpointComplete(number))
-    tx.tell_fates(ids)
-    if ids:
-        tx.discard(ids)
+    tx.settle(ids)

@@ -32,7 +32,7 @@ class Clocks:
         training: who was asked, from which base on, and has not answered.
         sent: the newest base that each client has contributed from.
         arrived: when each submission that waits came, in seconds of the run's clock.
-        again: submissions that were sealed anew after a burnt cohort, and count for no clock.
+        again: submissions that were sealed anew, and count for no clock.
         returning: submissions that were taken out again, for their blocks were lost.
         refused: since which version how often what a client sent was refused on its way, or was
             lost and not sent again, and when it last was.
@@ -95,7 +95,7 @@ class Clocks:
     def arrive(self, id: SubmissionId, base: Base, at: float, again: bool = False) -> None:
         """An update is here; one that returns comes before later ones, and was counted before.
 
-        One that is sealed `again` after a burnt cohort was counted with that.
+        One that is sealed `again` was counted as what it was sealed as first.
         """
         if id in self.returning:
             del self.returning[id]
@@ -163,7 +163,7 @@ class Clocks:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
 
     def settle(self) -> None:
-        """A cohort is part of a version, or burnt."""
+        """A cohort is part of a version, or came to nothing."""
         self.closed += 1
 
     def state(self, version: int, live: frozenset[str], since: float | None) -> RuleState:

@@ -13,7 +13,7 @@ from secureps.messages.submission import Cohort
 
 @dataclass(slots=True)
 class CohortInProgress:
-    """A cohort that is closed, and neither part of a version nor burnt.
+    """A cohort that is closed, and not settled.
 
     Args:
         held: by shard, the digests of its sums; opened: those of the opened sums, by block.

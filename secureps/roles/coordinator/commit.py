@@ -18,30 +18,11 @@ from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
-from secureps.messages.coordinator_records import (
-    CohortBurnt,
-    CohortClosed,
-    CohortOpened,
-    CohortReopened,
-    LiarsNamed,
-    OpeningFailed,
-    ShardPrepared,
-    SumsHeld,
-    VersionCommitted,
-)
-from secureps.messages.orders import (
-    Commit,
-    Found,
-    Hold,
-    MemberBlocks,
-    Open,
-    Prepare,
-    Published,
-    SendAgain,
-    ShardSums,
-)
+from secureps.messages import coordinator_records as records
+from secureps.messages import orders
+from secureps.messages.encoding import payload_digest
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import Prepared
+from secureps.messages.requests import Prepared, Spoilt
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
@@ -60,7 +41,7 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
     """A founding model is complete (or lies in the plan's file): the shards make version 0."""
     for shard in tx.federation.owners(group.name):
         if shard not in group.coming.blocks:
-            tx.order(shard, Found(tx.federation.incarnation, group.name, receipt))
+            tx.order(shard, orders.Found(tx.federation.incarnation, group.name, receipt))
 
 
 # --- 1 close ----------------------------------------------------------------------
@@ -78,27 +59,27 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
     )
-    tx.write(CohortClosed(cohort, reason))
-    tx.tell_shards(group.name, lambda shard, blocks: make_hold(tx, group, blocks))
+    tx.write(records.CohortClosed(cohort, reason))
+    hold_again(tx, group)
 
 
 # --- 2 hold -----------------------------------------------------------------------
 
 
-def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Hold:
+def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> orders.Hold:
     """To a shard with these blocks."""
     cohort = group.closed_cohort.cohort
     members = tuple(
-        MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
+        orders.MemberBlocks(m.id, tuple(group.receipts[m.id].blocks[b] for b in blocks))
         for m in cohort.members
     )
-    return Hold(tx.federation.incarnation, cohort, members)
+    return orders.Hold(tx.federation.incarnation, cohort, members)
 
 
 def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
     if shard not in group.closed_cohort.held:
-        tx.write(SumsHeld(group.name, group.number, ShardSums(shard, sums)))
+        tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
         return
     if cipher(tx.plan.cipher_parameters).opening is Opening.NOTHING:
@@ -109,7 +90,7 @@ def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]
 
 def missing(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
     """A shard lacks blocks: nothing was opened; the members send again, the rule closes anew."""
-    tx.write(CohortReopened(group.name, group.number, ids))
+    tx.write(records.CohortReopened(group.name, group.number, ids))
     send_again(tx, ids)
 
 
@@ -129,7 +110,7 @@ def held_again(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes
 
 def hold_again(tx: Transaction, group: GroupState) -> None:
     """Every shard says once more what it holds of the cohort, or what it lacks."""
-    tx.tell_shards(group.name, lambda shard, blocks: make_hold(tx, group, blocks))
+    tx.tell_shards(group.name, lambda blocks: make_hold(tx, group, blocks))
 
 
 def opening_lost(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ...]) -> None:
@@ -138,7 +119,7 @@ def opening_lost(tx: Transaction, group: GroupState, ids: tuple[SubmissionId, ..
     If it lost the sums and blocks of members too, these send again first: as long as they can, the
     cohort is not burnt for it, for no holder opens another of this version with these clients.
     """
-    gone = sorted(id.client for id in ids if id in tx.gone)
+    gone = sorted(id.client for id in ids if id in tx.sessions.gone)
     if gone:
         names, have = named(gone), "has its own" if len(gone) == 1 else "have theirs"
         text = f"a shard lost the sums and blocks of members, and {names} {have} no more"
@@ -158,40 +139,40 @@ def came_back(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """A client is here again that has a submission whose fate is open."""
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
-    elif receipt.id in tx.asked:
+    elif receipt.id in tx.sessions.asked:
         send_again(tx, (receipt.id,))
 
 
 def came_again(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Blocks of a submission are with the shards (again): who may wait for them hears of it."""
-    tx.asked.discard(receipt.id)
+    tx.sessions.asked.discard(receipt.id)
     if group.phase is Phase.FOUNDING:
         found(tx, group, receipt)
         return
     begun = group.phase in (Phase.OPENING, Phase.PREPARING) and group.closed_over(receipt.id)
-    if begun and tx.asked.isdisjoint(group.summed):
+    if begun and tx.sessions.asked.isdisjoint(group.summed):
         hold_again(tx, group)
 
 
 def send_again(tx: Transaction, ids: tuple[SubmissionId, ...]) -> None:
     """Asks members for the same bytes once more, from their outboxes."""
-    tx.asked |= set(ids)
-    tx.asked &= {id for id in tx.asked if tx.federation.waits(id)}
+    asked = tx.sessions.asked.union(ids)
+    tx.sessions.asked = {id for id in asked if tx.federation.waits(id)}
     for id in ids:
-        tx.order(id.client, SendAgain(tx.federation.incarnation, id))
+        tx.order(id.client, orders.SendAgain(tx.federation.incarnation, id))
 
 
 # --- 3 open -----------------------------------------------------------------------
 
 
-def make_open(tx: Transaction, group: GroupState) -> Open:
+def make_open(tx: Transaction, group: GroupState) -> orders.Open:
     """The same for every holder."""
     making = group.closed_cohort
     receipts = tuple(rooted(group.receipts[m.id]) for m in making.cohort.members)
-    held = [ShardSums(shard, digests) for shard, digests in sorted(making.held.items())]
+    held = [orders.ShardSums(shard, digests) for shard, digests in sorted(making.held.items())]
     if opening.wanted(tx.plan):
         held = [sums.rooted for sums in held]
-    return Open(tx.federation.incarnation, making.cohort, receipts, tuple(held))
+    return orders.Open(tx.federation.incarnation, making.cohort, receipts, tuple(held))
 
 
 def open_again(tx: Transaction, group: GroupState) -> None:
@@ -208,8 +189,8 @@ def opened(
     holders: tuple[str, ...] | None = None,
 ) -> None:
     """The opening is there: journalled before it is forwarded."""
-    tx.write(CohortOpened(group.name, group.number, sums, key, holders))
-    tx.tell_shards(group.name, lambda shard, blocks: make_prepare(tx, group, blocks))
+    tx.write(records.CohortOpened(group.name, group.number, sums, key, holders))
+    tx.tell_shards(group.name, lambda blocks: make_prepare(tx, group, blocks))
 
 
 def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False) -> None:
@@ -218,9 +199,8 @@ def burnt(tx: Transaction, group: GroupState, reason: str, spoilt: bool = False)
     `spoilt`: it was for what a member of a committee's cohort sent.
     """
     ids = group.summed
-    tx.write(CohortBurnt(group.name, group.number, reason, spoilt))
-    tx.tell_fates(ids)
-    tx.discard(ids)
+    tx.write(records.CohortBurnt(group.name, group.number, reason, spoilt))
+    tx.settle(ids)
     recovery.isolate(tx, group)
 
 
@@ -240,21 +220,38 @@ def try_answers(tx: Transaction, group: GroupState) -> Wait:
             return waits
 
 
-def did_not_open(tx: Transaction, group: GroupState, shard: str, reason: str) -> None:
-    """The sum of keys that was tried is not that of the cohort: another subset may give it."""
-    holders = group.closed_cohort.opened_by
-    text = f"with the answers of {', '.join(holders)}, {shard} says: {reason}"
-    tx.write(OpeningFailed(group.name, group.number, holders, text[:REASON_LIMIT]))
+def refused(tx: Transaction, group: GroupState, holder: str, reason: str) -> None:
+    """A holder opens no sum of this cohort; of a committee one is not all."""
+    if opening.wanted(tx.plan):
+        if holder in opening.silent(tx, group):
+            text = reason[:REASON_LIMIT]
+            tx.write(records.HolderRefused(group.name, group.number, holder, text))
+    elif group.phase is Phase.OPENING:
+        burnt(tx, group, f"{holder} refused: {reason}")
+    else:
+        text = f"a shard lost the opened sum, and {holder} refuses: {reason}"
+        tx.reasons[group.name] = text
+
+
+def unusable(tx: Transaction, group: GroupState, said: Spoilt) -> None:
+    """A shard cannot use what was opened: of a committee's keys another sum may serve."""
+    making = group.closed_cohort
+    if said.key is None:
+        burnt(tx, group, f"{said.shard} cannot use the sum: {said.reason}")
+    elif making.key is not None and said.key == payload_digest(making.key):
+        text = f"with the answers of {', '.join(making.opened_by)}, {said.shard} says: "
+        text = f"{text}{said.reason}"[:REASON_LIMIT]
+        tx.write(records.OpeningFailed(group.name, group.number, making.opened_by, text))
 
 
 # --- 4 prepare, 5 commit, 6 publish -----------------------------------------------
 
 
-def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> Prepare:
+def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> orders.Prepare:
     """To a shard with these blocks."""
     making = group.closed_cohort
     sums = tuple(making.opened[b] for b in blocks) if making.opened else ()
-    return Prepare(tx.federation.incarnation, making.cohort, sums, making.key)
+    return orders.Prepare(tx.federation.incarnation, making.cohort, sums, making.key)
 
 
 def prepare_again(tx: Transaction, group: GroupState) -> None:
@@ -265,16 +262,12 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
 
 
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
-    """A shard is prepared; when all are, the version is committed and published.
-
-    Returns:
-        whether it is.
-    """
+    """A shard is prepared; whether all are, and the version is committed and published."""
     version = group.version + 1
     if by.shard not in group.coming.blocks:
-        made = ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
+        made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         tx.write(made)
-    tx.unconfirmed.discard((group.name, by.shard))
+    tx.sessions.unconfirmed.discard((group.name, by.shard))
     owners = tx.federation.owners(group.name)
     if len(group.coming.blocks) < len(owners):
         return False
@@ -285,9 +278,9 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     if group.making is not None and group.making.key is not None:
         _name_liars(tx, group)
     ids = group.summed
-    tx.write(VersionCommitted(group.name, version))
+    tx.write(records.VersionCommitted(group.name, version))
     recovery.isolate(tx, group)
-    tx.tell_shards(group.name, lambda shard, blocks: make_commit(tx, group))
+    tx.tell_shards(group.name, lambda blocks: make_commit(tx, group))
     tx.tell_clients(make_published(tx, group))
     tx.tell_fates(ids)
     late = tuple(id for id in ids if tx.federation.fates[id].outcome == Outcome.DROPPED)
@@ -303,23 +296,23 @@ def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:
     nothing could be made of it. Of a run that is founded nothing is lost yet.
     """
     away = group.phase is Phase.PREPARING and shard not in tx.watchers
-    return away or (group.name, shard) in tx.unconfirmed
+    return away or (group.name, shard) in tx.sessions.unconfirmed
 
 
 def _name_liars(tx: Transaction, group: GroupState) -> None:
     """The opening was right: holders whose answers do not fit it are on record."""
     names, reason = opening.liars(tx, group)
     if names:
-        tx.write(LiarsNamed(group.name, group.number, names, reason))
+        tx.write(records.LiarsNamed(group.name, group.number, names, reason))
 
 
-def make_commit(tx: Transaction, group: GroupState) -> Commit:
+def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
     """With what may be forgotten."""
     kept = [c.version_of(group.name) for c in tx.federation.checkpoints]
     keep = max(0, min([group.version - 1, *kept]))
-    return Commit(tx.federation.incarnation, group.name, group.version, keep)
+    return orders.Commit(tx.federation.incarnation, group.name, group.version, keep)
 
 
-def make_published(tx: Transaction, group: GroupState) -> Published:
+def make_published(tx: Transaction, group: GroupState) -> orders.Published:
     """What clients pull."""
-    return Published(tx.federation.incarnation, group.name, group.version, group.blocks)
+    return orders.Published(tx.federation.incarnation, group.name, group.version, group.blocks)

@@ -19,38 +19,11 @@ from secureps.errors import (
     UnknownParty,
     WrongRun,
 )
-from secureps.messages.coordinator_records import CheckpointPart, HolderRefused, ShareReceived
-from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages import requests
+from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
+from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import Incarnated
-from secureps.messages.requests import (
-    AskRun,
-    AskStatus,
-    Checkpointed,
-    Decline,
-    Examined,
-    Heartbeat,
-    Held,
-    Join,
-    KeyShare,
-    Missing,
-    Noted,
-    Opened,
-    OpenRefused,
-    Prepared,
-    Register,
-    Reply,
-    Request,
-    Retire,
-    ServerStatus,
-    Spoilt,
-    Submit,
-    Subscribe,
-    Telemetry,
-    Trouble,
-    Welcome,
-    Withdraw,
-)
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, cohort_digest
 from secureps.model.layout import Layout
@@ -97,23 +70,23 @@ from secureps.roles.validation import check_digests, check_part, check_prepared
 class Coordinator:
     """The machine of the one coordinator of a federation."""
 
-    def __init__(self, charter: PinnedRun) -> None:
-        self._charter = charter
-        self._plan = charter.plan
-        if charter.initial is not None:
-            charter.plan.layout(charter.initial)  # refused now, not when the shards are up
-        enough = charter.plan.threshold if opening.wanted(charter.plan) else 0
-        names = charter.plan.all_groups
+    def __init__(self, settings: PinnedRun) -> None:
+        self._settings = settings
+        self._plan = settings.plan
+        if settings.initial is not None:
+            settings.plan.layout(settings.initial)  # refused now, not when the shards are up
+        enough = settings.plan.threshold if opening.wanted(settings.plan) else 0
+        names = settings.plan.all_groups
         groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
         self._federation = CoordinatorState(groups)
         self._sessions = Sessions()
-        clients = frozenset(c.name for c in charter.roster.clients())
-        if charter.plan.evaluator and charter.plan.evaluator not in clients:
+        clients = frozenset(c.name for c in settings.roster.clients())
+        if settings.plan.evaluator and settings.plan.evaluator not in clients:
             raise PlanRefused(
-                f"evaluation.evaluator: no client on the roster is called {charter.plan.evaluator}"
+                f"evaluation.evaluator: no client on the roster is called {settings.plan.evaluator}"
             )
-        self._clients = clients - {charter.plan.evaluator}
-        self._holders = tuple(c.name for c in charter.roster.holders())
+        self._clients = clients - {settings.plan.evaluator}
+        self._holders = tuple(c.name for c in settings.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._cache = Cache()
@@ -126,35 +99,35 @@ class Coordinator:
         self._lay_out()
 
     def resume(self, now: float) -> Step:
-        tx = self._tx(now)
-        if tx.federation.pinned is not None:
-            pinned = tx.federation.pinned.run
-            if pinned.plan != self._plan.text or pinned.roster != self._charter.roster.digest:
+        if self._federation.pinned is not None:
+            pinned = self._federation.pinned.run
+            if pinned.plan != self._plan.text or pinned.roster != self._settings.roster.digest:
                 raise ConfigError(
                     "this folder holds another run: its plan or roster differs from what was "
                     "given; start a new run in an empty folder"
                 )
+        for client in self._federation.members:
+            self._renew_if_client(now, client)
+        tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
         checkpointing.manifest_again(tx)
-        for client in tx.federation.members:
-            self._renew_if_client(now, client)
-        return self._close_turn(self._tx(now, tx))
+        return self._close_turn(tx)
 
-    def inspect(self, sender: str, message: Request) -> bool:
+    def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
     def troubled(self, reason: str) -> list[Effect]:
         self._sessions.trouble(COORDINATOR, reason)
         return []
 
-    def view(self, now: float, sender: str, message: Event) -> Reply | None:
+    def view(self, now: float, sender: str, message: Event) -> requests.Reply | None:
         """As `Viewed`: the status, of which a full disk of its own is a part.
 
         The end of a run is not shown: whoever sees it stops, and it may not be in the journal yet.
         """
-        if not isinstance(message, AskStatus):
+        if not isinstance(message, requests.AskStatus):
             return None
-        roster = self._charter.roster
+        roster = self._settings.roster
         permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, message)
         seen = status(self._tx(now), self._telemetry.newest, self.servers)
         return replace(seen, finished="", failure="")
@@ -163,7 +136,7 @@ class Coordinator:
         times = (self._until, self._sessions.next_look)
         return min([t for t in times if t is not None], default=None)
 
-    def subscription(self) -> Subscribe:
+    def subscription(self) -> requests.Subscribe:
         raise Malformed("the coordinator watches nobody")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
@@ -176,10 +149,10 @@ class Coordinator:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
-        roster = self._charter.roster
+        roster = self._settings.roster
         permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
-        if not isinstance(event, AskRun | AskStatus):
+        if not isinstance(event, requests.AskRun | requests.AskStatus):
             self._renew_if_client(now, sender)
         tx = self._tx(now)
         answer = self._answer(tx, sender, event)
@@ -194,7 +167,7 @@ class Coordinator:
         return self._federation
 
     @property
-    def telemetry(self) -> tuple[Telemetry, ...]:
+    def telemetry(self) -> tuple[requests.Telemetry, ...]:
         """The newest reports, as a status shows them."""
         return self._telemetry.newest
 
@@ -207,26 +180,30 @@ class Coordinator:
         return self._sessions.live(now)
 
     @property
-    def servers(self) -> tuple[ServerStatus, ...]:
+    def servers(self) -> tuple[requests.ServerStatus, ...]:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
-        return servers(self._federation, self._charter.roster, self._sessions, self._plan.threshold)
+        return servers(
+            self._federation, self._settings.roster, self._sessions, self._plan.threshold
+        )
 
-    def _answer(self, tx: Transaction, sender: str, event: Event) -> Reply | NotReady | None:
+    def _answer(
+        self, tx: Transaction, sender: str, event: Event
+    ) -> requests.Reply | NotReady | None:
         match event:
-            case Register():
+            case requests.Register():
                 self._same(sender, event.party)
-                return registration.register(tx, self._charter, self._sessions, event)
-            case Join(client):
+                return registration.register(tx, self._settings, event)
+            case requests.Join(client):
                 self._same(sender, client)
-                if waits := membership.join(tx, self._charter, self._sessions, event):
+                if waits := membership.join(tx, self._settings, event):
                     return waits
                 self._renew(tx.now, client)
                 tx.live |= {client}
                 self._sessions.located[client] = tx.federation.addresses
                 return self._welcome(tx, client)
-            case Subscribe(party, unsettled):
+            case requests.Subscribe(party, unsettled):
                 self._same(sender, party)
-                if self._charter.roster.find(party).role == "client":
+                if self._settings.roster.find(party).role == "client":
                     for id in unsettled:
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
@@ -236,69 +213,73 @@ class Coordinator:
                 tx.watchers |= {party}
                 resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
                 return None
-            case Heartbeat(party):
+            case requests.Heartbeat(party):
                 self._same(sender, party)
-            case Submit(receipt):
+            case requests.Submit(receipt):
                 self._same(sender, receipt.id.client)
-                submissions.submit(tx, self._charter.roster, receipt)
-            case Trouble(party, reason):
+                submissions.submit(tx, self._settings.roster, receipt)
+            case requests.Trouble(party, reason):
                 self._same(sender, party)
                 self._sessions.trouble(party, membership.said(reason))
-            case Retire(party):
+            case requests.Retire(party):
                 self._same(sender, party)
                 self._sessions.leave(party)
                 tx.live -= {party}
                 membership.retire(tx, party)
-            case Decline(party):
+            case requests.Decline(party):
                 self._same(sender, party)
                 membership.decline(tx, event)
-            case Withdraw(party):
+            case requests.Withdraw(party):
                 self._same(sender, party)
                 membership.withdraw(tx, event)
             case Evaluated(_, party):
                 self._same(sender, party)
-                membership.evaluated(tx, self._charter.roster, event)
-            case Held(shard):
+                membership.evaluated(tx, self._settings.roster, event)
+            case requests.Held(shard):
                 self._held(tx, self._shard(sender, shard), event)
-            case Missing(party):
+            case requests.Missing(party):
                 self._missing(tx, self._same(sender, party), event)
-            case Opened(holder):
+            case requests.Opened(holder):
                 self._opened(tx, self._holder(sender, holder), event)
-            case Examined(holder, id):
+            case requests.Examined(holder, id):
                 self._holder(sender, holder, committee=True)
                 envelope_checks.looked_into(tx, self._group(id.group), event)
-            case KeyShare(holder):
+            case requests.KeyShare(holder):
                 self._key_share(tx, self._holder(sender, holder, committee=True), event)
-            case Spoilt(shard):
-                self._spoilt(tx, self._shard(sender, shard), event)
-            case OpenRefused(holder):
-                self._refused(tx, self._holder(sender, holder), event)
-            case Prepared():
+            case requests.Spoilt(shard):
+                self._shard(sender, shard)
+                if state := self._at(event.group, Phase.PREPARING, event.cohort):
+                    commit.unusable(tx, state, event)
+            case requests.OpenRefused(holder):
+                self._holder(sender, holder)
+                if state := self._asked(event):
+                    commit.refused(tx, state, holder, event.reason)
+            case requests.Prepared():
                 self._prepared(tx, self._shard(sender, event.shard), event)
-            case Checkpointed(shard):
+            case requests.Checkpointed(shard):
                 self._checkpointed(tx, self._shard(sender, shard), event)
-            case Telemetry(party):
+            case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
-            case AskRun():
+            case requests.AskRun():
                 return self._welcome(tx)
-            case AskStatus():
+            case requests.AskStatus():
                 return status(tx, self._telemetry.newest, self.servers)
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
-        return Noted()
+        return requests.Noted()
 
     @staticmethod
-    def _welcome(tx: Transaction, client: str = "") -> Welcome:
+    def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:
         pinned = tx.federation.pinned
         if pinned is None:
             raise NotReady("the run is not founded yet")
         shards, sequences = tx.federation.addresses, tx.federation.next_of(client)
-        return Welcome(pinned.run, pinned.placement, shards, sequences)
+        return requests.Welcome(pinned.run, pinned.placement, shards, sequences)
 
     # --- the steps ----------------------------------------------------------------
 
-    def _held(self, tx: Transaction, shard: str, event: Held) -> None:
+    def _held(self, tx: Transaction, shard: str, event: requests.Held) -> None:
         holding = self._at(event.group, Phase.HOLDING, event.cohort)
         state = holding or self._opening(event.group, event.cohort)
         if state is not None:
@@ -306,8 +287,8 @@ class Coordinator:
             check_digests(shard, event.group, owned, event.sums)
             (commit.held if holding else commit.held_again)(tx, state, shard, event.sums)
 
-    def _missing(self, tx: Transaction, sender: str, event: Missing) -> None:
-        if self._charter.roster.find(sender).role == "client":
+    def _missing(self, tx: Transaction, sender: str, event: requests.Missing) -> None:
+        if self._settings.roster.find(sender).role == "client":
             self._gone(tx, sender, event.ids)
             return
         self._shard(sender, sender)
@@ -331,7 +312,7 @@ class Coordinator:
             if group.phase in (Phase.OPENING, Phase.PREPARING):
                 commit.hold_again(tx, group)
 
-    def _opened(self, tx: Transaction, holder: str, event: Opened) -> None:
+    def _opened(self, tx: Transaction, holder: str, event: requests.Opened) -> None:
         if opening.wanted(self._plan):
             raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
         state, sums = self._asked(event), event.sums
@@ -347,34 +328,14 @@ class Coordinator:
             raise Malformed(f"{holder}: {event.group} has {blocks} blocks, each one digest")
         commit.opened(tx, state, sums, holders=(holder,))
 
-    def _key_share(self, tx: Transaction, holder: str, event: KeyShare) -> None:
+    def _key_share(self, tx: Transaction, holder: str, event: requests.KeyShare) -> None:
         """One holder's answer, kept although others may suffice: it may be needed after all."""
         state = self._asked(event)
         parse_vector(event.share, key_length(self._plan.cipher_parameters))
         if state is not None and holder in opening.silent(tx, state):
             tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
 
-    def _refused(self, tx: Transaction, holder: str, event: OpenRefused) -> None:
-        group, cohort, reason = event.group, event.cohort, event.reason
-        if (state := self._asked(event)) is None:
-            return
-        if opening.wanted(self._plan):
-            if holder in opening.silent(tx, state):
-                tx.write(HolderRefused(group, cohort, holder, reason[: commit.REASON_LIMIT]))
-        elif state.phase is Phase.OPENING:
-            commit.burnt(tx, state, f"{holder} refused: {reason}")
-        else:
-            tx.reasons[group] = f"a shard lost the opened sum, and {holder} refuses: {reason}"
-
-    def _spoilt(self, tx: Transaction, shard: str, event: Spoilt) -> None:
-        if (state := self._at(event.group, Phase.PREPARING, event.cohort)) is None:
-            return
-        if event.key is None:
-            commit.burnt(tx, state, f"{shard} cannot use the sum: {event.reason}")
-        elif (key := state.closed_cohort.key) is not None and event.key == payload_digest(key):
-            commit.did_not_open(tx, state, shard, event.reason)
-
-    def _prepared(self, tx: Transaction, shard: str, event: Prepared) -> None:
+    def _prepared(self, tx: Transaction, shard: str, event: requests.Prepared) -> None:
         state = tx.federation.groups.get(event.group)
         if state is None or event.version != state.version + 1:
             return
@@ -392,7 +353,7 @@ class Coordinator:
         if commit.prepared(tx, state, event) and result is not None:
             termination.judged(tx, result)
 
-    def _checkpointed(self, tx: Transaction, shard: str, event: Checkpointed) -> None:
+    def _checkpointed(self, tx: Transaction, shard: str, event: requests.Checkpointed) -> None:
         number, checkpoints = event.number, tx.federation.checkpoints
         if not checkpoints or checkpoints[-1].number != number:
             return
@@ -415,8 +376,8 @@ class Coordinator:
         if pinned is not None and self._layout is None:
             self._layout = self._plan.layout(pinned.run.schema)
 
-    def _tx(self, now: float, before: Transaction | None = None) -> Transaction:
-        tx = Transaction(
+    def _tx(self, now: float) -> Transaction:
+        return Transaction(
             now=now,
             plan=self._plan,
             federation=self._federation,
@@ -425,15 +386,9 @@ class Coordinator:
             holders=self._holders,
             live=self._sessions.live(now),
             watchers=frozenset(self._sessions.watchers),
-            lost=self._sessions.lost,
-            asked=self._sessions.asked,
-            gone=self._sessions.gone,
-            unconfirmed=self._sessions.unconfirmed,
+            sessions=self._sessions,
             cache=self._cache,
         )
-        if before is not None:
-            tx.step = before.step
-        return tx
 
     def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
@@ -475,11 +430,12 @@ class Coordinator:
             raise Malformed(f"no group is called {name!r}")
         return state
 
-    def _asked(self, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
+    def _asked(
+        self, answer: requests.Opened | requests.KeyShare | requests.OpenRefused
+    ) -> GroupState | None:
         """The group whose cohort, being opened or opened, a holder answers for; None if past.
 
-        Raises:
-            Conflict: its answer is about another cohort of this number, or of another run.
+        Conflict if its answer is about another cohort of this number, or of another run.
         """
         name, number = answer.group, answer.cohort
         state = self._opening(name, number)

@@ -55,8 +55,7 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
         tx.write(CohortReopened(group.name, group.number, ()))
     if not doubt and group.drops(id):
         tx.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-        tx.tell_fates((id,))
-        tx.discard((id,))
+        tx.settle((id,))
         if not group.streaming:
             synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
     elif _is_new(tx, group, answer):

@@ -8,10 +8,10 @@ not live here: rounds and cohorts (`roles.coordinator.commit`), which are those 
 
 from __future__ import annotations
 
-from secureps.config.plan import SyncSection
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped
 from secureps.policy.early_stopping import best
 from secureps.policy.rules.rule import Wait
+from secureps.roles.coordinator import opening
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -72,9 +72,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str) -> W
         return Wait(None, reason)
     if at != tx.plan.evaluated[-1] and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    rule = tx.plan.group(EVALUATION).rule
-    assert isinstance(rule, SyncSection)
-    until = tx.federation.evaluations.since + rule.deadline * (1 + rule.extensions)
+    _, until = opening.deadlines(tx, EVALUATION, tx.federation.evaluations.since)
     if tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))
@@ -99,7 +97,8 @@ def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
 
 def await_evaluator(tx: Transaction, at: int) -> Wait | None:
     """A designated evaluator has one round's time; without it the evaluation is skipped."""
-    name, until = tx.plan.evaluator, _time_of_evaluator(tx)
+    name, rule = tx.plan.evaluator, tx.plan.section.group[0].rule
+    until = tx.federation.evaluations.since + rule.deadline
     if tx.now < until:
         return Wait(until, f"waits for {name} to evaluate version {at}")
     here = "did not evaluate it in time" if name in tx.live else "is not there"
@@ -111,10 +110,6 @@ def declined(tx: Transaction, at: int, reason: str) -> None:
     """The designated evaluator will not judge this version, and nobody waits for it."""
     if due(tx) == at:
         tx.write(EvaluationSkipped(at, f"{tx.plan.evaluator}: {reason}"))
-
-
-def _time_of_evaluator(tx: Transaction) -> float:
-    return tx.federation.evaluations.since + tx.plan.section.group[0].rule.deadline
 
 
 def unkept(tx: Transaction) -> int:

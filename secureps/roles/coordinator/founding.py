@@ -16,7 +16,6 @@ from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
@@ -25,20 +24,18 @@ LATER = 1.0
 """Seconds after which a party that cannot be taken asks again, at first."""
 
 
-def elsewhere(tx: Transaction, here: Sessions, party: str, run: bytes) -> NotReady | None:
+def elsewhere(tx: Transaction, party: str, run: bytes) -> NotReady | None:
     """What a party hears that holds a run, of a coordinator that holds none; None if it is new.
 
     An empty folder may be a volume that is not mounted. A run that is founded over it would send
     everybody away from the one that they have, with all that cannot be made again.
     """
     if not run:
-        here.elsewhere.pop(party, None)
+        tx.sessions.elsewhere.pop(party, None)
         return None
     return said_once(
         tx,
-        here,
         party,
-        run,
         f"{party} takes part in run {run.hex()[:16]}, and the coordinator's state folder holds no "
         "run: is a volume missing? Nothing is founded meanwhile. Bring that folder back as it was, "
         f"and start the coordinator again; or, for a new run, start {party} with another state "
@@ -46,21 +43,21 @@ def elsewhere(tx: Transaction, here: Sessions, party: str, run: bytes) -> NotRea
     )
 
 
-def said_once(tx: Transaction, here: Sessions, party: str, run: bytes, text: str) -> NotReady:
+def said_once(tx: Transaction, party: str, text: str) -> NotReady:
     """The refusal of a party that has to wait for an operator, who reads of it here, once."""
-    if party not in here.elsewhere:
+    if party not in tx.sessions.elsewhere:
         tx.step.effects.append(Say(text))
-    here.elsewhere[party] = tx.now
+    tx.sessions.elsewhere[party] = tx.now
     return NotReady(text, LATER)
 
 
-def _demand_nobody_elsewhere(tx: Transaction, charter: PinnedRun, here: Sessions) -> None:
+def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
     """NotReady while servers, or half of all clients, were lately heard to hold a run.
 
     Fewer clients stop nothing: each of them could say so for ever.
     """
-    lately = {p for p, at in here.elsewhere.items() if tx.now - at < tx.plan.section.lease}
-    clients = {certificate.name for certificate in charter.roster.clients()}
+    lately = {p for p, at in tx.sessions.elsewhere.items() if tx.now - at < tx.plan.section.lease}
+    clients = {certificate.name for certificate in settings.roster.clients()}
     if lately - clients or (lately and 2 * len(lately & clients) >= len(clients)):
         raise NotReady(
             f"the run is not founded: {', '.join(sorted(lately)[:5])} take part in one already, "
@@ -69,15 +66,15 @@ def _demand_nobody_elsewhere(tx: Transaction, charter: PinnedRun, here: Sessions
         )
 
 
-def found(tx: Transaction, charter: PinnedRun, here: Sessions, schema: Schema) -> None:
+def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     """Pins the run of this model.
 
     Raises:
         NotReady: shards or holders are missing, or others hold a run already.
         PlanRefused: the plan cannot carry the model.
     """
-    federation, plan, holders = tx.federation, tx.plan, here.holders
-    _demand_nobody_elsewhere(tx, charter, here)
+    federation, plan, holders = tx.federation, tx.plan, tx.sessions.holders
+    _demand_nobody_elsewhere(tx, settings)
     if len(federation.shards) < plan.section.shards:
         raise NotReady(
             f"the run waits for shards: {len(federation.shards)} of {plan.section.shards} are up"
@@ -94,7 +91,7 @@ def found(tx: Transaction, charter: PinnedRun, here: Sessions, schema: Schema) -
         ),
     )
     run = RunInfo(
-        plan.text, schema, layout.digest, charter.holders, charter.roster.digest, charter.nonce
+        plan.text, schema, layout.digest, settings.holders, settings.roster.digest, settings.nonce
     )
     addresses = tuple(federation.shards[name] for name in shards)
     tx.write(RunPinned(run, placement, addresses))
@@ -123,12 +120,9 @@ def moved(tx: Transaction) -> None:
         tx.order(party, configure)
 
 
-def found_from_file(tx: Transaction, charter: PinnedRun, here: Sessions) -> None:
+def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
     """The same from the plan's file, as soon as everybody is up."""
-    federation, holders = tx.federation, here.holders
-    if charter.initial is None or federation.pinned is not None:
-        return
-    if len(federation.shards) < tx.plan.section.shards or len(holders) < tx.plan.holders:
+    if settings.initial is None or tx.federation.pinned is not None:
         return
     with suppress(NotReady):  # whoever comes back, or comes new, asks again
-        found(tx, charter, here, charter.initial)
+        found(tx, settings, settings.initial)

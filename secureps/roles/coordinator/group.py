@@ -10,18 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
 
-from secureps.messages.coordinator_records import (
-    MemberAsked,
-    MemberEntered,
-    MemberLeft,
-    MemberPassed,
-    MembersReturned,
-    StreamBegan,
-    StreamEnded,
-    StreamRecord,
-    SubmissionsDropped,
-    SubmissionWithdrawn,
-)
+from secureps.messages import coordinator_records as records
 from secureps.messages.outcome import Outcome
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
@@ -237,6 +226,11 @@ class GroupState:
         """Those of them that their clients may send once more."""
         return {c: m for c, m in self.burnt_members.items() if c not in self.lost}
 
+    def may_return(self, id: SubmissionId) -> bool:
+        """Whether a submission is the last of its client in a burnt cohort."""
+        member = self.burnt_members.get(id.client)
+        return member is not None and member.id == id
+
     def decline(self, client: str) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
         self.invited -= {client}
@@ -288,29 +282,29 @@ class GroupState:
         self.making = None if cohort is None else CohortInProgress(cohort)
         self.coming = PreparedVersion()
 
-    def apply_stream(self, at: float, record: StreamRecord) -> None:
+    def apply_stream(self, at: float, record: records.StreamRecord) -> None:
         """Folds a record of a group without rounds."""
         match record:
-            case StreamBegan():
+            case records.StreamBegan():
                 self.stream, self.phase, self.opened_at = Clocks(), Phase.COLLECTING, at
                 self.reason = "members are asked one by one"
-            case StreamEnded(reason=reason):
+            case records.StreamEnded(reason=reason):
                 self.stream = None
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
-            case MemberEntered(client=client, clock=clock):
+            case records.MemberEntered(client=client, clock=clock):
                 self.pool.enter(client, clock, at)
-            case MemberLeft(client=client, spent=spent):
+            case records.MemberLeft(client=client, spent=spent):
                 (self.pool.exhaust if spent else self.pool.leave)(client)
-            case MembersReturned(clients=clients):
+            case records.MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
-            case MemberPassed(client=client):
+            case records.MemberPassed(client=client):
                 self.pool.pass_over(client)
-            case MemberAsked(client=client, version=version, step=step):
+            case records.MemberAsked(client=client, version=version, step=step):
                 self.pool.ask(client, Base(version, step), at)
-            case SubmissionWithdrawn(id=id):
+            case records.SubmissionWithdrawn(id=id):
                 self.pool.refuse(id.client, self.version, at)
-            case SubmissionsDropped(ids=ids):
+            case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
                 self.pool.drop(ids, self.version, at)
             case _:

@@ -15,11 +15,7 @@ from secureps.errors import (
     WrongShape,
     WrongVersion,
 )
-from secureps.messages.coordinator_records import (
-    FounderChosen,
-    MemberJoined,
-    MemberRetired,
-)
+from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.requests import Decline, Join, Withdraw
 from secureps.policy.checks.evaluation import check_metrics
@@ -33,13 +29,12 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_sequence
 
 
-def join(tx: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> NotReady | None:
+def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | None:
     """A client takes part, or says anew which groups it contributes to; the first founds the run.
 
     Returns:
@@ -52,9 +47,9 @@ def join(tx: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> 
     """
     client, schema, federation = message.client, message.schema, tx.federation
     if federation.pinned is None:
-        if waits := founding.elsewhere(tx, here, client, message.run):
+        if waits := founding.elsewhere(tx, client, message.run):
             return waits
-        founding.found(tx, charter, here, schema)
+        founding.found(tx, settings, schema)
     assert federation.pinned is not None
     ours = federation.pinned.run.schema
     if schema.digest != ours.digest:
@@ -68,10 +63,10 @@ def join(tx: Transaction, charter: PinnedRun, here: Sessions, message: Join) -> 
     if client in federation.members and client not in federation.retired and known:
         return None
     _demand_constant(tx, client)
-    tx.write(MemberJoined(client, message.groups, message.examples))
+    tx.write(records.MemberJoined(client, message.groups, message.examples))
     trains = client != tx.plan.evaluator
-    if trains and not federation.founder and charter.initial is None:
-        tx.write(FounderChosen(client))
+    if trains and not federation.founder and settings.initial is None:
+        tx.write(records.FounderChosen(client))
     return None
 
 
@@ -96,7 +91,7 @@ def decline(tx: Transaction, message: Decline) -> None:
 
     Raises:
         Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
-            nor is the client to send once more what was in a burnt cohort.
+            nor is the client to send once more what it sent.
     """
     if message.group == EVALUATION and message.party == tx.plan.evaluator:
         evaluation.declined(tx, message.round, said(message.reason))
@@ -130,16 +125,12 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 
 
 def retire(tx: Transaction, client: str) -> None:
-    """A member takes part no more; open rounds go on without what it has not sent.
-
-    Raises:
-        UnknownParty: it never joined.
-    """
+    """A member takes part no more, and rounds go on without it; UnknownParty if it never joined."""
     if client not in tx.federation.members:
         raise UnknownParty(f"{client} has not joined, and cannot retire")
     if client in tx.federation.retired:
         return
-    tx.write(MemberRetired(client))
+    tx.write(records.MemberRetired(client))
     for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:

@@ -98,11 +98,16 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:
     """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
-    rule = tx.plan.group(group.name).rule
     assert group.opened_at is not None
-    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
-    until = group.opened_at + rule.deadline * (1 + extensions)
+    _, until = deadlines(tx, group.name, group.opened_at)
     return until if tx.now < until else None
+
+
+def deadlines(tx: Transaction, group: str, since: float) -> tuple[float, float]:
+    """When a round that opened at `since` is to close, and when it must: seconds of the clock."""
+    rule = tx.plan.group(group).rule
+    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
+    return since + rule.deadline, since + rule.deadline * (1 + extensions)
 
 
 def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:

@@ -18,18 +18,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from secureps.config.plan import SyncSection
 from secureps.errors import Refused
 from secureps.messages.coordinator_records import ClientIsolated
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import Invite, SealAgain
-from secureps.messages.submission import Member, SubmissionId
+from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
 from secureps.policy.cohorts.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
-from secureps.roles.coordinator import opening, termination
+from secureps.roles.coordinator import evaluation, opening, termination
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
@@ -87,10 +86,9 @@ def decide(
 ) -> Close | Drop | Wait:
     """What becomes of the open round: it closes for exactly those that it is for, if it must."""
     assert group.opened_at is not None
-    state, rule = group.suspicion, tx.plan.group(group.name).rule
+    state = group.suspicion
     here = frozenset(arrival.id.client for arrival in arrivals)
-    extensions = rule.extensions if isinstance(rule, SyncSection) else 0
-    first, last = (group.opened_at + rule.deadline * k for k in (1, 1 + extensions))
+    first, last = opening.deadlines(tx, group.name, group.opened_at)
     whole = here >= group.invited
     minimum = tx.plan.bounds(group.name).minimum
     found = closing(state, here, minimum, whole or tx.now >= first, whole or tx.now >= last)
@@ -160,10 +158,44 @@ def sends_again(tx: Transaction, group: GroupState, client: str) -> bool:
     return known and group.lost.isdisjoint(group.invited)
 
 
-def make_order(tx: Transaction, group: GroupState, client: str, invite: Invite) -> SealAgain:
-    """The same update under another sequence, of a client with a place in a burnt cohort."""
-    place = group.places[client]
-    return SealAgain(tx.federation.incarnation, place.id, place.update, invite)
+def objection(group: GroupState, receipt: Receipt) -> str:
+    """Why this is not what its client was asked for once more; empty if it is.
+
+    A burnt cohort may have been opened all the same. What follows it must hold the same updates, or
+    the difference of the two sums is of few clients; holders refuse it then.
+    """
+    place = group.places[receipt.id.client]
+    if Base(receipt.version, receipt.step) != base_of(place):
+        return (
+            f"asked was update {place.step} of version {place.version} once more, and this is "
+            f"update {receipt.step} of version {receipt.version}"
+        )
+    if receipt.update != place.update:
+        return f"{place.id} was another update of that version: only the same may follow it"
+    # Under the old name it is bound to the burnt cohort, and its key has sealed already.
+    if receipt.id.sequence <= place.id.sequence:
+        return f"{place.id} is over; seal it anew"
+    return ""
+
+
+def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
+    """To train: in a round from the committed version, else from the newest when it begins.
+
+    Or to seal once more, under another sequence, what a burnt cohort had of it.
+    """
+    number, seconds = tx.federation.incarnation, tx.plan.group(group.name).rule.deadline
+    if not group.streaming:
+        again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
+        base = Base(group.version, 0)
+    elif again := client in group.invited:
+        evaluates, base, seconds = 0, base_of(group.places[client]), 0.0
+    else:
+        evaluates, base = 0, group.pool.training[client]
+    round = (number, group.name, group.round, base.version)
+    invite = Invite(*round, seconds, evaluates, base.step, group.most_examples)
+    if not again:
+        return invite
+    return SealAgain(number, group.places[client].id, group.places[client].update, invite)
 
 
 def _alone(group: GroupState, ids: Sequence[SubmissionId]) -> list[str]:

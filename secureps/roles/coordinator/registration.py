@@ -17,7 +17,6 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import ShardAddress, other_run
 from secureps.roles.coordinator import founding
-from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import PinnedRun
@@ -29,9 +28,7 @@ LONGEST_ADDRESS = 300
 """Letters of HOST:PORT; a host's name has 253 at most."""
 
 
-def register(
-    tx: Transaction, charter: PinnedRun, here: Sessions, event: Register
-) -> Noted | NotReady:
+def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
     Raises:
@@ -41,7 +38,7 @@ def register(
         Refused: its ledger ends before what it opened.
     """
     party, federation, moved = event.party, tx.federation, False
-    role = charter.roster.find(party).role
+    role = settings.roster.find(party).role
     if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
@@ -51,7 +48,7 @@ def register(
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
-    if objection := _objection(tx, here, event, role):
+    if objection := _objection(tx, event, role):
         return objection
     if role == "shard":
         address = ShardAddress(party, event.advertise, event.weight)
@@ -60,25 +57,25 @@ def register(
         if moved or (unsafe and party not in federation.unsafe):
             tx.write(ShardLocated(address, unsafe))
     else:
-        here.holders.add(party)
+        tx.sessions.holders.add(party)
     own = federation.incarnation
-    if event.seen > own or (event.seen == own and party not in here.told):
+    if event.seen > own or (event.seen == own and party not in tx.sessions.told):
         tx.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
     if moved:
         founding.moved(tx)
-    founding.found_from_file(tx, charter, here)
+    founding.found_from_file(tx, settings)
     return Noted()
 
 
-def _objection(tx: Transaction, here: Sessions, event: Register, role: str) -> NotReady | None:
+def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
-        return founding.elsewhere(tx, here, party, event.run)
+        return founding.elsewhere(tx, party, event.run)
     if role == "shard" and party not in pinned.placement.shards:
         raise UnknownParty(f"{party} holds no blocks of this run, which is placed already")
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
-    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, here, event)
+    return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)
 
 
 def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
@@ -99,7 +96,7 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
     return None
 
 
-def _holder_apart(tx: Transaction, here: Sessions, event: Register) -> NotReady | None:
+def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:
     """A holder that forgot what it opened is refused, one that is ahead of us is not counted.
 
     Its word alone does not end a coordinator: it is no more than one holder that is away.
@@ -128,6 +125,6 @@ def _holder_apart(tx: Transaction, here: Sessions, event: Register) -> NotReady 
             f"cohort {state.number}: the journal is an older copy, or {party} lies; until one of "
             f"them comes back as it was, {party} counts as away"
         )
-        return founding.said_once(tx, here, party, event.run, text)
-    here.elsewhere.pop(party, None)
+        return founding.said_once(tx, party, text)
+    tx.sessions.elsewhere.pop(party, None)
     return None

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.messages.orders import Discard, Finish, Found, Invite, SealAgain, WriteCheckpoint
+from secureps.messages.orders import Discard, Finish, Found, WriteCheckpoint
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
-    asynchronous,
     checkpointing,
     commit,
     envelope_checks,
     opening,
-    synchronous,
+    recovery,
 )
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -91,7 +90,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
         if shard in group.coming.blocks:
-            tx.unconfirmed.add((group.name, shard))
+            tx.sessions.unconfirmed.add((group.name, shard))
         tx.order(shard, commit.make_hold(tx, group, blocks))
 
 
@@ -103,18 +102,13 @@ def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> Non
         tx.order(holder, commit.make_open(tx, group))
 
 
-def _asked(tx: Transaction, group: GroupState, client: str) -> Invite | SealAgain:
-    make = asynchronous.make_invite if group.streaming else synchronous.make_invite
-    return make(tx, group, client)
-
-
 def _repeat_to_client(tx: Transaction, group: GroupState, client: str) -> None:
     if group.version >= 0:
         tx.order(client, commit.make_published(tx, group))
     for receipt in [group.receipts[id] for id in group.open_receipts.clients.get(client, ())]:
         commit.came_back(tx, group, receipt)  # a shard may have lost what is in its outbox
     if group.awaits(client):
-        tx.order(client, _asked(tx, group, client))
+        tx.order(client, recovery.make_invite(tx, group, client))
     founder = client == tx.federation.founder and not tx.plan.given(group.name)
     if group.phase is Phase.FOUNDING and founder and not group.receipts:
-        tx.order(client, synchronous.make_invite(tx, group, client))
+        tx.order(client, recovery.make_invite(tx, group, client))

@@ -19,6 +19,7 @@ from secureps.roles.coordinator import (
     commit,
     evaluation,
     opening,
+    recovery,
     synchronous,
     termination,
 )
@@ -73,7 +74,7 @@ def _choose_founder(tx: Transaction) -> None:
         if candidates:
             tx.write(FounderChosen(candidates[0]))
             for group in [g for g in waiting if not g.receipts]:
-                tx.order(federation.founder, synchronous.make_invite(tx, group, federation.founder))
+                tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

@@ -13,44 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from secureps.errors import InternalError
+from secureps.messages import coordinator_records as records
 from secureps.messages.charge import Charge, Release
-from secureps.messages.coordinator_records import (
-    AnswerRecord,
-    BoundAgreed,
-    CheckpointComplete,
-    CheckpointOrdered,
-    CheckpointPart,
-    ClientIsolated,
-    CohortBurnt,
-    CohortClosed,
-    CohortOpened,
-    CohortReopened,
-    Ending,
-    Finished,
-    FlawNoted,
-    FounderChosen,
-    GroupRecord,
-    GroupResigned,
-    HolderRefused,
-    LiarsNamed,
-    MemberDeclined,
-    MemberJoined,
-    MemberRetired,
-    OpeningFailed,
-    ReceiptExamined,
-    Received,
-    RoundExtended,
-    RoundGivenUp,
-    RoundOpened,
-    ShardLocated,
-    ShardPrepared,
-    ShareReceived,
-    StreamEnded,
-    SubmissionsDropped,
-    SubmissionWithdrawn,
-    SumsHeld,
-    VersionCommitted,
-)
 from secureps.messages.evaluation import (
     EVALUATION,
     EvaluationSkipped,
@@ -78,7 +42,7 @@ class CheckpointState:
     number: int
     versions: tuple[GroupVersion, ...]
     evaluations: int = 0
-    parts: dict[str, CheckpointPart] = field(default_factory=dict)
+    parts: dict[str, records.CheckpointPart] = field(default_factory=dict)
     complete: bool = False
 
     def version_of(self, group: str) -> int:
@@ -253,11 +217,11 @@ class CoordinatorState:
                 self.incarnation = number
             case RunPinned():
                 self.pinned = record
-            case ShardLocated(shard, unsafe):
+            case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
                 if unsafe:
                     self.unsafe.add(shard.name)
-            case MemberJoined(client=client, groups=groups, examples=examples):
+            case records.MemberJoined(client=client, groups=groups, examples=examples):
                 self.members.setdefault(client, at)
                 self.joined[client] = (*self.joined.get(client, ())[-2:], at)
                 self.told[client] = examples or self.told.get(client, 0)
@@ -268,18 +232,18 @@ class CoordinatorState:
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case MemberRetired(client):
+            case records.MemberRetired(client):
                 self.retired.add(client)
                 for group in self.groups.values():
                     group.forget(client)
-            case FounderChosen(client):
+            case records.FounderChosen(client):
                 self.founder = client
-            case CheckpointOrdered(number, versions):
+            case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
-            case CheckpointPart(number):
+            case records.CheckpointPart(number):
                 self.checkpoint(number).parts[record.shard] = record
-            case CheckpointComplete(number):
+            case records.CheckpointComplete(number):
                 self._complete(number)
             case Charge() | Release():
                 self.ledger.append(record)
@@ -289,21 +253,21 @@ class CoordinatorState:
                 self.evaluations.skipped[version] = reason
                 if EVALUATION in self.groups:  # the next one is of another model
                     self.groups[EVALUATION].forget_spoilt()
-            case Ending(reason, failure):
+            case records.Ending(reason, failure):
                 self.ending, self.failure = reason, failure or ""
-            case Finished(reason, failure):
+            case records.Finished(reason, failure):
                 self.finished, self.failure = reason, failure or ""
                 for group in self.groups.values():
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
-            case Received(receipt):
+            case records.Received(receipt):
                 self._receive(at, receipt)
-            case ClientIsolated(client=client, reason=reason):
+            case records.ClientIsolated(client=client, reason=reason):
                 self.isolated[client] = reason
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
-            case CohortClosed(cohort):
+            case records.CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
-            case _ if isinstance(record, GroupRecord) and record.group in self.groups:
+            case _ if isinstance(record, records.GroupRecord) and record.group in self.groups:
                 self._apply_to(self.groups[record.group], at, record)
             case _:
                 raise InternalError(f"a coordinator's journal has no {type(record).__name__}")
@@ -337,107 +301,114 @@ class CoordinatorState:
         after = self.next.get((id.client, id.group), 0)
         self.next[id.client, id.group] = max(after, id.sequence + 1)
 
-    def _apply_to(self, group: GroupState, at: float, record: GroupRecord) -> None:
+    def _apply_to(self, group: GroupState, at: float, record: records.GroupRecord) -> None:
         match record:
-            case RoundOpened(round=number, invited=invited, reason=reason) if group.streaming:
+            case records.RoundOpened(round=number, invited=invited, reason=reason) if (
+                group.streaming
+            ):
                 group.begin_set(at, number, frozenset(invited), reason)
-            case RoundOpened(round=number, invited=invited, reason=reason):
+            case records.RoundOpened(round=number, invited=invited, reason=reason):
                 group.end_round()
                 group.round, group.invited, group.opened_at = number, frozenset(invited), at
                 group.phase, group.reason = Phase.COLLECTING, reason
                 group.suspicion = group.suspicion.opened_for(group.invited)
                 if group.name == EVALUATION:
                     self.evaluations.begin(self.model_groups)
-            case BoundAgreed(most_examples=most):
+            case records.BoundAgreed(most_examples=most):
                 group.most_examples = most
-            case MemberDeclined(client=client):
+            case records.MemberDeclined(client=client):
                 group.decline(client)
-            case RoundExtended(extensions=extensions, reason=reason):
+            case records.RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
-            case RoundGivenUp(reason=reason) if group.streaming:
+            case records.RoundGivenUp(reason=reason) if group.streaming:
                 group.suspicion = group.suspicion.given_up()
                 group.end_set(at, reason)
-            case RoundGivenUp(reason=reason):
+            case records.RoundGivenUp(reason=reason):
                 self._drop(group, group.receipts, reason)
                 group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason
-            case CohortClosed(cohort, reason):
+            case records.CohortClosed(cohort, reason):
                 group.close(cohort)
                 group.number, group.phase, group.reason = cohort.number, Phase.HOLDING, reason
-            case CohortReopened(missing=missing):
+            case records.CohortReopened(missing=missing):
                 group.lose(missing, at)
                 group.close(None)
                 group.phase = Phase.COLLECTING
                 group.reason = f"{len(missing)} members' blocks are missing and are sent again"
-            case SumsHeld(held=held):
+            case records.SumsHeld(held=held):
                 known = group.closed_cohort.held
                 known[held.shard] = held.sums
                 if len(known) == len(self.owners(group.name)):
                     group.phase = Phase.OPENING
                     group.reason = "every shard holds; the key holders open"
-            case CohortOpened(sums=sums):
+            case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
                 self.answered |= {(h, group.name): record.number for h in holders}
                 group.phase = Phase.PREPARING
                 group.reason = "opened; the shards average and step"
-            case ReceiptExamined() | ShareReceived() | HolderRefused() | OpeningFailed():
+            case (
+                records.ReceiptExamined()
+                | records.ShareReceived()
+                | records.HolderRefused()
+                | records.OpeningFailed()
+            ):
                 self._apply_answer(group, at, record)
-            case FlawNoted(id=id, holder=holder):
+            case records.FlawNoted(id=id, holder=holder):
                 self._accuse(id, holder)
                 if self.stands(id):
                     group.suspicion = group.suspicion.doubt(id.client)
                     group.open_receipts.doubt(id, holder)
-            case LiarsNamed(holders=holders, reason=reason):
+            case records.LiarsNamed(holders=holders, reason=reason):
                 self.liars |= dict.fromkeys(holders, reason)
-            case CohortBurnt(reason=reason):
+            case records.CohortBurnt(reason=reason):
                 self._drop(group, group.summed, reason)
                 group.suspicion = group.suspicion.burns(group.weights, record.spoilt)
                 group.burn()
                 group.end_cohort(at, reason)
-            case GroupResigned(reason=reason):
+            case records.GroupResigned(reason=reason):
                 group.reason = group.resigned = f"{reason}: it stays at {group.version}"
-            case StreamEnded(reason=reason):
+            case records.StreamEnded(reason=reason):
                 self._drop(group, group.pending, reason)
                 group.apply_stream(at, record)
-            case SubmissionsDropped(ids=ids, reason=reason):
+            case records.SubmissionsDropped(ids=ids, reason=reason):
                 self._drop(group, ids, reason)
                 group.apply_stream(at, record)
-            case SubmissionWithdrawn(id=id):
+            case records.SubmissionWithdrawn(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
-            case ShardPrepared(shard=shard, blocks=blocks):
+            case records.ShardPrepared(shard=shard, blocks=blocks):
                 group.coming.blocks[shard], group.coming.states[shard] = blocks, record.state
                 if record.scale is not None:
                     group.coming.scale = record.scale
-            case VersionCommitted(version=version):
+            case records.VersionCommitted(version=version):
                 self._commit(at, group, version)
                 if group.name != EVALUATION:
                     self.evaluations.since = at
             case _:
                 group.apply_stream(at, record)
 
-    def _apply_answer(self, group: GroupState, at: float, record: AnswerRecord) -> None:
+    def _apply_answer(self, group: GroupState, at: float, record: records.AnswerRecord) -> None:
         """What holders of a committee say, and what comes of it."""
         match record:
-            case ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
+            case records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 self._accuse(id, holder)
                 reason = f"{holder} found a flaw in what {id.client} sent: {flaw}"
                 self._drop(group, (id,), reason)
                 group.let_go((id,))
                 group.invited -= {id.client}
                 group.sitting_out |= {id.client} if group.streaming else frozenset()
-            case ReceiptExamined(id=id, holder=holder):
+            case records.ReceiptExamined(id=id, holder=holder):
                 group.open_receipts.look(id, holder)
-            case ShareReceived(holder=holder, share=share):
+            case records.ShareReceived(holder=holder, share=share):
                 making = group.closed_cohort
                 making.shares[holder], making.answered_at = share, at
                 self.answered[holder, group.name] = record.number
-            case HolderRefused(holder=holder, reason=reason):
+            case records.HolderRefused(holder=holder, reason=reason):
                 making = group.closed_cohort
                 making.refusals[holder], making.answered_at = reason, at
-            case OpeningFailed(holders=holders, reason=reason):
+            case records.OpeningFailed(holders=holders, reason=reason):
                 making = group.closed_cohort
                 making.failed += (holders,)
                 making.key, making.opened_by, making.answered_at = None, (), at

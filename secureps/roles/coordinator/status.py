@@ -6,16 +6,8 @@ import math
 from collections.abc import Iterator
 
 from secureps.crypto.identity import Roster
+from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
-from secureps.messages.requests import (
-    EvaluationStatus,
-    GroupStatus,
-    Holding,
-    MemberStatus,
-    ServerStatus,
-    Status,
-    Telemetry,
-)
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
@@ -28,7 +20,7 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import NO_DISK, named
 
-Servers = tuple[ServerStatus, ...]
+Servers = tuple[requests.ServerStatus, ...]
 
 SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""
@@ -41,11 +33,13 @@ WHY = 200
 """Characters that it takes to say so, at most."""
 
 
-def status(tx: Transaction, telemetry: tuple[Telemetry, ...], servers: Servers = ()) -> Status:
+def status(
+    tx: Transaction, telemetry: tuple[requests.Telemetry, ...], servers: Servers = ()
+) -> requests.Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = tx.federation
     pinned, privacy = federation.pinned, tx.plan.section.privacy
-    return Status(
+    return requests.Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
@@ -62,7 +56,7 @@ def status(tx: Transaction, telemetry: tuple[Telemetry, ...], servers: Servers =
     )
 
 
-def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
+def _evaluation(tx: Transaction, servers: Servers) -> requests.EvaluationStatus | None:
     if tx.plan.section.evaluation is None:
         return None
     state, own = tx.federation.evaluations, tx.federation.groups.get(EVALUATION)
@@ -80,10 +74,10 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
         for each in versions
     )
     noise = tuple(Metric(name, value) for name, value in tx.plan.metric_noise.items())
-    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
+    return requests.EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
-def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
     """What the placement of this epoch gives to each shard."""
     assert federation.pinned is not None
     placement = federation.pinned.placement
@@ -94,7 +88,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]
             for block in placement.of(group.name).blocks_of(shard)
         ]
         values = sum(stop - start for start, stop in spans)
-        yield Holding(shard, len(spans), 4 * values)
+        yield requests.Holding(shard, len(spans), 4 * values)
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
@@ -110,15 +104,12 @@ def servers(
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
-    The coordinator is one of them where its own disk refuses.
-
-    Args:
-        threshold: how many holders must agree.
+    The coordinator is one of them where its own disk refuses. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = federation.pinned.placement.shards if federation.pinned is not None else None
     found = [
-        ServerStatus(
+        requests.ServerStatus(
             each.name,
             each.role,
             each.name in (federation.shards if each.role == "shard" else here.holders),
@@ -130,7 +121,7 @@ def servers(
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
     ]
     if own := here.troubles.get(COORDINATOR):
-        found.append(ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
+        found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
@@ -178,19 +169,20 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
     return f"the first model of {federation.founder or 'a client'}"
 
 
-def _group(tx: Transaction, group: GroupState, servers: Servers) -> GroupStatus:
+def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.GroupStatus:
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
-    return GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
+    return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
-def _member(tx: Transaction, name: str) -> MemberStatus:
+def _member(tx: Transaction, name: str) -> requests.MemberStatus:
     federation = tx.federation
     live = name in tx.live
-    state = "trains" if _owes(federation, name) else "waits"
+    owes = any(group.awaits(name) for group in federation.groups.values())
+    state = "trains" if owes else "waits"
     away = "stopped" if name in federation.retired else "gone"
-    return MemberStatus(
+    return requests.MemberStatus(
         name=name,
         live=live,
         state="left out" if name in federation.isolated else state if live else away,
@@ -199,10 +191,6 @@ def _member(tx: Transaction, name: str) -> MemberStatus:
         epsilon=_epsilon(tx, name),
         unsafe=federation.unprotected(name),
     )
-
-
-def _owes(federation: CoordinatorState, name: str) -> bool:
-    return any(group.awaits(name) for group in federation.groups.values())
 
 
 def most_spent(tx: Transaction) -> float | None:

@@ -32,7 +32,6 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.base import Base
-from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
@@ -51,7 +50,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         WrongRun, WrongVersion: it was made for something else than what is open.
         Conflict: another receipt is known for it, or for this client and version.
         Malformed, Oversized: the plan makes no such receipt.
-        Refused: the client was found to spoil cohorts.
+        Refused: the client is left out of this run.
     """
     # Nobody contributes, spends or uses up a sequence in another client's name.
     roster.find(receipt.id.client).identity.verify(*signing_bytes(receipt), receipt.signature)
@@ -245,7 +244,7 @@ def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     if id.client in group.open_receipts.clients:
         raise Conflict(f"{id.client} has contributed to version {coming} already")
     again = recovery.sends_again(tx, group, id.client)
-    if again and (wrong := _other_than_burnt(group, receipt)):
+    if again and (wrong := recovery.objection(group, receipt)):
         raise WrongVersion(f"{id}: {wrong}")
 
 
@@ -263,7 +262,7 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         # No client counts twice in a mean.
         if any(other.client == id.client for other in group.receipts):
             raise Conflict(f"{id.client} has sent that once more already")
-        wrong = _other_than_burnt(group, receipt)
+        wrong = recovery.objection(group, receipt)
         if wrong or group.history.get(receipt.version) != receipt.base:
             raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
         return
@@ -282,26 +281,6 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
             f"{id}: asked was update {asked.step} of version {asked.version}, or the first of a "
             f"newer version, and this is update {base.step} of version {base.version}"
         )
-
-
-def _other_than_burnt(group: GroupState, receipt: Receipt) -> str:
-    """Why this is not what its client was asked for once more; empty if it is.
-
-    A burnt cohort may have been opened all the same. What follows it must hold the same updates, or
-    the difference of the two sums is of few clients; holders refuse it then.
-    """
-    place = group.places[receipt.id.client]
-    if Base(receipt.version, receipt.step) != base_of(place):
-        return (
-            f"asked was update {place.step} of version {place.version} once more, and this is "
-            f"update {receipt.step} of version {receipt.version}"
-        )
-    if receipt.update != place.update:
-        return f"{place.id} was another update of that version: only the same may follow it"
-    # Under the old name it is bound to the burnt cohort, and its key has sealed already.
-    if receipt.id.sequence <= place.id.sequence:
-        return f"{place.id} is over; seal it anew"
-    return ""
 
 
 def _check_bound(group: GroupState, receipt: Receipt) -> None:

@@ -10,13 +10,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from secureps.errors import InternalError, TooFew
-from secureps.messages.coordinator_records import (
-    MemberDeclined,
-    RoundExtended,
-    RoundGivenUp,
-    RoundOpened,
-)
-from secureps.messages.orders import Invite, SealAgain
+from secureps.messages import coordinator_records as records
 from secureps.messages.submission import Receipt
 from secureps.policy.rules.rule import (
     Admission,
@@ -108,14 +102,14 @@ def open_evaluation(tx: Transaction, group: GroupState) -> Wait:
 
 
 def _invite(tx: Transaction, group: GroupState, invited: tuple[str, ...], reason: str) -> None:
-    tx.write(RoundOpened(group.name, group.round + 1, group.version, invited, reason))
+    tx.write(records.RoundOpened(group.name, group.round + 1, group.version, invited, reason))
     for member in invited:
-        tx.order(member, make_invite(tx, group, member))
+        tx.order(member, recovery.make_invite(tx, group, member))
 
 
 def declined(tx: Transaction, group: GroupState, client: str, reason: str) -> None:
     """A member takes no part in the open round; too few for any cohort end it at once."""
-    tx.write(MemberDeclined(group.name, group.round, client, reason))
+    tx.write(records.MemberDeclined(group.name, group.round, client, reason))
     if not group.streaming:
         end_if_too_few(tx, group, client, reason)
 
@@ -134,9 +128,8 @@ def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str)
 
 def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
     ids = tuple(group.receipts)
-    tx.write(RoundGivenUp(group.name, group.round, reason))
-    tx.tell_fates(ids)
-    tx.discard(ids)
+    tx.write(records.RoundGivenUp(group.name, group.round, reason))
+    tx.settle(ids)
 
 
 def _admitted(
@@ -158,24 +151,6 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def make_invite(tx: Transaction, group: GroupState, member: str) -> Invite | SealAgain:
-    """To train, from the committed version; or to send once more what a burnt cohort had of it."""
-    seconds = tx.plan.group(group.name).rule.deadline
-    evaluates, number = evaluation.asked(tx, group, member), tx.federation.incarnation
-    invite = Invite(
-        number,
-        group.name,
-        group.round,
-        group.version,
-        seconds,
-        evaluates,
-        most_examples=group.most_examples,
-    )
-    if recovery.sends_again(tx, group, member):
-        return recovery.make_order(tx, group, member, invite)
-    return invite
-
-
 def decide(tx: Transaction, group: GroupState) -> Wait:
     """Asks the rule about the open round, and does what it says; returns what is waited for."""
     receipts, waiting = opening.examined(tx, group)
@@ -187,7 +162,7 @@ def decide(tx: Transaction, group: GroupState) -> Wait:
             commit.close(tx, group, members, reason)
             return GOES_ON
         case Extend(until, reason):
-            tx.write(RoundExtended(group.name, group.round, group.extensions + 1, reason))
+            tx.write(records.RoundExtended(group.name, group.round, group.extensions + 1, reason))
             return Wait(until, reason)
         case Drop(_, reason):
             _give_up(tx, group, reason)

@@ -6,7 +6,7 @@ party that does not is told when it subscribes). What must not live here: decisi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
@@ -16,6 +16,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Order, Step
 
@@ -31,9 +32,7 @@ class Transaction:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
         live: clients whose lease runs at `now`; watchers: who can be told.
-        lost: what clients had no more when they last subscribed; asked: what they are to send
-            again; gone: what of that they say is.
-        unconfirmed: shards that are to say again that they are prepared, by group.
+        sessions: what else this incarnation knows of those who are here.
         cache: what was worked out in earlier transactions.
         reasons: what groups wait for since its event, by name.
     """
@@ -46,10 +45,7 @@ class Transaction:
     holders: tuple[str, ...]
     live: frozenset[str]
     watchers: frozenset[str]
-    lost: Mapping[str, frozenset[SubmissionId]] = field(default_factory=dict)
-    asked: set[SubmissionId] = field(default_factory=set)
-    gone: Set[SubmissionId] = frozenset()
-    unconfirmed: set[tuple[str, str]] = field(default_factory=set)
+    sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
@@ -82,21 +78,20 @@ class Transaction:
         if to in self.watchers:
             self.step.effects.append(Order(to, message))
 
+    def settle(self, ids: tuple[SubmissionId, ...]) -> None:
+        """Nobody needs the blocks of these any more: clients hear why, and shards that it is so."""
+        if ids:
+            self.tell_fates(ids)
+            self.discard(ids)
+
     def tell_fates(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells clients what became of their submissions."""
         number = self.federation.incarnation
         for id in ids:
-            fate, again = self.federation.fates[id], self._burnt(id)
+            fate, group = self.federation.fates[id], self.federation.groups.get(id.group)
+            again = self.plan.seals_again and group is not None and group.may_return(id)
             told = Settled(number, id, fate.outcome, fate.version, fate.reason, again)
             self.order(id.client, told)
-
-    def _burnt(self, id: SubmissionId) -> bool:
-        """Whether a submission is the last of its client in a burnt cohort of a committee."""
-        group = self.federation.groups.get(id.group)
-        if group is None or not group.spoilt or not self.plan.seals_again:
-            return False
-        member = group.burnt_members.get(id.client)
-        return member is not None and member.id == id
 
     def discard(self, ids: tuple[SubmissionId, ...]) -> None:
         """Tells every shard that nobody needs the blocks of these any more."""
@@ -108,15 +103,14 @@ class Transaction:
         """These wait no more in a group without rounds, and are part of nothing."""
         if ids:
             self.write(SubmissionsDropped(group, ids, reason))
-            self.tell_fates(ids)
-            self.discard(ids)
+            self.settle(ids)
 
     def tell_clients(self, message: ClientOrder) -> None:
         """Tells every member that watches, in the order of joining."""
         for client in self.federation.members:
             self.order(client, message)
 
-    def tell_shards(self, group: str, make: Callable[[str, tuple[int, ...]], ShardOrder]) -> None:
-        """Tells every shard that holds blocks of a group: make(shard, its blocks)."""
+    def tell_shards(self, group: str, make: Callable[[tuple[int, ...]], ShardOrder]) -> None:
+        """Tells every shard that holds blocks of a group: make(its blocks)."""
         for shard, blocks in self.federation.owners(group).items():
-            self.order(shard, make(shard, blocks))
+            self.order(shard, make(blocks))
