@@ -75,14 +75,7 @@ def founded(pinned: Pinned | None, party: str) -> Pinned:
 
 
 def check_threshold(plan: Plan, threshold: int | None) -> None:
-    """Accepts a plan by which so many key holders, or more, must agree to open a sum.
-
-    Args:
-        threshold: what a party insists on; None: on nothing.
-
-    Raises:
-        PlanRefused: fewer may open one.
-    """
+    """PlanRefused if fewer key holders open a sum than a party insists on (None: on nothing)."""
     if threshold is not None and plan.threshold < threshold:
         raise PlanRefused(
             f"by the plan {plan.threshold} of {plan.holders} key holders open a sum together, and "
@@ -92,13 +85,10 @@ def check_threshold(plan: Plan, threshold: int | None) -> None:
 
 
 def check_minimum(plan: Plan, minimum: int) -> None:
-    """Accepts a plan by which no cohort is smaller than what a holder opens.
+    """PlanRefused if by the plan a cohort may be smaller than what a holder opens.
 
     Cohorts are closed, and their weights evened, by the plan's minimum: a holder that asks for
-    more would refuse some of them, which are then burnt.
-
-    Raises:
-        PlanRefused: a smaller one may be made.
+    more would refuse some of them, which come to nothing then.
     """
     for group in plan.all_groups:
         least = plan.bounds(group).minimum
@@ -111,12 +101,9 @@ def check_minimum(plan: Plan, minimum: int) -> None:
 
 
 def check_placement(layout: Layout, placement: Placement, roster: Roster) -> None:
-    """Accepts a placement in which a shard of the roster holds each block of the run's model.
+    """WrongRun unless a shard of the roster holds each block of the run's model, and no other.
 
     It is on record for good: with any other, whoever looks for a block's shard fails at each start.
-
-    Raises:
-        WrongRun: it is of other groups or blocks, or on somebody who is no shard.
     """
     shards = {each.name for each in roster.certificates if each.role == "shard"}
     blocks = {group.name: group.blocks for group in layout.all_groups}

@@ -62,12 +62,9 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
-    """The scale of a clip comes from the shard that has it, and from no other.
+    """Malformed if the scale of a clip is none of the plan's, or comes from another shard.
 
-    Args:
-        owner: the shard that holds the group's last block.
-    Raises:
-        Malformed: a scale that the plan does not allow, or that this shard cannot know.
+    `owner` holds the group's last block, and the scale with it.
     """
     name, scale = prepared.shard, prepared.scale
     if name == owner:
@@ -79,11 +76,7 @@ def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
 
 
 def check_part(part: Checkpointed) -> None:
-    """A shard's file lies in the checkpoint's own folder, whoever goes by its name.
-
-    Raises:
-        Malformed: a name that leads elsewhere, or no size.
-    """
+    """Malformed unless a shard's file lies in the checkpoint's own folder, and has a size."""
     if _FILE.fullmatch(part.file) is None or part.size < 0:
         raise Malformed(f"{part.shard}: no file of a checkpoint: {part.file!r:.80}")
 
