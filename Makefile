@@ -1,10 +1,21 @@
-# All that CI runs, a developer can run: make check test. The environment is .venv.
+# All that CI runs, a developer can run: make check test. The environment is .venv; a PYTHON that is
+# asked for, and is not the one of .venv, has an environment of its own: .venv-3.13, say.
 
 PYTHON ?= python3
-BIN := .venv/bin
-STAMP := .venv/.installed
+VENV := .venv
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard .venv/bin/python),)
+SERIES := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+ifeq ($(wildcard .venv/bin/python$(SERIES)),)
+VENV := .venv-$(SERIES)
+endif
+endif
+endif
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+EXTRA ?= base
 
-.PHONY: demo test quick slow check docs bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in a minute or two
 	$(BIN)/secureps up policies/digits.toml
@@ -28,8 +39,15 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/pytest tests/project/test_links.py
 
-docs: .venv/.docs  ## the site, in site/; any warning fails it, a broken link too (-q would hide them)
+docs: $(VENV)/.docs  ## the site, in site/; any warning fails it, a broken link too (-q would hide them)
 	$(BIN)/mkdocs build --strict
+
+# What pip builds from lies in build/, and would be built again from there.
+extra:  ## installs the package with one EXTRA ("base" for none, "all"), and checks what users get
+	rm -rf build .venv-extra
+	$(PYTHON) -m venv .venv-extra
+	.venv-extra/bin/pip install '.$(if $(filter base,$(EXTRA)),,[$(EXTRA)])'
+	.venv-extra/bin/python -I tests/kits/extras_check.py $(EXTRA)
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in startup ciphers threads streaming committee holder version memory virtual; do \
@@ -50,22 +68,22 @@ proto: $(STAMP)  ## after a change of secureps.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto
 	sed -i '1i # mypy: ignore-errors' secureps/wire/secureps_pb2.pyi
 
-clean:  ## caches and runs; .venv stays
+clean:  ## caches and runs; environments stay
 	rm -rf runs build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find secureps clients tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 
-.venv: $(STAMP)
+$(VENV): $(STAMP)
 
 # torch first and by itself, so that opacus does not choose another one. Once the stamp is
 # there, no network is needed.
 $(STAMP): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "secureps needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install torch==2.13.0
 	$(BIN)/pip install -e '.[dev]'
 	touch $@
 
-.venv/.docs: $(STAMP)
+$(VENV)/.docs: $(STAMP)
 	$(BIN)/pip install -e '.[docs]'
 	touch $@

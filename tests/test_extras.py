@@ -1,4 +1,7 @@
-"""The base installation is enough for servers and `check`; what lacks an extra says which."""
+"""What lacks a module of an extra says which extra brings it.
+
+That the base installation is enough for servers and `check`: `tests/project/test_extras_venvs.py`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import pytest
 
 from secureps.errors import OperatorError
 from secureps.extras import EXTRAS, command, from_extras
+from secureps.run.new import new
 from tests.kits.bare import bare
 from tests.kits.nursery import ROOT
 
@@ -18,16 +22,6 @@ PACKAGES = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
 """Modules that are installed under another name."""
 TEXTS = (".md", ".py", ".toml", ".txt", ".ipynb", "", ".yml")
 """Endings of what is read; a Dockerfile has none."""
-
-PLAN = """
-name = "small"
-versions = 3
-[cipher]
-name = "{cipher}"
-capacity = 8
-[[group]]
-rule = {{ quorum = 6 }}
-"""
 
 
 def package(requirement: str) -> str:
@@ -75,62 +69,28 @@ def test_an_import_that_no_extra_brings_is_told_as_it_is() -> None:
     ("extra", "module", "code"),
     [
         ("torch", "torch", "ps.TorchTrainer"),
+        ("torch", "opacus", "ps.check('net/plan.toml')"),
+        ("bfv", "tenseal", "import secureps.crypto.bfv_seal"),
         ("bfv", "zstandard", "import secureps.crypto.bfv_seal"),
         ("report", "sklearn", "ps.datasets.digits(seed=0)"),
+        ("report", "matplotlib", "print(ps.run.report.plots.undrawable())"),
     ],
 )
-def test_what_lacks_an_extra_says_what_to_install(
+def test_what_lacks_one_module_says_which_extra_brings_it(
     extra: str, module: str, code: str, tmp_path: Path
 ) -> None:
+    """Somebody has torch without opacus, say; what lacks a whole extra: `test_extras_venvs`."""
+    new("net", "torch", tmp_path)
     script = f"""
 import secureps as ps
+import secureps.run.report.plots
 try:
     {code}
 except ps.errors.OperatorError as error:
     print(error)
 """
-    done = bare(tmp_path, "-c", script, extras=(extra,))
-    assert done.stdout == f"{module} is not installed: pip install 'secureps[{extra}]'\n", done
-
-
-def test_a_flower_app_without_flower_says_what_to_install(tmp_path: Path) -> None:
-    script = """
-import secureps as ps
-try:
-    ps.run_flower
-except ps.errors.OperatorError as error:
-    print(error)
-"""
-    done = bare(tmp_path, "-c", script, extras=("flower",))
-    assert done.stdout.startswith(f"Flower apps need flwr 1.41: {command('flower')}"), done
-
-
-def test_a_script_that_lacks_an_extra_is_the_operators_to_mend(tmp_path: Path) -> None:
-    (tmp_path / "client.py").write_text("import torch\ndef make(setting): ...\n")
-    text = PLAN.format(cipher="plain") + '[federation]\nclients = 6\nscript = "client.py"\n'
-    (tmp_path / "plan.toml").write_text(text)
-    done = bare(tmp_path, "-m", "secureps", "check", "plan.toml")
-    assert done.returncode != 0
-    assert f"torch is not installed: {command('torch')}" in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
-
-
-@pytest.mark.parametrize("cipher", ["bfv", "rlwe", "plain"])
-def test_check_needs_no_extra(cipher: str, tmp_path: Path) -> None:
-    (tmp_path / "plan.toml").write_text(PLAN.format(cipher=cipher))
-    done = bare(tmp_path, "-m", "secureps", "check", "plan.toml", "--values", "1000")
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_federation_needs_no_extra_and_says_why_nothing_is_drawn(tmp_path: Path) -> None:
-    """Servers, key holders, clients in NumPy: each a process, and rlwe between them."""
-    assert bare(tmp_path, "-m", "secureps", "new", "own").returncode == 0
-    plan = tmp_path / "own" / "plan.toml"
-    plan.write_text(plan.read_text().replace("versions = 10", "versions = 1"))
-    done = bare(tmp_path, "-m", "secureps", "up", "own/plan.toml", "--out", "run")
-    assert done.returncode == 0, done.stderr
-    assert f"no curves: matplotlib is not installed: {command('report')}" in done.stdout
-    assert (tmp_path / "run" / "model.safetensors").exists()
+    done = bare(tmp_path, "-c", script, modules=(module,))
+    assert done.stdout.endswith(f"{module} is not installed: {command(extra)}\n"), done
 
 
 def test_what_an_extra_would_bring_is_an_operators_error() -> None:

@@ -127,6 +127,18 @@ class RlweCipher(Cipher):
         return RlweOpener(self.parameters, place, coefficients.astype(np.int64), squares)
 
 
+def refuse_unsealable(opening: Opening) -> None:
+    """Refuses a machine without the library that seals and opens; adding needs none.
+
+    Before a run begins: half of one would be in the way of the next try.
+
+    Raises:
+        ConfigError: names the extra that brings it.
+    """
+    if opening is Opening.HOLDER:
+        import secureps.crypto.bfv_seal  # noqa: F401
+
+
 def key_length(parameters: CipherParameters) -> int:
     """N, the coefficients of a one-time key of `rlwe`; PlanRefused if no ring has room."""
     return choose(parameters).ring.degree

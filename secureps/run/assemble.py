@@ -9,10 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
+from secureps.crypto.suite import refuse_unsealable
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
@@ -99,13 +101,18 @@ class HolderSecrets:
 def make_holder(
     kit: PublicKit, own: HolderSecrets, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a key holder, of the cipher that its secret is for."""
+    """Makes a key holder, of the cipher that its secret is for.
+
+    Raises:
+        ConfigError: it opens bfv, and the extra is not installed.
+    """
     rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKey):
         member = CommitteeHolder(own.name, kit.roster, rules)
         names = tuple(certificate.name for certificate in kit.roster.holders())
         committee_worker = CommitteeWorker(member, own.name, names, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_worker)
+    refuse_unsealable(Opening.HOLDER)
     machine = BfvHolder(own.name, kit.roster, rules)
     worker = BfvWorker(machine, own.identity, own.name, own.secret, stores.spool)
     return Executor(own.name, machine, stores.journal, around, worker)

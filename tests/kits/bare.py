@@ -1,4 +1,4 @@
-"""An installation without extras: their modules are there for nobody in a process.
+"""An installation without some modules: they are there for nobody in a process.
 
 `sitecustomize.py` in a folder of PYTHONPATH is imported by every Python process that is started
 with it, those of parties too.
@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from secureps.extras import EXTRAS
 from tests.kits.nursery import ROOT
 
 _HIDE = """
@@ -28,12 +27,11 @@ sys.meta_path.insert(0, Hidden)
 
 
 def bare(
-    folder: Path, *arguments: str, extras: tuple[str, ...] = tuple(EXTRAS)
+    folder: Path, *arguments: str, modules: tuple[str, ...]
 ) -> subprocess.CompletedProcess[str]:
-    """`python ARGUMENTS` in `folder`, where what `extras` bring is not installed."""
+    """`python ARGUMENTS` in `folder`, where `modules` are not installed."""
     hidden = folder / "hidden"
     hidden.mkdir(exist_ok=True)
-    modules = {module for extra in extras for module in EXTRAS[extra]}
     (hidden / "sitecustomize.py").write_text(_HIDE.format(modules=modules))
     return subprocess.run(
         [sys.executable, *arguments],

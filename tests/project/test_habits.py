@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 import secureps as ps
+from secureps.extras import EXTRAS
 from tests.kits.nursery import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -61,8 +62,11 @@ def test_continuous_integration_runs_targets_of_make_on_every_python() -> None:
     assert steps == {
         "all": ["make check", "make docs", "make test"],
         "newer": ["make test PYTHON=python"],
+        "extras": ["make extra EXTRA=${{ matrix.extra }}"],
     }
     pythons = jobs["newer"]["strategy"]["matrix"]["python-version"]
     assert pythons == ["3.12", "3.13"]
     least = PROJECT["project"]["requires-python"].removeprefix(">=")
-    assert jobs["all"]["steps"][1]["with"]["python-version"] == least
+    for job in ("all", "extras"):
+        assert jobs[job]["steps"][1]["with"]["python-version"] == least
+    assert jobs["extras"]["strategy"]["matrix"]["extra"] == ["base", *EXTRAS, "all"]

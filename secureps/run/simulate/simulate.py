@@ -27,6 +27,7 @@ from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
+from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, naming
 from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan, load_plan
@@ -179,6 +180,7 @@ def simulate(
     folder = out if out is not None else Path("runs") / scenario.section.name
     heading = scenario.heading(folder)
     extras.require(heading)
+    refuse_unsealable(scenario.plan.opening)
     new_folder(folder)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "

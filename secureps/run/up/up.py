@@ -23,6 +23,7 @@ from secureps.client.script import refuse_privacy
 from secureps.config.plan import FederationSection
 from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
+from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
@@ -74,6 +75,7 @@ def up(order: Order, console: Console) -> Path:
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
     order.extras.require(heading)
+    refuse_unsealable(plan.opening)
     script, settings = (order.plan.parent / federation.script).resolve(), federation.settings
     unsafe = order.unsafe_seed
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
@@ -129,6 +131,7 @@ def resume(
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _heading(order, plan, again)
     order.extras.require(heading)
+    refuse_unsealable(plan.opening)
     cast = Cast.of(plan, federation.clients)
     script = origin.plan.parent / federation.script
     with (
