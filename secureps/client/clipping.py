@@ -68,14 +68,24 @@ def without_statistics(
 
 
 def tell_range(
-    party: str, where: str, layout: GroupLayout, scaled: NDArray[np.float64], most: float
+    party: str,
+    where: str,
+    layout: GroupLayout,
+    clipped: NDArray[np.float32],
+    share: float,
+    most: float,
 ) -> None:
-    """Tells the client how many scaled values exceed the grid's range, and in which tensor."""
-    if max(scaled.max(initial=0), -scaled.min(initial=0)) > most:
-        beyond = np.abs(scaled) > most
+    """Tells the client how many values of its share exceed the grid's range, and in which tensor.
+
+    Args:
+        clipped, share: the values that are put on the grid are `share` times these, in float64.
+        most: the range.
+    """
+    if max(float(clipped.max(initial=0)), -float(clipped.min(initial=0))) * share > most:
+        beyond = np.abs(clipped.astype(np.float64) * share) > most
         count = {name: int(beyond[part].sum()) for name, part in _parts(layout)}
         worst = max(count, key=lambda name: count[name], default="")
-        text = f"{int(beyond.sum()):,} of the update's {scaled.size:,} values are beyond range"
+        text = f"{int(beyond.sum()):,} of the update's {clipped.size:,} values are beyond range"
         whose = f", {count[worst]:,} of them in {worst}" if count.get(worst) else ""
         tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
 

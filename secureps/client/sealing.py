@@ -9,7 +9,7 @@ and when anything is sent (`roles.member.member`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,9 @@ from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
+
+BlockIntegers = Callable[[], NDArray[np.int64]]
+"""Makes the integers of a block, from any thread: int64 (values of the block,)."""
 
 
 def draft(
@@ -109,13 +112,14 @@ class OutboxSealer:
         )
 
     def seal(
-        self, pinned: Pinned, receipt: Receipt, values: NDArray[np.int64], weight: int
+        self, pinned: Pinned, receipt: Receipt, blocks: Iterable[BlockIntegers], weight: int
     ) -> SealedUpdate:
         """Encrypts an update. Every block carries the weight, so that shards can form the mean.
 
         Args:
             receipt: its `draft`.
-            values: int64 (values of the group,), on the grid.
+            blocks: of the group, all in order: each makes its integers on the grid, int64, when
+                it is sealed, so that no whole vector of them is in memory.
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
@@ -126,17 +130,15 @@ class OutboxSealer:
         if self._ledger is not None and receipt.fact is not None and privacy is not None:
             # The same update, sealed again after a kill, costs nothing more.
             self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
-        layout, sealer = pinned.layout.group(group), self._sealer(pinned, group)
+        sealer = self._sealer(pinned, group)
         digits = pinned.plan.weights(group).digits(weight)
 
-        def sealed(block: int) -> bytes:
-            slots = np.empty(layout.slots(block), np.int64)
-            slots[: layout.weight_slots] = digits
-            slots[layout.weight_slots :] = values[slice(*layout.span(block))]
-            return sealer.seal(block, slots)
+        def sealed(made: tuple[int, BlockIntegers]) -> bytes:
+            block, integers = made
+            return sealer.seal(block, np.concatenate((digits, integers())))
 
-        blocks = in_order(self._threads, sealed, range(layout.blocks))
-        return self._put(pinned, receipt, blocks, sealer.key)
+        payloads = in_order(self._threads, sealed, enumerate(blocks))
+        return self._put(pinned, receipt, payloads, sealer.key)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
         """Checks that the budget over all runs covers a task, before the task is done.

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -30,7 +31,7 @@ from secureps.client.initial_model import (
 )
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script_errors import blamed
-from secureps.client.sealing import OutboxSealer, draft
+from secureps.client.sealing import BlockIntegers, OutboxSealer, draft
 from secureps.client.site import Site
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -291,7 +292,8 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            delta = layout.flatten(result.parameters) - layout.flatten(base)
+            delta = layout.flatten(result.parameters)
+            delta -= layout.flatten(base)
             clipped = clip_update((self._site.name, plan), layout, delta, scale, kinds)
             weight = self._weight(aim, result.examples)
         spends = fact(plan, self._site.name, aim.group, layout.size, aim.version)
@@ -319,7 +321,7 @@ class ClientWorker(Worker):
         """
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        values, step = clipped.tobytes(), aim.step.to_bytes(8, "little")
+        values, step = clipped.data.cast("B"), aim.step.to_bytes(8, "little")
         weighed = weight.to_bytes(8, "little")
         content = digest("secureps-update", weighed, values, step, *task.blocks)
         known = aim.known
@@ -435,8 +437,11 @@ class ClientWorker(Worker):
 
     def _on_grid(
         self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
-    ) -> NDArray[np.int64]:
+    ) -> Iterator[BlockIntegers]:
         """Rounds an update to integers, and adds this client's noise if the plan wants any.
+
+        Without noise a block is rounded when it is sealed; the stream's words are those of the
+        whole vector. A norm of integers needs all of them at once.
 
         The same update gets the same noise. Another one of the same version, from whatever
         model, gets fresh noise and is charged: nobody can subtract one from the other. Noise is
@@ -447,14 +452,23 @@ class ClientWorker(Worker):
         layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
         words = self._stream("round", *labels)
         mechanism = plan.mechanism(aim.group, clipped.size)
+        spans = [slice(*layout.span(block)) for block in range(layout.blocks)]
         if mechanism is not None:
             rounded = mechanism.rounded(clipped, words.words)
             hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
-            return mechanism.noised(rounded, hidden.words)
+            noised = mechanism.noised(rounded, hidden.words)
+            return (partial(noised.__getitem__, span) for span in spans)
         grid = plan.grid(aim.group, clipped.size)
-        scaled = clipped.astype(np.float64) * (weight / grid.weights.most)
-        tell_range(name, plan.headed(aim.group, ""), layout, scaled, grid.range)
-        return grid.encode(scaled, words.words(clipped.size))
+        share = weight / grid.weights.most
+        tell_range(name, plan.headed(aim.group, ""), layout, clipped, share, grid.range)
+
+        def rounded_block(
+            part: NDArray[np.float32], drawn: NDArray[np.uint32]
+        ) -> NDArray[np.int64]:
+            return grid.encode(part.astype(np.float64) * share, drawn)
+
+        parts = (clipped[span] for span in spans)
+        return (partial(rounded_block, part, words.words(part.size)) for part in parts)
 
     def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
         """Yields a digest of each block's integers under the secret seed."""

@@ -24,7 +24,7 @@ DIGEST_BYTES = 32
 """Length of every digest: BLAKE2b with 256 bits of output (RFC 7693)."""
 
 
-def digest(domain: str, *parts: bytes) -> bytes:
+def digest(domain: str, *parts: bytes | memoryview) -> bytes:
     """BLAKE2b-256 of length-prefixed parts under a domain tag, so that no two uses collide."""
     hasher = hashlib.blake2b(digest_size=DIGEST_BYTES)
     for part in (domain.encode(), *parts):

@@ -335,6 +335,6 @@ def _cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
         return np.clip(np.rint(part.astype(np.float64)), float(info.min), top).astype(dtype)
     with np.errstate(over="ignore"):
         cast = part.astype(dtype)
-    if not np.isfinite(cast).all():
+    if dtype.itemsize < part.itemsize and not np.isfinite(cast).all():
         raise NotFinite(f"tensor {spec.name!r} has a value that is too large for {spec.dtype}")
     return cast

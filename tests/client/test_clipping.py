@@ -36,7 +36,7 @@ def test_an_update_that_passes_whole_is_not_told(
     """Up to the very length of the clip, however long its running statistics are."""
     caplog.set_level(logging.DEBUG, logger="secureps")
     passed = clip_update(("c0", PLAN), group(), values(*delta), None, KINDS)
-    tell_range("c0", "", group(), values(*delta).astype(np.float64), max(map(abs, delta)))
+    tell_range("c0", "", group(), values(*delta), 1.0, max(map(abs, delta)))
     assert passed.tolist() == list(delta)
     assert caplog.messages == []
 
@@ -45,7 +45,7 @@ def test_an_update_that_is_cut_is_told_once(caplog: pytest.LogCaptureFixture) ->
     caplog.set_level(logging.DEBUG, logger="secureps")
     cut = clip_update(("c0", PLAN), group(), values(900, -900, 6, 8), None, KINDS)
     assert cut.tolist() == pytest.approx([900, -900, 3, 4])
-    tell_range("c0", "", group(), values(0, 0, 3, -4).astype(np.float64), 3.5)
+    tell_range("c0", "", group(), values(0, 0, 6, -8), 0.5, 3.5)
     assert caplog.messages == [
         "c0: update norm 10, clip 5: cut to 50 %",
         "c0: 1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight",

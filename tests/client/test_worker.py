@@ -24,6 +24,7 @@ from secureps.roles.pinned_run import Pinned
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
+from tests.kits.sealed_blocks import whole
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
@@ -49,7 +50,8 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
         update, aim = np.full(VALUES, 0.01, np.float32), Aim("all", 1, 4)
         first, second = (
-            worker(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most) for nonce in (1, 2)
+            whole(worker(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most))
+            for nonce in (1, 2)
         )
         assert np.array_equal(first, second) is not seed.private
 

@@ -25,6 +25,7 @@ from tests.kits.faults_kit import Drop, faulty
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.privacy_kit import CLIENTS, PRIVACY, SIGMAS, Still, federation, private_plan
 from tests.kits.roles_kit import SCHEMA
+from tests.kits.sealed_blocks import whole
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
@@ -176,7 +177,7 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     assert isinstance(worker, ClientWorker)
     update = np.zeros(217, dtype=np.float32)
     aim = Aim("all", 2, 0)
-    first, same_again, other = (worker._on_grid(aim, a, update, 1) for a in (0, 0, 1))
+    first, same_again, other = (whole(worker._on_grid(aim, a, update, 1)) for a in (0, 0, 1))
     assert np.array_equal(first, same_again)
     assert not np.array_equal(first, other)
 
@@ -193,10 +194,10 @@ def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
     plan, update = simulation.plan, np.zeros(217, np.float32)
     mechanism = plan.mechanism("all", 217)
     assert mechanism is not None
-    aim, first = Aim("all", 2, 0), worker._on_grid(Aim("all", 2, 0), 0, update, 1)
-    assert np.array_equal(first, worker._on_grid(aim, 0, update, 1))
+    aim, first = Aim("all", 2, 0), whole(worker._on_grid(Aim("all", 2, 0), 0, update, 1))
+    assert np.array_equal(first, whole(worker._on_grid(aim, 0, update, 1)))
     update[at] = 0.9
-    sent = worker._on_grid(aim, 0, update, 1)
+    sent = whole(worker._on_grid(aim, 0, update, 1))
     moved = np.flatnonzero(np.abs(sent - first) > 0)
     assert len(moved) > 200, "the difference is the update, and no noise"
 

@@ -84,8 +84,9 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     keys = bench.kit.public.holder_keys
     sealer = OutboxSealer(bench.kit.identities["c1"], keys, outbox, threads)
-    values = np.arange(bench.pinned.layout.group("all").size, dtype=np.int64)
-    sealed = sealer.seal(bench.pinned, receipt, values, 7)
+    layout = bench.pinned.layout.group("all")
+    blocks = (partial(np.arange, *layout.span(block)) for block in range(layout.blocks))
+    sealed = sealer.seal(bench.pinned, receipt, blocks, 7)
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)
@@ -131,9 +132,7 @@ def test_a_run_is_the_same_with_any_threads(
 
     monkeypatch.setattr("secureps.service.shard.worker.in_order", spied("shard"))
     monkeypatch.setattr("secureps.client.sealing.in_order", spied("client"))
-    monkeypatch.setattr(
-        "secureps.run.simulate.simulation.ShardSettings", partial(ShardSettings, threads=3)
-    )
+    monkeypatch.setattr("secureps.run.assemble.ShardSettings", partial(ShardSettings, threads=3))
     monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
     assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
     assert told == {("shard summed", 3), ("shard stepped", 3), ("client sealed", 3)}

@@ -125,7 +125,7 @@ class ShardWorker(Worker):
             if int(number) in self._shelves.shelf(group).states:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
-        return values.astype("<f4").tobytes()
+        return values.astype("<f4", copy=False).tobytes()
 
     def _payload(self, key: str, digest: bytes) -> bytes:
         """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
