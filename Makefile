@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow chaos check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in a minute or two
 	$(BIN)/secureps up policies/digits.toml
@@ -32,6 +32,9 @@ quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in
 
 slow: $(STAMP)  ## measures which those are, one after another; on an idle machine, half an hour
 	$(BIN)/pytest -p tests.kits.slow
+
+chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks; SEED=7 plays one alone
+	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults '$(FAULTS)')
 
 check: $(STAMP)
 	$(BIN)/ruff check .

@@ -95,7 +95,12 @@ class FaultyNetwork(InProcessNetwork):
             self._lose(fault, link)
         elif isinstance(fault, Delay):
             self._begin(link)
-            self._clock.call_later(fault.seconds, send)
+
+            def later() -> None:
+                if link in self._links:  # else one of its ends is gone, and it has failed
+                    send()
+
+            self._clock.call_later(fault.seconds, later)
         else:
             send()
 

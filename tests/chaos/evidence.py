@@ -1,0 +1,119 @@
+"""What really happened, noted beside the parties: what was sealed, journalled and sent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.worker import ClientWorker
+from secureps.messages.member_records import Sealed
+from secureps.messages.requests import PutBlock
+from secureps.messages.submission import UPDATE, SubmissionId
+from secureps.roles.machine import Effect, Machine, Step
+from secureps.roles.member.tasks import SealedUpdate
+
+Key = tuple[SubmissionId, bytes]
+"""A submission and the root of its payloads: another sealing of the same name is another one."""
+
+
+class Evidence:
+    """Notes of one run; `wrong` are the promises that were seen broken while it went on."""
+
+    def __init__(self) -> None:
+        self.integers: dict[Key, tuple[NDArray[np.int64], int]] = {}
+        """What was sealed: the values on the grid, and the weight."""
+        self.founding: list[NDArray[np.float32]] = []
+        self.sent: defaultdict[str, set[tuple[str, int, bytes]]] = defaultdict(set)
+        """By client: group, base version and content of every update of which a byte left it."""
+        self.wrong: list[str] = []
+        self.kinds: Counter[str] = Counter()
+        """Events and effects by role and class."""
+        self._digests: dict[bytes, tuple[Key, int]] = {}
+        self._journalled: defaultdict[str, set[bytes]] = defaultdict(set)
+
+    def broken(self, text: str) -> None:
+        """Notes a promise that was broken, once."""
+        if text not in self.wrong:
+            self.wrong.append(text)
+
+    # --- what clients seal --------------------------------------------------------
+
+    def watch_sealing(self, worker: ClientWorker) -> None:
+        """Notes everything that a client seals from now on."""
+        sealer = worker._sealer
+        seal, seal_again, offer = sealer.seal, sealer.seal_again, sealer.offer
+
+        def sealed(pinned: Any, receipt: Any, blocks: Any, weight: int) -> SealedUpdate:
+            made = [integers() for integers in blocks]  # each may be made once
+            again = (partial(np.copy, block) for block in made)
+            return self._note(seal(pinned, receipt, again, weight), np.concatenate(made), weight)
+
+        def sealed_again(pinned: Any, receipt: Any, headers: Any, sequence: int) -> SealedUpdate:
+            known = self.integers[receipt.id, receipt.root]
+            return self._note(seal_again(pinned, receipt, headers, sequence), *known)
+
+        def offered(pinned: Any, id: Any, values: Any, unsafe: bool) -> SealedUpdate:
+            self.founding.append(values.copy())
+            return offer(pinned, id, values, unsafe)
+
+        sealer.seal, sealer.offer = sealed, offered  # type: ignore[method-assign]
+        sealer.seal_again = sealed_again  # type: ignore[method-assign]
+
+    def _note(self, made: SealedUpdate, values: NDArray[np.int64], weight: int) -> SealedUpdate:
+        key = made.receipt.id, made.receipt.root
+        self.integers[key] = values, weight
+        for header in made.headers:
+            self._digests[header.digest] = key, made.receipt.version
+        return made
+
+    # --- what they journal and send -----------------------------------------------
+
+    def journalled(self, party: str, record: Any) -> None:
+        """A record is durable."""
+        if isinstance(record, Sealed):
+            self._journalled[party].update(header.digest for header in record.headers)
+
+    def leaves(self, sender: str, to: str, message: Any) -> None:
+        """A request leaves its sender: nothing may that was not charged and journalled before."""
+        if not isinstance(message, PutBlock) or message.header.author != sender:
+            return
+        header = message.header
+        if header.digest not in self._journalled[sender]:
+            self.broken(f"{header.name} left {sender} before it was journalled")
+        if header.purpose == UPDATE:
+            key, version = self._digests[header.digest]
+            values, weight = self.integers[key]
+            content = hashlib.sha256(values.tobytes() + str(weight).encode()).digest()
+            self.sent[sender].add((header.group, version, content))
+
+    # --- what machines hear and order ---------------------------------------------
+
+    def watch_machine(self, role: str, machine: Machine) -> None:
+        """Counts the classes of all events of a machine, and of all effects."""
+        handle, resume, troubled = machine.handle, machine.resume, machine.troubled
+
+        def handled(now: float, sender: str, event: Any) -> Step:
+            self.kinds[f"{role} hears {type(event).__name__}"] += 1
+            return counted(handle(now, sender, event))
+
+        def resumed(now: float) -> Step:
+            return counted(resume(now))
+
+        def said(reason: str) -> Sequence[Effect]:
+            return counted(Step(effects=list(troubled(reason)))).effects
+
+        def counted(step: Step) -> Step:
+            for effect in step.effects:
+                what = getattr(effect, "message", None) or getattr(effect, "task", None)
+                inner = f" {type(what).__name__}" if what is not None else ""
+                self.kinds[f"{role} orders {type(effect).__name__}{inner}"] += 1
+            return step
+
+        machine.handle, machine.resume = handled, resumed  # type: ignore[method-assign]
+        machine.troubled = said  # type: ignore[method-assign]

@@ -1,0 +1,97 @@
+"""All that machines can order and hear, and which of it a run of chaos never saw."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, get_args
+
+from secureps.errors import NotReady
+from secureps.messages.orders import AnyOrder
+from secureps.messages.requests import Reply, Request, Subscribe
+from secureps.roles.coordinator import tasks as coordinator_tasks
+from secureps.roles.holder import tasks as holder_tasks
+from secureps.roles.machine import Effect, Event
+from secureps.roles.member import tasks as member_tasks
+from secureps.roles.shard import tasks as shard_tasks
+from secureps.roles.tasks import Task, TaskResult
+
+ROLES = ("coordinator", "shard", "holder", "client")
+
+MODULES = (coordinator_tasks, holder_tasks, member_tasks, shard_tasks)
+"""Where tasks and their results are: imported, so that all of them are known."""
+
+_BFV = "under bfv alone: tests/run/simulate/test_simulation.py"
+_OBSERVER = "asked by observers: tests/run/test_status.py"
+_WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
+_LOST = "where a journal is lost: tests/roles/shard/test_adopting.py"
+_BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
+_EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
+_LEFT = "where a client is told to leave: tests/client/test_session.py"
+_DECLINED = "where a client cannot evaluate: tests/federation/test_evaluating.py"
+_REFUSED = (
+    "a holder refuses what an honest coordinator never asks: tests/roles/holder/test_committee.py"
+)
+
+KNOWN: dict[str, str] = {
+    **dict.fromkeys(("hears GetSum", "orders Call GetSum", "hears Opened"), _BFV),
+    **dict.fromkeys(("orders Call Opened", "hears SumOpened", "orders Work OpenSum"), _BFV),
+    **dict.fromkeys(("hears AskRun", "hears AskStatus", "orders Answer Status"), _OBSERVER),
+    **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
+    **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
+    **dict.fromkeys(("hears AdoptState", "orders Work AdoptState"), _LOST),
+    **dict.fromkeys(("orders Answer NotReady", "hears WorkFailed"), _LOST),
+    **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
+    **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
+    **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
+    **dict.fromkeys(("hears Decline", "orders Call Decline"), _DECLINED),
+    **dict.fromkeys(("hears OpenRefused", "orders Call OpenRefused"), _REFUSED),
+}
+"""What chaos does not play, and why."""
+
+
+def _within(root: type[Any]) -> set[str]:
+    """The classes that are made of this one."""
+    own = [each for each in root.__subclasses__() if each.__module__.startswith("secureps")]
+    return {each.__name__ for each in own}.union(*map(_within, own))
+
+
+def _names(union: Any) -> set[str]:
+    return {each.__name__ for each in get_args(union)}
+
+
+def all_kinds() -> tuple[str, ...]:
+    """Every event and effect by class, as `Evidence.kinds` names them without the role."""
+    inner = {
+        "Answer": _names(Reply) | {NotReady.__name__},
+        "Order": _names(AnyOrder),
+        "Call": _names(Request) - {Subscribe.__name__},  # the executor opens streams
+        "Work": _within(Task),
+    }
+    orders = {f"{effect} {name}" for effect, names in inner.items() for name in names}
+    orders |= _names(Effect) - inner.keys()
+    heard = (_names(Event) - {TaskResult.__name__}) | _within(TaskResult)
+    return (*(f"hears {n}" for n in sorted(heard)), *(f"orders {n}" for n in sorted(orders)))
+
+
+def table(seen: Mapping[str, int]) -> str:
+    """How often each role heard and ordered what, one kind a line."""
+    wide = max(map(len, all_kinds()))
+    lines = [" ".join([" " * wide, *(f"{role:>11}" for role in ROLES)])]
+    for kind in all_kinds():
+        counts = (seen.get(f"{role} {kind}", 0) for role in ROLES)
+        row = [f"{kind:{wide}}", *(f"{count or '':>11}" for count in counts)]
+        lines.append(" ".join(row).rstrip() + (f"  {KNOWN[kind]}" if kind in KNOWN else ""))
+    return "\n".join(lines)
+
+
+def never(seen: Mapping[str, int]) -> list[str]:
+    """What no party ever heard or ordered, and no exception names."""
+    met = Counter(kind.partition(" ")[2] for kind in seen)
+    return [kind for kind in all_kinds() if kind not in met and kind not in KNOWN]
+
+
+def stale(seen: Mapping[str, int]) -> list[str]:
+    """Exceptions that are none any more."""
+    met = {kind.partition(" ")[2] for kind in seen}
+    return sorted(kind for kind in KNOWN if kind in met or kind not in all_kinds())

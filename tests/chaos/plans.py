@@ -1,0 +1,112 @@
+"""The plans and keys of chaos: small, and the same in every process."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+from unittest.mock import patch
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity
+from secureps.messages.encoding import digest
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import MemoryKit, memory_kit
+from tests.chaos.schedule import CLIENTS, HOLDERS, SHARDS, Setting
+from tests.kits.evaluations import METRICS
+
+VERSIONS, SHAPE = 3, (9, 7)
+STEPS = 2
+FOREVER = 1e6
+"""Seconds: a deadline that never comes."""
+
+RULES: dict[str, dict[str, Any]] = {
+    "all": {"name": "sync", "quorum": CLIENTS, "minimum": CLIENTS, "deadline": FOREVER},
+    "sync": {"name": "sync", "quorum": 4, "minimum": 3, "deadline": 15.0, "extensions": 50},
+    "ssp": {"name": "ssp", "slack": 1, "minimum": 3, "deadline": 60.0},
+    "buffered": {
+        "name": "buffered",
+        "buffer": 4,
+        "minimum": 3,
+        "max_staleness": 3,
+        "deadline": 30.0,
+    },
+    "priority": {
+        "name": "priority",
+        "buffer": 3,
+        "pool": 4,
+        "minimum": 3,
+        "max_staleness": 3,
+        "ageing": 30.0,
+        "deadline": 30.0,
+    },
+    "own": {"name": "tests.chaos.rules:Share", "minimum": 3, "most": 8, "settings": {"share": 0.6}},
+}
+
+PRIVACY: dict[str, dict[str, Any]] = {
+    "record": {
+        "noise_multiplier": 20.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 1.0,
+        "delta": 1e-6,
+        "budget": 1000.0,
+    },
+    "client": {
+        "unit": "client",
+        "placement": "local",
+        "noise_multiplier": 20.0,
+        "delta": 1e-6,
+        "budget": 1000.0,
+    },
+}
+
+
+@cache
+def plan_of(setting: Setting) -> Plan:
+    """The plan of a setting."""
+    group: dict[str, Any] = {
+        "clip": 3.0,
+        "most_examples": 32,
+        "rule": RULES[setting.rule],
+        "optimizer": {"name": "adam", "learning_rate": 0.1},
+    }
+    cipher: dict[str, Any] = {"name": setting.cipher, "capacity": 40}
+    if setting.cipher == "rlwe":
+        cipher |= {"holders": HOLDERS, "threshold": 2}
+    changes: dict[str, Any] = {}
+    if setting.privacy:
+        changes["privacy"] = PRIVACY[setting.privacy]
+        changes["training"] = {"local_steps": STEPS}
+    if setting.privacy == "client":
+        group |= {"weighting": "uniform", "bits": 16}
+    else:
+        group["range"] = 1.0
+    if setting.evaluated:
+        changes["evaluation"] = {"every": 2, "metrics": METRICS, "most_examples": 4096}
+    body = {
+        "name": "chaos",
+        "versions": VERSIONS,
+        "shards": SHARDS,
+        "block_size": 64,
+        "local": ["*.count"],
+        "cipher": cipher,
+        "group": [group],
+    }
+    return Plan(parse(PlanSection, body | changes, "chaos"))
+
+
+def kit_of(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+    """Keys that anybody can compute: a seed plays the same in every process."""
+    count = [0]
+
+    def secret() -> bytes:
+        count[0] += 1
+        return digest("chaos-key", count[0].to_bytes(8, "little"))
+
+    with (
+        patch.object(Identity, "generate", lambda: Identity(secret())),
+        patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(secret())),
+    ):
+        return memory_kit(plan, clients)

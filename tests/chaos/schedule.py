@@ -1,0 +1,192 @@
+"""What goes wrong under which plan: a pure function of a seed, and its form on a command line.
+
+kill      the party dies, as by SIGKILL, and is started again
+power     the same, and its disk forgets what was not synced
+dies      the same at the party's n-th operation on its disk, in the middle of an event
+torn      the same, and its disk forgets what was not synced
+pause     the party does nothing for a while, as after SIGSTOP
+jump      the party's clock leaps ahead
+full      the party's disk refuses every write for a while
+part      nothing passes between two parties for a while
+lost, unanswered, twice, late     what becomes of one message
+spoil     the client shares another key than it seals with, so many times
+lie       the key holder answers with a wrong share, so many times
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from secureps.messages.run import COORDINATOR
+from secureps.run.party_names import client_names, holder_names, shard_names
+
+CLIENTS, SHARDS, HOLDERS = 5, 2, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The plan of a seed: `all` is the synchronous rule that waits for every member."""
+
+    rule: str
+    cipher: str
+    privacy: str = ""
+    evaluated: bool = False
+
+
+SETTINGS = (
+    Setting("all", "plain"),
+    Setting("all", "rlwe"),
+    Setting("all", "plain", "record", True),
+    Setting("sync", "plain", "", True),
+    Setting("sync", "rlwe", "client"),
+    Setting("ssp", "plain"),
+    Setting("ssp", "rlwe"),
+    Setting("buffered", "plain", "record"),
+    Setting("buffered", "rlwe"),
+    Setting("priority", "plain", "client"),
+    Setting("priority", "rlwe"),
+    Setting("own", "plain"),
+    Setting("own", "rlwe", "record"),
+)
+
+MESSAGES = ("lost", "unanswered", "twice", "late")
+DEATHS = ("kill", "power", "dies", "torn")
+CHEATS = ("spoil", "lie")
+KINDS = (*DEATHS, "pause", "jump", "full", "part", *MESSAGES, *CHEATS)
+
+EVENTS = 2000
+"""Below this most runs have had their last event."""
+
+OPERATIONS = (20, 60, 120, 380)
+"""Of its disk, below which a party may die in one; a shard alone has as many as the last."""
+
+SPEECH = {
+    "client": (
+        ("Join", "Subscribe", "Heartbeat", "Submit", "Telemetry", "Withdraw", "Decline"),
+        ("Invite", "Published", "Settled", "Configure", "SendAgain", "Finish"),
+        ("PutBlock", "GetBlock"),
+    ),
+    "shard": (
+        ("Register", "Subscribe", "Held", "Prepared", "Checkpointed", "Heartbeat"),
+        ("Configure", "Found", "Hold", "Prepare", "Commit", "WriteCheckpoint", "Finish"),
+        (),
+    ),
+    "holder": (
+        ("Register", "Subscribe", "Examined", "KeyShare", "Heartbeat"),
+        ("Configure", "Examine", "Open", "Finish"),
+        (),
+    ),
+}
+"""By role: what it says to the coordinator, hears of it, and says to shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Args:
+        kind: of KINDS; who: the party, the first of two, or the sender.
+        at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
+            operation on its disk; of a message: which of its class on this way; of CHEATS: how
+            often.
+        seconds: how long it lasts, or until the party is started again.
+        to: the other party; message: the class of one.
+    """
+
+    kind: str
+    who: str
+    at: int
+    seconds: float = 0.0
+    to: str = ""
+    message: str = ""
+
+    def __str__(self) -> str:
+        way = f"{self.who}>{self.to}" if self.to else self.who
+        what = f":{self.message}" if self.message else ""
+        long = f"+{self.seconds:g}" if self.seconds else ""
+        return f"{self.kind}:{way}{what}@{self.at}{long}"
+
+
+_FAULT = re.compile(
+    r"(?P<kind>[a-z]+):(?P<who>[a-z0-9-]+)(>(?P<to>[a-z0-9-]+))?(:(?P<message>[A-Za-z]+))?"
+    r"@(?P<at>[0-9]+)(\+(?P<seconds>[0-9.]+))?"
+)
+
+
+def parsed(text: str) -> tuple[Fault, ...]:
+    """The faults of a command line, with commas between them; ValueError if it has none such."""
+    return tuple(_parsed(part) for part in text.split(",") if part)
+
+
+def _parsed(text: str) -> Fault:
+    found = _FAULT.fullmatch(text.strip())
+    if found is None or found["kind"] not in KINDS:
+        raise ValueError(f"not a fault: {text!r}")
+    known = found.groupdict(default="")
+    seconds = float(known["seconds"] or 0)
+    return Fault(
+        known["kind"], known["who"], int(known["at"]), seconds, known["to"], known["message"]
+    )
+
+
+def setting_of(seed: int) -> Setting:
+    """The plan of a seed: all of them take turns."""
+    return SETTINGS[seed % len(SETTINGS)]
+
+
+def holders_of(setting: Setting) -> tuple[str, ...]:
+    """The key holders of a plan."""
+    return holder_names(HOLDERS) if setting.cipher == "rlwe" else ()
+
+
+def parties_of(setting: Setting) -> tuple[str, ...]:
+    """Everybody who takes part."""
+    return (COORDINATOR, *shard_names(SHARDS), *holders_of(setting), *client_names(CLIENTS))
+
+
+def faults_of(seed: int) -> tuple[Fault, ...]:
+    """One to eight faults; now and then two parties die at the same event."""
+    setting, rng = setting_of(seed), random.Random(f"chaos/{seed}")
+    faults: list[Fault] = []
+    for _ in range(rng.randint(1, 8)):
+        kind = rng.choice(DEATHS) if rng.random() < 0.35 else rng.choice(KINDS)
+        faults += _drawn(rng, kind, setting)
+    return tuple(faults)
+
+
+def _drawn(rng: random.Random, kind: str, setting: Setting) -> Sequence[Fault]:
+    parties = parties_of(setting)
+    who, at = rng.choice(parties), rng.randrange(1, EVENTS)
+    short, long = round(rng.uniform(0.1, 8.0), 1), round(rng.uniform(1.0, 40.0), 1)
+    match kind:
+        case "kill" | "power":
+            both = rng.sample(parties, 2) if rng.random() < 0.3 else [who]
+            return [Fault(kind, each, at, short) for each in both]
+        case "dies" | "torn":
+            return [Fault(kind, who, rng.randrange(1, rng.choice(OPERATIONS)), short)]
+        case "pause" | "full":
+            return [Fault(kind, who, at, long)]
+        case "jump":
+            return [Fault(kind, who, at, round(rng.uniform(1.0, 300.0), 1))]
+        case "part":
+            servers = parties[: 1 + SHARDS]
+            other = rng.choice([party for party in servers if party != who])
+            return [Fault(kind, who, at, long, other)]
+        case "spoil" if setting.cipher == "rlwe":
+            return [Fault(kind, rng.choice(client_names(CLIENTS)), rng.randint(1, 2))]
+        case "lie" if setting.cipher == "rlwe":
+            return [Fault(kind, rng.choice(holders_of(setting)), rng.randint(1, 2))]
+    return [_message(rng, kind if kind in MESSAGES else "late", rng.choice(parties[1:]))]
+
+
+def _message(rng: random.Random, kind: str, who: str) -> Fault:
+    said, heard, given = SPEECH[who.rpartition("-")[0]]
+    way = rng.randrange(3 if given else 2)
+    count, seconds = rng.randint(1, 8), round(rng.uniform(0.1, 9.0), 1)
+    if way == 1:
+        return Fault(kind, COORDINATOR, count, seconds, who, rng.choice(heard))
+    to = COORDINATOR if way == 0 else rng.choice(shard_names(SHARDS))
+    return Fault(kind, who, count, seconds, to, rng.choice(said if way == 0 else given))

@@ -1,0 +1,164 @@
+"""A few seeds of chaos, and that its doubles do what they say; `make chaos` plays many seeds."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import DiskFailed
+from secureps.messages.records import Incarnated
+from secureps.service.loop import VirtualLoop
+from secureps.store.atomic_file import sync, write_durably
+from tests.chaos.disk import Disk, Journal
+from tests.chaos.kinds import KNOWN, all_kinds, never, stale, table
+from tests.chaos.loop import PartyLoop
+from tests.chaos.play import play
+from tests.chaos.schedule import KINDS, SETTINGS, Fault, faults_of, parsed
+from tests.chaos.shrink import shrunk
+from tests.conftest import AS_DEPLOYED
+
+FEW = (2, 4, 9, 11, 19, 32)
+"""Seeds of several rules, both ciphers and both units of privacy."""
+
+
+@pytest.fixture(autouse=True)
+def synced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Journals wait for the disk, as they do where no test runs: here power fails."""
+    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
+
+
+@pytest.mark.parametrize("seed", FEW)
+def test_no_promise_is_broken(seed: int) -> None:
+    outcome = play(seed, faults_of(seed))
+    assert not outcome.complaints, outcome.replay
+
+
+def test_a_seed_plays_the_same_again() -> None:
+    first, again = (play(11, faults_of(11)) for _ in range(2))
+    assert (first.ended, first.kinds) == (again.ended, again.kinds)
+
+
+def test_two_at_once_and_a_disk_that_forgets() -> None:
+    """The coordinator and a shard at one event, and a client in the middle of a write."""
+    faults = parsed("power:coordinator@900+2,power:shard-0@900+3,torn:client-01@9+1")
+    assert not play(0, faults).complaints
+
+
+# --- schedules --------------------------------------------------------------------
+
+
+def test_every_fault_can_be_written_and_read() -> None:
+    faults = [fault for seed in range(400) for fault in faults_of(seed)]
+    assert parsed(",".join(map(str, faults))) == tuple(faults)
+    assert {fault.kind for fault in faults} == set(KINDS)
+    assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)
+    assert faults_of(7) == faults_of(7)
+    with pytest.raises(ValueError, match="not a fault: 'kill'"):
+        parsed("kill")
+
+
+def test_settings_have_every_rule_under_both_ciphers() -> None:
+    rules = {"all", "sync", "ssp", "buffered", "priority", "own"}
+    assert {(s.rule, s.cipher) for s in SETTINGS} == {
+        (rule, cipher) for rule in rules for cipher in ("plain", "rlwe")
+    }
+
+
+def test_shrinking_keeps_what_is_needed() -> None:
+    asked: list[tuple[int, ...]] = []
+
+    def fails(faults: Sequence[int]) -> bool:
+        asked.append(tuple(faults))
+        return {3, 6} <= set(faults)
+
+    assert shrunk(range(8), fails) == (3, 6)
+    assert len(asked) < 40
+    assert shrunk([5], lambda faults: 5 in faults) == (5,)
+    assert shrunk(range(3), lambda faults: True) == ()
+
+
+# --- doubles ----------------------------------------------------------------------
+
+
+def test_a_disk_forgets_what_was_not_synced(tmp_path: Path) -> None:
+    links, tmp_path = tmp_path / "links", tmp_path / "files"
+    for folder in (links, tmp_path):
+        folder.mkdir()
+    disk, whole = Disk(lambda operation: None, links), b"0123456789"
+    found = Counter[bytes | None]()
+    with disk.installed():
+        write_durably(tmp_path / "kept", [whole])
+        for round in range(40):
+            (tmp_path / "torn").write_bytes(whole)
+            sync(tmp_path)  # its name alone
+            (tmp_path / "new").write_bytes(whole)
+            os.replace(tmp_path / "new", tmp_path / "name")  # neither
+            disk.cut(tmp_path, random.Random(round), lambda path: True)
+            assert (tmp_path / "kept").read_bytes() == whole
+            assert whole.startswith((tmp_path / "torn").read_bytes())
+            found[(tmp_path / "torn").read_bytes()] += 1
+            name = tmp_path / "name"
+            found[None] += not name.exists()
+            name.unlink(missing_ok=True)
+            (tmp_path / "torn").unlink()
+            sync(tmp_path)
+    assert 5 < found[None] < 35
+    assert len(found) > 5
+
+
+def test_a_journal_forgets_what_sqlite_would(monkeypatch: pytest.MonkeyPatch) -> None:
+    def journalled() -> int:
+        journal = Journal(lambda operation: None, lambda record: None)
+        journal.append(0.0, [Incarnated(1)])
+        journal.cut()
+        return len(list(journal.replay()))
+
+    assert journalled() == 1
+    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", "NORMAL")
+    assert journalled() == 0
+
+
+def test_a_gate_refuses_before_anything_is_written() -> None:
+    def full(operation: str) -> None:
+        raise DiskFailed(operation)
+
+    journal = Journal(full, lambda record: None)
+    with pytest.raises(DiskFailed, match="append"):
+        journal.append(0.0, [Incarnated(1)])
+    assert journal.rows == []
+
+
+def test_a_party_s_clock_leaps_and_stops() -> None:
+    whole, done = VirtualLoop(), list[tuple[str, float, float]]()
+    loop = PartyLoop(whole, 100.0, lambda action: action())
+
+    def note(name: str) -> None:
+        done.append((name, whole.now(), loop.now()))
+
+    for name, delay in (("soon", 1.0), ("later", 50.0), ("last", 90.0)):
+        loop.call_later(delay, partial(note, name))
+    whole.call_later(2.0, lambda: loop.jump(60.0))
+    whole.call_later(3.0, lambda: loop.pause(40.0))
+    whole.run(lambda: False)
+    assert done == [("soon", 1.0, 101.0), ("later", 2.0, 162.0), ("last", 43.0, 203.0)]
+
+
+# --- the table --------------------------------------------------------------------
+
+
+def test_a_kind_that_nobody_met_is_named_and_an_exception_that_is_none() -> None:
+    seen = {f"shard {kind}": 1 for kind in all_kinds() if kind not in KNOWN}
+    assert never(seen) == stale(seen) == []
+    missed = seen.pop("shard hears Tick")
+    assert missed
+    assert never(seen) == ["hears Tick"]
+    assert stale(seen | {f"client {min(KNOWN)}": 1}) == [min(KNOWN)]
+    assert "hears Tick" in table(seen)
+    json.dumps(seen)

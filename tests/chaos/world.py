@@ -1,0 +1,223 @@
+"""The whole federation of `run.simulate.simulation` under the faults of one seed.
+
+The same machines, workers and executors; what is doubled is the network, the disks, and the
+processes: each has a clock of its own, which begins where its journal ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from unittest.mock import patch
+
+from secureps.client.trainer import EvaluateResult
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import DiskFailed
+from secureps.messages.run import COORDINATOR
+from secureps.run.party_names import client_names
+from secureps.run.simulate import simulation
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.service.environment import Stores
+from secureps.service.executor import Executor
+from secureps.store.checkpoint import MANIFEST
+from secureps.store.spool import DiskSpool
+from tests.chaos.disk import Disk, Journal
+from tests.chaos.evidence import Evidence
+from tests.chaos.loop import Dead, PartyLoop
+from tests.chaos.network import ChaosNetwork, Delays, table
+from tests.chaos.plans import SHAPE, kit_of, plan_of
+from tests.chaos.schedule import CLIENTS, Fault, Setting
+from tests.kits.cheats import lies, small_error, spoils
+from tests.kits.evaluations import judged
+from tests.kits.federations import Tensors, Walker
+from tests.kits.streams import seconds
+
+BOUND = 1500.0
+"""Virtual seconds after which whoever still waits would wait for ever: no fault lasts so long."""
+
+MOST_EVENTS = 60_000
+
+WRITES = ("append", "sync", "rename")
+"""Operations that a full disk refuses."""
+
+
+class Subject(Walker):
+    """A trainer of the federation, which evaluates too."""
+
+    def evaluate(self, parameters: Tensors) -> EvaluateResult:
+        return judged(self._number, parameters)
+
+
+class World(Simulation):
+    """One run of one seed; `play` it once."""
+
+    def __init__(self, seed: int, setting: Setting, faults: Sequence[Fault], folder: Path) -> None:
+        self.setting = setting
+        self.faults = tuple(faults)
+        self.evidence = Evidence()
+        self.events = 0
+        self.stood: str | None = None
+        self._rng = random.Random(f"chaos-disk/{seed}")
+        self._root = folder
+        (folder / "links").mkdir()
+        self._disk = Disk(self._gate, folder / "links")
+        self._acting = ""
+        self._loops: dict[str, PartyLoop] = {}
+        self._down: set[str] = set()
+        self._full: dict[str, float] = {}
+        self._operations: Counter[str] = Counter()
+        by_event = [
+            f for f in faults if f.kind in ("kill", "power", "pause", "jump", "full", "part")
+        ]
+        self._due = sorted(by_event, key=lambda fault: fault.at)
+        self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
+        self._cheats = [f for f in faults if f.kind in ("spoil", "lie")]
+        trainers = {name: Subject(i, SHAPE) for i, name in enumerate(client_names(CLIENTS))}
+        conditions = Conditions(
+            Delays(seed),
+            lambda clock, delay: ChaosNetwork(clock, delay, table(faults), self.evidence.leaves),
+            self._journal,
+            lambda name: DiskSpool(folder / name / "spool"),
+        )
+        cast = Cast(trainers, UnsafeSeed(3), seconds)
+        with self._disk.installed(), patch.object(simulation, "memory_kit", kit_of):
+            super().__init__(plan_of(setting), cast, folder, conditions)
+
+    # --- the run ------------------------------------------------------------------
+
+    def play(self) -> None:
+        """To the end, or until `stood` says why there is none."""
+        with self._disk.installed():
+            while not self._ended_well() and self.stood is None:
+                try:
+                    if not self.loop.run(self._next):
+                        self.stood = f"nothing is left to happen: {self.reasons()}"
+                except Dead:
+                    pass  # `_fall` has seen to it
+
+    def _next(self) -> bool:
+        """Before each event: what is due happens; whether this is the end."""
+        self.events += 1
+        while self._due and self._due[0].at <= self.events:
+            self._happen(self._due.pop(0))
+        if self.loop.now() > BOUND or self.events > MOST_EVENTS:
+            waiting = [n for n in self.parties if not self.parties[n].halted.done()]
+            when = f"{self.loop.now():.0f} seconds and {self.events} events"
+            self.stood = f"after {when} {', '.join(waiting)} still wait: {self.reasons()}"
+        if self._failed:
+            name = min(self._failed)
+            self.stood = f"{name} ended: {self._why(name)}"
+        return self.stood is not None or self._ended_well()
+
+    def _ended_well(self) -> bool:
+        return not self._down and self._over()
+
+    def _why(self, name: str) -> str:
+        halted = self.parties[name].halted
+        error = halted.exception()
+        if error is None:
+            return str(halted.result())
+        cause = f" from {error.__cause__!r}" if error.__cause__ else ""
+        return f"{error!r}{cause}"
+
+    # --- faults -------------------------------------------------------------------
+
+    def _happen(self, fault: Fault) -> None:
+        until = self.loop.now() + fault.seconds
+        match fault.kind:
+            case "kill" | "power":
+                self._fall(fault)
+            case "pause":
+                self._loops[fault.who].pause(fault.seconds)
+            case "jump":
+                self._loops[fault.who].jump(fault.seconds)
+            case "full":
+                self._full[fault.who] = until
+            case "part":
+                assert isinstance(self.network, ChaosNetwork)
+                self.network.part(fault.who, fault.to, fault.seconds)
+
+    def _fall(self, fault: Fault) -> None:
+        """A party dies, and is started again later."""
+        name = fault.who
+        if name in self._down:
+            return
+        self._down.add(name)
+        self._loops[name].dead = True
+        self.kill(name)
+        if fault.kind in ("power", "torn"):
+            journal = self._stores[name].journal
+            assert isinstance(journal, Journal)
+            journal.cut()
+            with patch.object(self, "_acting", ""):
+                self._disk.cut(self._root / name, self._rng, lambda path: True)
+                self._disk.cut(self.checkpoints, self._rng, lambda path: self._owner(path) == name)
+        self.loop.call_later(fault.seconds, partial(self.start, name))
+
+    @staticmethod
+    def _owner(path: Path) -> str:
+        """Who writes this into a folder of checkpoints; nobody alone makes the folder itself."""
+        name = path.name.removesuffix(".tmp")
+        return COORDINATOR if name == MANIFEST else name.removesuffix(".safetensors")
+
+    def _gate(self, operation: str) -> None:
+        party = self._acting
+        if not party:
+            return
+        self._operations[party] += 1
+        fault = self._fatal.pop((party, self._operations[party]), None)
+        if fault is not None and party not in self._down:
+            self._fall(fault)
+            raise Dead(party)
+        if operation in WRITES and self.loop.now() < self._full.get(party, 0.0):
+            if operation == "append":
+                raise DiskFailed("journal: cannot write: database or disk is full")
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    # --- parties ------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
+        self._down.discard(name)
+        super().start(name)
+        for fault in self._cheats:
+            if fault.who == name and fault.kind == "spoil":
+                spoils(self, name, fault.at)
+            elif fault.who == name:
+                lies(self, name, small_error, fault.at)
+
+    def _journal(self, name: str) -> Journal:
+        return Journal(self._gate, partial(self.evidence.journalled, name))
+
+    def _make(self, name: str) -> Executor:
+        begin = 0.0
+        if (old := self._stores.get(name)) is not None:
+            assert isinstance(old.journal, Journal)
+            rows = old.journal.rows
+            begin = rows[-1][0] if rows else 0.0
+            journal = Journal(self._gate, partial(self.evidence.journalled, name), rows)
+            spool = DiskSpool(old.folder / "spool")
+            self._stores[name] = Stores(journal, spool, old.folder)
+        own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
+        whole, self.loop = self.loop, own  # type: ignore[assignment]
+        try:
+            executor = super()._make(name)
+        finally:
+            self.loop = whole
+        role = name if name == COORDINATOR else name.rpartition("-")[0]
+        self.evidence.watch_machine(role, executor.machine)
+        if isinstance(executor.worker, ClientWorker):
+            self.evidence.watch_sealing(executor.worker)
+        return executor
+
+    def _act(self, name: str, action: Callable[[], None]) -> None:
+        before, self._acting = self._acting, name
+        try:
+            action()
+        finally:
+            self._acting = before
