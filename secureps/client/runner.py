@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
@@ -78,6 +79,7 @@ def make_member(
         examples,
         site.records,
         initial_digest(site.trainer),
+        digests_of(initial),
     )
     machine = Member(member)
     worker = ClientWorker(site, machine, stores.spool, cost)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from secureps.client.clipping import clip_update, tell_range, without_statistics
 from secureps.client.evaluation import judge
+from secureps.client.frozen_tensors import refuse_changed, take_frozen
 from secureps.client.initial_model import (
     Tensors,
     initial_digest,
@@ -103,6 +104,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
+        self._frozen: Tensors | None = None
         self._sealer = OutboxSealer(
             site.identity, site.holder_keys, outbox, site.threads, site.ledger
         )
@@ -210,7 +212,7 @@ class ClientWorker(Worker):
         return result, time.perf_counter() - began
 
     def _assemble(self, task: Contribute | Evaluate) -> Tensors:
-        """The pulled model, in the order of the schema, with this client's local tensors."""
+        """The pulled model, in the order of the schema, with what stays with this client."""
         layout, blocks = self._layout(), self._blocks(task)
 
         def values(group: GroupLayout) -> NDArray[np.float32]:
@@ -225,6 +227,8 @@ class ClientWorker(Worker):
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if layout.local:
             tensors |= self._load_local(task)
+        if layout.frozen:
+            tensors |= self._load_frozen()
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
     def _check_start(
@@ -262,6 +266,7 @@ class ClientWorker(Worker):
             result = site.trainer.fit(own, config)
         with blamed("what fit returned"):
             self._check(result)
+            refuse_changed(base, result.parameters, self._layout().frozen or ())
         return result
 
     @staticmethod
@@ -275,7 +280,7 @@ class ClientWorker(Worker):
         """Refuses anything but a FitResult with a model of the run's schema (WrongShape)."""
         if not isinstance(result, FitResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
-        run, fitted = self._machine.pinned.run.schema, schema_of(result.parameters)
+        run, fitted = self._machine.pinned.run.schema.telling({}), schema_of(result.parameters)
         if fitted != run:
             raise WrongShape(run.difference(fitted))
 
@@ -497,3 +502,11 @@ class ClientWorker(Worker):
             return saved
         initial = initial_parameters(self._site.trainer, self._site.seed)
         return {spec.name: initial[spec.name] for spec in self._layout().local}
+
+    def _load_frozen(self) -> Tensors:
+        """The frozen tensors, which no training changes: made once."""
+        if self._frozen is None:
+            initial = initial_parameters(self._site.trainer, self._site.seed)
+            with blamed("what parameters returned"):
+                self._frozen = take_frozen(initial, self._layout().frozen or ())
+        return self._frozen

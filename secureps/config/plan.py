@@ -371,6 +371,7 @@ class PlanSection(Table):
     lease: float = Field(default=20.0, gt=0)
     initial: str | None = None
     local: tuple[str, ...] = ()
+    frozen: tuple[str, ...] = ()
     cipher: CipherSection = CipherSection()
     privacy: PrivacySection | None = None
     training: dict[str, Scalar] = Field(default={})

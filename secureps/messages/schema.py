@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from secureps.messages.encoding import canonical, digest
@@ -10,11 +11,24 @@ from secureps.messages.encoding import canonical, digest
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """One tensor: `dtype` is numpy's name, such as "float32" or "int64"."""
+    """One tensor: `dtype` is numpy's name, such as "float32" or "int64".
+
+    Of a frozen tensor, which all parties have alike, "=" and the digest of its values follow.
+    """
 
     name: str
     shape: tuple[int, ...]
     dtype: str
+
+    @property
+    def values(self) -> str:
+        """The digest of a frozen tensor's values; empty of any other, or where it is not told."""
+        return self.dtype.partition("=")[2]
+
+    def of_values(self, values: str) -> TensorSpec:
+        """The same tensor with this digest of its values; without, if it is empty."""
+        plain = self.dtype.partition("=")[0]
+        return replace(self, dtype=f"{plain}={values}" if values else plain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +42,15 @@ class Schema:
         """32 bytes; two parties train the same model iff these agree."""
         return _digest(self)
 
+    @property
+    def told(self) -> frozenset[str]:
+        """The tensors of which it tells a digest of the values."""
+        return frozenset(spec.name for spec in self.tensors if spec.values)
+
+    def telling(self, values: Mapping[str, str]) -> Schema:
+        """The same model with the digests of these tensors' values, and of no others."""
+        return Schema(tuple(spec.of_values(values.get(spec.name, "")) for spec in self.tensors))
+
     def difference(self, theirs: Schema) -> str:
         """In words, the first thing in which another schema differs from this one, the run's."""
         ours = {spec.name: spec for spec in self.tensors}
@@ -37,11 +60,17 @@ class Schema:
                 return f"{name} is missing"
             if name not in ours:
                 return f"{name} is not in the run's model"
-            if ours[name] != others[name]:
+            if ours[name] == others[name]:
+                continue
+            if ours[name].of_values("") == others[name].of_values(""):
                 return (
-                    f"{name} is {others[name].dtype}{list(others[name].shape)}, the run's is "
-                    f"{ours[name].dtype}{list(ours[name].shape)}"
+                    f"{name} is frozen, and has other values than the run's: make it from the "
+                    "file, or the seed, that the other clients have"
                 )
+            own, run = others[name].of_values(""), ours[name].of_values("")
+            return (
+                f"{name} is {own.dtype}{list(own.shape)}, the run's is {run.dtype}{list(run.shape)}"
+            )
         return "the order of tensors differs"
 
 

@@ -155,29 +155,32 @@ class GroupLayout:
 class Layout:
     """All groups of a model, the tensors that stay with each client, and the metrics' group.
 
-    `evaluation` is the group of the metrics: of one block, and no part of the model.
+    `evaluation` is the group of the metrics: of one block, and no part of the model. `frozen` are
+    the tensors that all parties have alike, None if the plan has none: digests of layouts are then
+    those of before there were any.
     """
 
     groups: tuple[GroupLayout, ...]
     local: tuple[TensorSpec, ...]
     block_size: int
     evaluation: GroupLayout | None = None
+    frozen: tuple[TensorSpec, ...] | None = None
 
     @classmethod
     def build(cls, schema: Schema, plan: PlanSection, weights: Mapping[str, int]) -> Layout:
         """Sorts the tensors of a schema into the groups of a plan.
 
-        Groups are tried in their order, after the patterns of `local`; patterns are those of
-        `fnmatch`, case-sensitive.
+        Groups are tried in their order, after the patterns of `local` and `frozen`; patterns are
+        those of `fnmatch`, case-sensitive.
 
         Args:
             weights: slots of a weight (`codec.weight`) by group, the metrics' included if there is
                 one. They are part of a block.
         Raises:
-            PlanRefused: a tensor fits no group, a pattern of `local` fits no tensor, a group gets
-                no values, a name occurs twice or is reserved, a dtype cannot be carried, or a
-                block would have no room for a value or for all metrics, or a sparse tensor has
-                other rows than the plan says.
+            PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
+                tensor fits both, a group gets no values, a name occurs twice or is reserved, a
+                dtype cannot be carried, or a block would have no room for a value or for all
+                metrics, or a sparse tensor has other rows than the plan says.
         """
         block_size = plan.block_size
         for spec in schema.tensors:
@@ -193,10 +196,16 @@ class Layout:
         _refuse_repeats("group", [group.name for group in plan.group])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
         members: dict[str, list[TensorSpec]] = {group.name: [] for group in plan.group}
-        kept: list[TensorSpec] = []
+        kept, frozen = (_staying(key, getattr(plan, key), schema) for key in ("local", "frozen"))
+        both = {*kept} & {*frozen}
+        stay = {*kept, *frozen}
         for spec in schema.tensors:
-            if any(fnmatchcase(spec.name, pattern) for pattern in plan.local):
-                kept.append(spec)
+            if spec in both:
+                raise PlanRefused(
+                    f"tensor {spec.name!r} is both local and frozen: local, if each client has its "
+                    "own; frozen, if all have the same"
+                )
+            if spec in stay:
                 continue
             _refuse_dtype(spec)
             for group in plan.group:
@@ -208,10 +217,8 @@ class Layout:
                     f"tensor {spec.name!r} matches no group's pattern: add a group for it, or "
                     "list it as local"
                 )
-        for pattern in plan.local:
-            if not any(fnmatchcase(spec.name, pattern) for spec in kept):
-                hint = nearest(pattern, [spec.name for spec in schema.tensors])
-                raise PlanRefused(f"local: no tensor matches {pattern!r}; {hint}")
+        if frozen and not any(members.values()):
+            raise PlanRefused("frozen: nothing is left to train: name fewer tensors")
         built: list[GroupLayout] = []
         for group in plan.group:
             name, slots, specs = group.name, weights[group.name], members[group.name]
@@ -231,17 +238,22 @@ class Layout:
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
         evaluation = _metrics(plan, weights)
-        return cls(tuple(built), tuple(kept), block_size, evaluation)
+        return cls(tuple(built), kept, block_size, evaluation, frozen or None)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
         """The model's groups and, if there is one, that of the metrics."""
         return self.groups if self.evaluation is None else (self.evaluation, *self.groups)
 
+    @property
+    def staying(self) -> tuple[TensorSpec, ...]:
+        """The tensors that do not travel: local ones, and frozen ones."""
+        return *self.local, *(self.frozen or ())
+
     def assemble(
         self, values: Callable[[GroupLayout], NDArray[np.float32]]
     ) -> dict[str, NDArray[Any]]:
-        """Makes the model's tensors from the groups' values, without local tensors.
+        """Makes the model's tensors from the groups' values, without those that stay.
 
         Args:
             values: of a group, float32 of shape (size,).
@@ -263,8 +275,24 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and local tensors."""
+        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and what stays."""
         return digest("secureps-layout", canonical(self))
+
+
+def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorSpec, ...]:
+    """The tensors that a key of the plan keeps from travelling; PlanRefused if a pattern has none.
+
+    A frozen tensor's specification may have the digest of its values.
+    """
+    for pattern in patterns:
+        if not any(fnmatchcase(spec.name, pattern) for spec in schema.tensors):
+            hint = nearest(pattern, [spec.name for spec in schema.tensors])
+            raise PlanRefused(f"{key}: no tensor matches {pattern!r}; {hint}")
+    return tuple(
+        spec
+        for spec in schema.tensors
+        if any(fnmatchcase(spec.name, pattern) for pattern in patterns)
+    )
 
 
 def _row_blocks(

@@ -46,9 +46,19 @@ def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> 
         )
 
 
+def refuse_trained(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
+    """Raises PlanRefused: the script trains a tensor that the plan has frozen."""
+    for spec in plan.layout(schema).frozen or ():
+        if kinds.get(spec.name, "constant") != "constant":
+            raise PlanRefused(
+                f"tensor {spec.name!r} is frozen, and the script trains it: have it leave the "
+                "tensor as it is (requires_grad_(False)), or take it out of frozen"
+            )
+
+
 def remarks(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
     """What of a model may not average well under a plan, and what to do about it."""
-    return *_crowded(plan, schema, kinds), *_idle(plan, schema, kinds)
+    return *_crowded(plan, schema, kinds), *_idle(plan, schema, kinds), *_frozen(plan, schema)
 
 
 def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[str]:
@@ -68,10 +78,12 @@ def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[
 
 def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, ...]:
     """How little of a model trains together, if it is little."""
-    local = plan.layout(schema).local
-    shared = [spec for spec in schema.tensors if spec not in local]
+    layout = plan.layout(schema)
+    local, frozen = layout.local, layout.frozen or ()
+    staying = {*layout.staying}
+    shared = [spec for spec in schema.tensors if spec not in staying]
     still = [spec for spec in shared if kinds.get(spec.name) == "constant"]
-    total, idle = _values(schema.tensors), _values(still)
+    total, idle = _values(schema.tensors) - _values(frozen), _values(still)
     together = _values(shared) - idle
     if total == 0 or together >= MOST * total:
         return ()
@@ -85,6 +97,15 @@ def _idle(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> tuple[str, .
             f"list them as local, {still[0].name!r} for one"
         )
     return (told,)
+
+
+def _frozen(plan: Plan, schema: Schema) -> Iterator[str]:
+    """How much of a model all parties have already."""
+    if frozen := plan.layout(schema).frozen:
+        yield (
+            f"{_values(frozen):,} of the model's {_values(schema.tensors):,} values are frozen: "
+            "they cost no bytes and get no noise, and every party must have the same"
+        )
 
 
 def _values(specs: Iterable[TensorSpec]) -> int:

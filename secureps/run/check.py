@@ -31,7 +31,7 @@ from secureps.policy.explain.explanation import Explanation, GroupCost, Price, e
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.tensor_kinds import Kind, refuse_statistics, remarks
+from secureps.policy.tensor_kinds import Kind, refuse_statistics, refuse_trained, remarks
 from secureps.run.party_names import shard_names
 from secureps.run.report.terminal import headed
 from secureps.run.script.process import Assignment, script_process
@@ -143,6 +143,7 @@ def _sizes(
         return {group.name: group.size for group in layout.groups}, founding.notes, ()
     schema, kinds, examples = _model(plan, path, clients)
     refuse_statistics(plan, schema, kinds)
+    refuse_trained(plan, schema, kinds)
     sizes = {group.name: group.size for group in plan.layout(schema).groups}
     return sizes, remarks(plan, schema, kinds), examples
 

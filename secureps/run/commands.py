@@ -117,6 +117,9 @@ def export(
     for spec in model.layout.local:
         text = f"warning: {spec.name} is not in it: it stays with each client"
         typer.secho(text, fg=typer.colors.YELLOW, err=True)
+    if frozen := model.layout.frozen:
+        text = f"{frozen[0].name} and {len(frozen) - 1} more" if len(frozen) > 1 else frozen[0].name
+        typer.echo(f"frozen and not in it: {text}; load it over the base (strict=False)")
     typer.echo(
         f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
         f"version {model.version}"

@@ -8,16 +8,17 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from safetensors import safe_open
 
+from secureps.client.frozen_tensors import digests_of
+from secureps.client.initial_model import schema_of
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, naming
 from secureps.messages.run import COORDINATOR, ShardAddress
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.run import assemble
@@ -233,6 +234,8 @@ SERVERS: dict[str, Callable[[Serving, keyring.PublicKit], None]] = {
 def initial_schema(plan: Plan) -> Schema | None:
     """The schema of the plan's file of version 0, or None if the first client founds.
 
+    It has digests of the tensors that the plan freezes: the file has those, too.
+
     Raises:
         ConfigError: not a safetensors file, or of types that numpy does not have.
     """
@@ -240,11 +243,9 @@ def initial_schema(plan: Plan) -> Schema | None:
         return None
     try:
         with safe_open(plan.section.initial, framework="numpy") as file:
-            tensors: dict[str, Any] = {n: file.get_tensor(n) for n in sorted(file.keys())}
+            tensors = {n: file.get_tensor(n) for n in sorted(file.keys())}
     except Exception as error:
         raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None
-    return Schema(
-        tuple(
-            TensorSpec(n, tuple(int(d) for d in t.shape), str(t.dtype)) for n, t in tensors.items()
-        )
-    )
+    schema = schema_of(tensors)
+    frozen = plan.layout(schema).frozen if plan.section.frozen else None
+    return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))

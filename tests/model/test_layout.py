@@ -46,6 +46,7 @@ def laid_out(
     metrics: Sequence[str] = (),
     sparse: Mapping[str, SparseSection] | None = None,
     weights: Mapping[str, int] | None = None,
+    frozen: Sequence[str] = (),
 ) -> Layout:
     """Of a plan that says this and nothing else, also what no file may say."""
     sections = tuple(
@@ -62,6 +63,7 @@ def laid_out(
         group=sections,
         block_size=block_size,
         local=tuple(local),
+        frozen=tuple(frozen),
         evaluation=judged if metrics else None,
     )
     slots = dict.fromkeys([*(name for name, _ in groups), EVALUATION], 1) | dict(weights or {})
@@ -105,6 +107,20 @@ def test_groups_keep_schema_order_and_local_stays_out() -> None:
     ]
     assert [t.name for t in layout.local] == ["head.weight"]
     assert (layout.group("words").size, layout.group("rest").size) == (15, 14)
+
+
+def test_frozen_tensors_stay_and_their_values_are_in_the_digest() -> None:
+    layout = build(frozen=["embedding.*"], groups=GROUPS[1:])
+    assert [t.name for t in layout.frozen or ()] == ["embedding.weight"]
+    assert [t.name for t in layout.staying] == ["head.weight", "embedding.weight"]
+    assert layout.group("rest").size == 14
+    told = [
+        build(schema=SCHEMA.telling({"embedding.weight": v}), frozen=["e*"], groups=GROUPS[1:])
+        for v in ("a" * 64, "b" * 64)
+    ]
+    assert len({layout.digest, *(each.digest for each in told)}) == 3
+    with pytest.raises(PlanRefused, match="cannot be carried"):
+        build(schema=SCHEMA.telling({"body.weight": "a" * 64}))
 
 
 def test_a_scale_is_the_last_value_of_its_group_and_no_tensor() -> None:
@@ -231,6 +247,12 @@ def one(name: str, values: int, dtype: str) -> dict[str, Any]:
             {"local": ["head.*", "embeding.*"]},
             r"local: no tensor matches 'embeding\.\*'; the nearest is 'embedding\.weight'",
         ),
+        (
+            {"frozen": ["embeding.*"]},
+            r"frozen: no tensor matches 'embeding\.\*'; the nearest is 'embedding\.weight'",
+        ),
+        ({"frozen": ["head.*"]}, r"'head\.weight' is both local and frozen"),
+        ({"frozen": ["[!h]*"]}, "nothing is left to train"),
         ({"block_size": 1}, "no room"),
         ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),
         (one("z", 1, "complex64"), "'complex64'"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
 from secureps.errors import PlanRefused
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.policy.tensor_kinds import Kind, refuse_statistics, remarks
+from secureps.policy.tensor_kinds import Kind, refuse_statistics, refuse_trained, remarks
 from tests.kits.federations import small_plan
 
 SCHEMA = Schema(
@@ -72,3 +73,14 @@ def test_a_model_of_which_little_trains_together_is_told_so() -> None:
     (told,) = remarks(small_plan(local=[]), SCHEMA, frozen)
     assert "121 travel although nothing trains them" in told
     assert "'fc.weight' for one" in told
+
+
+def test_what_is_frozen_is_counted_and_not_trained() -> None:
+    plan = small_plan(local=[], frozen=["fc.*", "norm.count"])
+    told = remarks(plan, SCHEMA, {**KINDS, **{n.name: "constant" for n in SCHEMA.tensors}})[-1]
+    assert re.match(
+        r"\d+ of the model's 127 values are frozen: they cost no bytes and get no", told
+    )
+    with pytest.raises(PlanRefused, match=r"tensor 'fc\.\w+' is frozen, and the script trains it"):
+        refuse_trained(plan, SCHEMA, KINDS)
+    refuse_trained(plan, SCHEMA, {})

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as torch_load_file
 from torch import nn
 
 from secureps.client.local_tensors import LocalTensors
@@ -27,8 +29,8 @@ from tests.kits.federations import Tensors, same, small_plan
 from tests.kits.nursery import ROOT
 
 PAGE = (ROOT / "docs" / "personal.md").read_text()
-SCRIPT, ADAPTED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-(LOCAL,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+SCRIPT, ADAPTED, LOADED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+LOCAL, FROZEN = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 PLAN = """
 name = "personal"
 versions = 4
@@ -161,6 +163,24 @@ def test_a_pattern_that_fits_no_tensor_is_refused_with_the_nearest(tmp_path: Pat
     path = scenario(tmp_path, 'local = ["haed.*"]')
     with pytest.raises(PlanRefused, match=r"local: no tensor matches 'haed\.\*'; .* 'head\."):
         simulate(path, tmp_path / "out", lambda text: None)
+
+
+def test_an_adapter_is_loaded_over_its_base(tmp_path: Path) -> None:
+    """Five holders train it; what is exported goes over the base, as the page says."""
+    names: dict[str, Any] = {"nn": nn}
+    exec(ADAPTED, names)
+    torch.manual_seed(1)
+    pretrained = nn.Linear(8, 2).state_dict()
+    torch.save(pretrained, tmp_path / "base.pt")
+    base = f"torch.load({str(tmp_path / 'base.pt')!r}, weights_only=True)"
+    script = "import torch\n" + SCRIPT.replace("class Personal", ADAPTED + "\n\nclass Personal")
+    script = script.replace("TorchTrainer(Personal,", f"TorchTrainer(lambda: Adapted({base}),")
+    out = simulate(scenario(tmp_path, FROZEN, script), tmp_path / "out", lambda text: None)
+    names |= {"pretrained": pretrained, "load_file": torch_load_file}
+    exec(LOADED.replace("model.safetensors", str(out / "model.safetensors")), names)
+    assert set(names["missing"]) == {"base.weight", "base.bias"}
+    assert torch.equal(names["model"].base.weight, pretrained["weight"])
+    assert names["model"].up.weight.abs().max() > 0, "trained"
 
 
 def test_an_adapter_trains_and_its_base_is_never_written(tmp_path: Path) -> None:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from secureps.errors import NotReady
+from secureps.errors import NotReady, WrongShape
 from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import Welcome
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
@@ -66,12 +67,26 @@ def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
         )
 
 
+def proposal(tx: Transaction, settings: PinnedRun, schema: Schema) -> Welcome:
+    """What a client hears that does not tell its frozen tensors: the plan, which names them.
+
+    It is no run yet: it has no nonce, and nobody takes it for one.
+
+    Raises:
+        PlanRefused: the plan cannot carry the client's model.
+    """
+    layout = tx.plan.layout(schema).digest
+    run = RunInfo(tx.plan.text, schema, layout, settings.holders, settings.roster.digest, b"")
+    return Welcome(run, Placement(0, (), ()), ())
+
+
 def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     """Pins the run of this model.
 
     Raises:
         NotReady: shards or holders are missing, or others hold a run already.
         PlanRefused: the plan cannot carry the model.
+        WrongShape: it tells digests of other tensors than the plan freezes.
     """
     federation, plan, holders = tx.federation, tx.plan, tx.sessions.holders
     _demand_nobody_elsewhere(tx, settings)
@@ -82,6 +97,8 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     if len(holders) < plan.holders:
         raise NotReady(f"the run waits for key holders: {len(holders)} of {plan.holders} are up")
     layout = plan.layout(schema)
+    if schema.told != {spec.name for spec in layout.frozen or ()}:
+        raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
     shards = {name: s.weight for name, s in sorted(federation.shards.items())}
     placement = Placement(
         1,

@@ -17,7 +17,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.requests import Decline, Join, Withdraw
+from secureps.messages.requests import Decline, Join, Welcome, Withdraw
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
@@ -34,11 +34,12 @@ from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_sequence
 
 
-def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | None:
+def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Welcome | None:
     """A client takes part, or says anew which groups it contributes to; the first founds the run.
 
     Returns:
-        what it hears if it holds a run, and this coordinator holds none.
+        what it hears if it holds a run, and this coordinator holds none; or if it has yet to tell
+        digests of the tensors that the plan freezes.
 
     Raises:
         WrongShape: the run trains another model than its own.
@@ -46,9 +47,11 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | None
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
     client, schema, federation = message.client, message.schema, tx.federation
+    if federation.pinned is None and (waits := founding.elsewhere(tx, client, message.run)):
+        return waits
+    if tx.plan.section.frozen and not schema.told:
+        return founding.proposal(tx, settings, schema)
     if federation.pinned is None:
-        if waits := founding.elsewhere(tx, client, message.run):
-            return waits
         founding.found(tx, settings, schema)
     assert federation.pinned is not None
     ours = federation.pinned.run.schema

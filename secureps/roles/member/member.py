@@ -426,6 +426,10 @@ class Member:
     ) -> None:
         self._greeting = False
         try:
+            if self._pinned is None and (told := self._settings.joins_again(welcome)):
+                self._greeting = True
+                step.effects.append(Call(COORDINATOR, told))
+                return
             self._settings.agree(welcome, self._pinned, self._out)
         except SecurepsError as error:
             step.effects.append(Halt(str(error), type(error)))

@@ -60,7 +60,8 @@ class MemberSettings:
     `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
     many it trains on, None if training alone can tell; `records` is the public number that it
     counts by instead, None for the plan's. `initial` is the digest of the file of version 0 that
-    it was given, as a plan has it, or empty.
+    it was given, as a plan has it, or empty. `values` are digests of its tensors' initial values,
+    by name: it tells those of the tensors that a plan freezes.
     """
 
     name: str
@@ -72,13 +73,36 @@ class MemberSettings:
     examples: int | None = None
     records: int | None = None
     initial: str = ""
+    values: Mapping[str, str] = field(default_factory=dict)
 
     def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
         """What it says of itself: the groups that it contributes to, and of how many examples."""
         if pinned is None:
             return Join(self.name, self.schema)
         some = () if groups == pinned.plan.groups else groups
-        return Join(self.name, self.schema, some, pinned.run.id, told)
+        return Join(self.name, self.model(pinned.plan), some, pinned.run.id, told)
+
+    def joins_again(self, proposed: Welcome) -> Join | None:
+        """What it says to a plan that is no run yet: its model, with all that the plan asks of it.
+
+        Raises:
+            ConfigError, PlanRefused: the plan is unsound, or cannot carry the model.
+        """
+        if proposed.run.nonce:
+            return None
+        model = self.model(Plan.from_text(proposed.run.plan))
+        return None if model == proposed.run.schema else Join(self.name, model)
+
+    def model(self, plan: Plan) -> Schema:
+        """Its model under a plan: with digests of the tensors that all parties must have alike.
+
+        Raises:
+            PlanRefused: the plan cannot carry it.
+        """
+        if not plan.section.frozen:
+            return self.schema
+        frozen = plan.layout(self.schema).frozen or ()
+        return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
 
     def weighing(self, plan: Plan) -> ExampleCount:
         """By which number it counts, before it is told any bound."""
@@ -120,6 +144,7 @@ class MemberSettings:
         plan = check_run(run, welcome.placement, self.roster, self.holders, own)
         plan.touched(self.rows)
         _ = self.weighing(plan).told
-        if run.schema != self.schema:
-            difference = run.schema.difference(self.schema)
+        model = self.model(plan)
+        if run.schema != model:
+            difference = run.schema.difference(model)
             raise WrongShape(f"the run trains another model than this client's: {difference}")

@@ -126,7 +126,7 @@ class HoldersAlone:
             yield name
             try:
                 trainer, start = race.script.make(settings), dict(race.start)
-                if race.plan.section.local:
+                if race.plan.section.local or race.plan.section.frozen:
                     with blamed("parameters"):
                         fresh = trainer.parameters(race.seed.derive("alone", name).integer(63))
                     start = {**fresh, **start}

@@ -84,8 +84,8 @@ class Look:
             return cls(schema_of(initial), kinds_of(trainer), initial)
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
-        """The initial values of the plan's local tensors."""
-        return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).local}
+        """The initial values of the plan's local and frozen tensors."""
+        return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}
 
     def personal(self, plan: Plan) -> bool:
         """Whether local tensors are trained: then there are as many models as clients."""

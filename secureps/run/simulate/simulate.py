@@ -32,7 +32,7 @@ from secureps.errors import ConfigError, naming
 from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
-from secureps.policy.tensor_kinds import refuse_statistics
+from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
@@ -245,6 +245,7 @@ class Play:
         look = Look.at(trainers[first])
         with naming(scenario.section.name):
             refuse_statistics(scenario.plan, look.schema, look.kinds)
+            refuse_trained(scenario.plan, look.schema, look.kinds)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),

@@ -27,7 +27,7 @@ from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
-from secureps.policy.tensor_kinds import refuse_statistics, remarks
+from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
@@ -248,6 +248,7 @@ def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None
         schema, kinds = script.look()
         schema = initial_schema(programs.plan) or schema
         refuse_statistics(programs.plan, schema, kinds)
+        refuse_trained(programs.plan, schema, kinds)
         for remark in remarks(programs.plan, schema, kinds):
             progress.say(remark, "yellow")
     script.prepare()

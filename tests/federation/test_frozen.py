@@ -1,0 +1,138 @@
+"""Frozen tensors never travel, are the same at all clients, and leave the model as it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import PlanRefused, ScriptFailed, WrongShape
+from secureps.messages import coordinator_records
+from secureps.messages.encoding import payload_digest
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.serve import initial_schema
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.federations import Tensors, Walker, finished, killed_at, same, small_plan
+
+FROZEN: dict[str, Any] = {"frozen": ["base.*"]}
+CLIENTS = client_names(6)
+
+
+class Adapter(Walker):
+    """A walker with a base that it never moves, from `base`; its updates depend on the base."""
+
+    def __init__(self, number: int, base: float = 1.5, moves: bool = False) -> None:
+        super().__init__(number)
+        self.base, self.moves = base, moves
+
+    def parameters(self, seed: int) -> Tensors:
+        base: Tensors = {
+            "base.scale": np.full(3, self.base, np.float32),
+            "base.seen": np.array(7, np.int64),
+        }
+        return base | super().parameters(seed)
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        base = {name: parameters.pop(name) for name in ("base.scale", "base.seen")}
+        assert base["base.scale"].tolist() == [self.base] * 3
+        assert base["base.seen"] == 7
+        result = super().fit(parameters, config)
+        if self.moves:
+            base["base.scale"] = base["base.scale"] + np.float32(1e-6)
+        return FitResult(
+            {**base, **result.parameters}, result.examples, result.metrics, result.steps
+        )
+
+
+def federation(folder: Path, plan: Plan, other: Adapter | None = None, **more: Any) -> Simulation:
+    """Six adapters on one base, the last of which is `other`."""
+    trainers = {name: Adapter(i) for i, name in enumerate(CLIENTS)}
+    if other is not None:
+        trainers[CLIENTS[-1]] = other
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, **more)
+
+
+def five() -> Plan:
+    """Five clients suffice for a version."""
+    rule = {"quorum": 5, "deadline": 10.0}
+    group = [{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}]
+    return small_plan(versions=2, group=group, **FROZEN)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_the_model_is_that_of_a_run_without_the_base(tmp_path: Path, cipher: str) -> None:
+    """The same bits as without any base: it is in no update, no norm and no checkpoint."""
+    played = federation(tmp_path / "frozen", small_plan(cipher, versions=2, **FROZEN))
+    played.run()
+    walkers = Cast({name: Walker(i) for i, name in enumerate(CLIENTS)}, UnsafeSeed(3))
+    bare = Simulation(small_plan(versions=2), walkers, tmp_path / "bare")
+    bare.run()
+    assert sorted(played.model()) == ["body.weight", "head.bias"]
+    assert same(played.model(), bare.model())
+    assert played.versions() == {"all": 2}
+
+
+def test_the_same_bits_encrypted_or_not_killed_or_not(tmp_path: Path) -> None:
+    models = []
+    for cipher in ("plain", "rlwe"):
+        played = federation(tmp_path / cipher, small_plan(cipher, versions=2, **FROZEN))
+        played.run()
+        models.append(played.model())
+    for party, moment in (("client-00", 60), ("coordinator", 40)):
+        broken = federation(tmp_path / party, small_plan(versions=2, **FROZEN))
+        killed_at(broken, party, moment)
+        models.append(broken.model())
+    assert all(same(models[0], other) for other in models[1:])
+
+
+def test_a_client_with_another_base_is_refused_by_the_tensor(tmp_path: Path) -> None:
+    other = Adapter(5, base=1.75)
+    played = federation(tmp_path, five(), other)
+    played.run(lambda: finished(played))
+    assert other.fits == 0
+    assert played.versions() == {"all": 2}
+    journal = played._stores["coordinator"].journal
+    joined = {
+        record.client
+        for _, record in journal.replay()
+        if isinstance(record, coordinator_records.MemberJoined)
+    }
+    assert joined == {*CLIENTS[:5]}
+    halt = played.parties[CLIENTS[-1]].halted.result()
+    assert halt.error is WrongShape
+    assert "base.scale is frozen, and has other values than the run's: make it from" in halt.reason
+
+
+def test_a_trainer_that_moves_its_base_is_told(tmp_path: Path) -> None:
+    played = federation(tmp_path, five(), Adapter(5, moves=True))
+    played.run(lambda: finished(played))
+    halt = played.parties[CLIENTS[-1]].halted.result()
+    assert halt.error is ScriptFailed
+    assert "base.scale was trained, and the plan has it frozen" in halt.reason
+
+
+def test_a_file_of_version_0_has_the_base_too(tmp_path: Path) -> None:
+    start = Adapter(0).parameters(11)
+    path = tmp_path / "start.safetensors"
+    save_file(start, path)
+    made = small_plan(versions=2, initial=str(path), **FROZEN)
+    plan = Plan(made.section, payload_digest(path.read_bytes()).hex())
+    schema = initial_schema(plan)
+    assert schema is not None
+    assert schema.told == {"base.scale", "base.seen"}
+    played = federation(tmp_path, plan, initial=schema)
+    played.run()
+    assert played.versions() == {"all": 2}
+
+
+def test_a_file_without_the_base_is_no_start(tmp_path: Path) -> None:
+    save_file(Walker(0).parameters(11), tmp_path / "start.safetensors")
+    plan = small_plan(initial=str(tmp_path / "start.safetensors"), **FROZEN)
+    with pytest.raises(PlanRefused, match=r"frozen: no tensor matches 'base\.\*'"):
+        initial_schema(plan)
