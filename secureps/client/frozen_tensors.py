@@ -13,11 +13,34 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.initial_model import initial_parameters
+from secureps.client.script_errors import blamed
+from secureps.client.site import Site
 from secureps.errors import WrongShape
 from secureps.messages.encoding import digest
 from secureps.messages.schema import TensorSpec
 
 Tensors = Mapping[str, NDArray[Any]]
+
+
+class FrozenTensors:
+    """The frozen tensors of one client, which no training changes: made once."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._made: dict[str, NDArray[Any]] = {}
+
+    def load(self, frozen: Sequence[TensorSpec]) -> dict[str, NDArray[Any]]:
+        """Those of the run.
+
+        Raises:
+            ScriptFailed: the trainer raised, or made others than when this client joined.
+        """
+        if frozen and not self._made:
+            initial = initial_parameters(self._site.trainer, self._site.seed)
+            with blamed("what parameters returned"):
+                self._made = take_frozen(initial, frozen)
+        return self._made
 
 
 def digests_of(tensors: Tensors) -> dict[str, str]:

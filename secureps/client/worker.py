@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from secureps.client.clipping import clip_update, tell_range, without_statistics
 from secureps.client.evaluation import judge
-from secureps.client.frozen_tensors import refuse_changed, take_frozen
+from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
 from secureps.client.initial_model import (
     Tensors,
     initial_digest,
@@ -104,7 +104,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
-        self._frozen: Tensors | None = None
+        self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
             site.identity, site.holder_keys, outbox, site.threads, site.ledger
         )
@@ -227,8 +227,7 @@ class ClientWorker(Worker):
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if layout.local:
             tensors |= self._load_local(task)
-        if layout.frozen:
-            tensors |= self._load_frozen()
+        tensors |= self._frozen.load(layout.frozen or ())
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
     def _check_start(
@@ -262,8 +261,7 @@ class ClientWorker(Worker):
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         with blamed("fit", site.name):
-            own = {name: array.copy() for name, array in base.items()}
-            result = site.trainer.fit(own, config)
+            result = site.trainer.fit({name: each.copy() for name, each in base.items()}, config)
         with blamed("what fit returned"):
             self._check(result)
             refuse_changed(base, result.parameters, self._layout().frozen or ())
@@ -497,16 +495,6 @@ class ClientWorker(Worker):
 
     def _load_local(self, task: Contribute | Evaluate) -> Tensors:
         """The local tensors that this training starts from: saved ones, or the initial ones."""
-        saved = LocalTensors(self._site.local).load(task.model)
-        if saved is not None:
-            return saved
-        initial = initial_parameters(self._site.trainer, self._site.seed)
-        return {spec.name: initial[spec.name] for spec in self._layout().local}
-
-    def _load_frozen(self) -> Tensors:
-        """The frozen tensors, which no training changes: made once."""
-        if self._frozen is None:
-            initial = initial_parameters(self._site.trainer, self._site.seed)
-            with blamed("what parameters returned"):
-                self._frozen = take_frozen(initial, self._layout().frozen or ())
-        return self._frozen
+        site, kept = self._site, LocalTensors(self._site.local)
+        own = kept.load(task.model) or initial_parameters(site.trainer, site.seed)
+        return {spec.name: own[spec.name] for spec in self._layout().local}
