@@ -3,13 +3,15 @@
 A dozen parties on one machine would each import the same packages, for seconds. The process
 behind this (`run.processes.fork_host`) only imports: it never has a second thread, a key or any
 data, so that a fork of it is a process like any other. Where it cannot be had, or has ended,
-programs start from their beginning. What must not live here: which packages are worth it.
+programs start from their beginning; forks that are there go on without it. What must not live
+here: which packages are worth it.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -33,10 +35,16 @@ _TICK = 0.005
 def can_fork(environment: Mapping[str, str]) -> bool:
     """Whether forks behave as processes that began anew would, in this environment.
 
-    On Linux alone, as libraries of macOS break in forks; and with one thread a process, the
-    default: the number of threads is settled when NumPy and torch are imported.
+    On Linux alone (since 5.3), as libraries of macOS break in forks; and with one thread a process,
+    the default: the number of threads is settled when NumPy and torch are imported.
     """
-    return sys.platform == "linux" and environment.get("OMP_NUM_THREADS") == "1"
+    if sys.platform != "linux" or environment.get("OMP_NUM_THREADS") != "1":
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:
+        return False
+    return True
 
 
 class ForkServer:
@@ -69,6 +77,7 @@ class ForkServer:
         self._lost = False
         self._begun: int | None = None
         self._statuses: dict[int, int | None] = {}
+        self._ends: dict[int, int] = {}
 
     def __enter__(self) -> ForkServer:
         return self
@@ -79,6 +88,8 @@ class ForkServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        for end in self._ends.values():
+            os.close(end)
         self._channel.close()  # which ends it
         self._host.kill()
         self._host.wait()
@@ -105,13 +116,11 @@ class ForkServer:
     def status(self, pid: int) -> int | None:
         """The exit status of a fork; None while it runs.
 
-        Nobody would hear how it ends once the process is lost that forked it: it is killed.
+        Once the process is lost that forked it, nobody hears how it ends: as if it were killed.
         """
         self._listen()
         self._import_next()
-        if self._statuses[pid] is None and self._lost:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        if self._statuses[pid] is None and self._lost and _ended(self._ends[pid]):
             self._statuses[pid] = -signal.SIGKILL
         return self._statuses[pid]
 
@@ -149,7 +158,9 @@ class ForkServer:
             raise
         finally:
             os.close(waits)
-        return Fork(self, self._begun, begins)
+        pid = self._begun
+        self._ends[pid] = os.pidfd_open(pid)
+        return Fork(self, pid, begins)
 
     def _send(self, order: Mapping[str, Any], *files: int) -> None:
         data = json.dumps(order).encode()
@@ -178,6 +189,13 @@ class ForkServer:
             case {"ended": pid, "status": status}:
                 self._statuses[pid] = status
         return True
+
+
+def _ended(handle: int) -> bool:
+    """Whether the process of a pidfd has ended: it can then be read."""
+    ends = select.poll()
+    ends.register(handle, select.POLLIN)
+    return bool(ends.poll(0))
 
 
 class Fork:
