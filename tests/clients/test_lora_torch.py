@@ -1,0 +1,70 @@
+"""The adapters of a small transformer, as `policies/lora.toml` has them trained."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secureps.client.script import Script
+from secureps.client.trainer import FitConfig
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.federations import Tensors, same
+from tests.kits.nursery import ROOT
+from tests.kits.trainer_kit import check_trainer
+
+POLICY = ROOT / "policies" / "lora.toml"
+SCRIPT = Script(ROOT / "clients" / "lora_torch.py")
+
+
+def test_it_keeps_the_contract_and_trains_adapters_alone() -> None:
+    config = FitConfig({"adapters": 0}, 1, {"lr": 0.3, "local_steps": 2})
+    check_trainer(lambda: SCRIPT.make({"partition": 2}), config)
+    holder, other = SCRIPT.make({"partition": 0}), SCRIPT.make({"partition": 1})
+    start, theirs = holder.parameters(1), other.parameters(2)
+    after = holder.fit({n: each.copy() for n, each in start.items()}, config).parameters
+    adapters = {name for name in start if "lora_" in name}
+    assert {n for n in start if not np.array_equal(start[n], after[n])} <= adapters
+    assert all(np.array_equal(start[n], theirs[n]) for n in {*start} - adapters), "one base"
+    assert sum(start[name].size for name in adapters) == 340
+
+
+def play(folder: Path, cipher: str, versions: int) -> Tensors:
+    """A short version of the policy: four clients, as many as an opening needs."""
+    written = load_plan(POLICY).section
+    group = written.group[0]
+    rule = group.rule.model_copy(update={"quorum": 4, "minimum": 4, "start": 4, "most": 4})
+    changes = {
+        "versions": versions,
+        "privacy": None,
+        "cipher": written.cipher.model_copy(update={"name": cipher, "capacity": 4}),
+        "group": (group.model_copy(update={"rule": rule, "range": 0.5}),),
+    }
+    plan = Plan(written.model_copy(update=changes))
+    trainers = {
+        name: SCRIPT.make({"partition": i, "partitions": 4})
+        for i, name in enumerate(client_names(4))
+    }
+    played = Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder)
+    played.run()
+    assert all("lora_" in name for name in played.model())
+    return played.model()
+
+
+@pytest.mark.parametrize("versions", [6])
+def test_the_adapters_learn_what_the_base_never_saw(tmp_path: Path, versions: int) -> None:
+    judge = SCRIPT.make_evaluator({})
+    assert judge is not None
+    base = SCRIPT.make({"partitions": 4}).parameters(1)
+    before = judge.evaluate(base).metrics["accuracy"]
+    adapted = judge.evaluate({**base, **play(tmp_path, "plain", versions)}).metrics["accuracy"]
+    assert before < 0.5
+    assert adapted > before + 0.05
+
+
+def test_the_same_bits_encrypted_or_not(tmp_path: Path) -> None:
+    assert same(play(tmp_path / "p", "plain", 1), play(tmp_path / "r", "rlwe", 1))
