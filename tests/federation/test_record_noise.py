@@ -7,7 +7,9 @@ that are sealed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.client.script import Script
-from secureps.client.sealing import OutboxSealer
+from secureps.client.sealing import BlockIntegers, OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
@@ -58,12 +60,13 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         self: OutboxSealer,
         pinned: Pinned,
         receipt: Receipt,
-        values: NDArray[np.int64],
+        blocks: Iterable[BlockIntegers],
         weight: int,
     ) -> SealedUpdate:
-        update = seal(self, pinned, receipt, values, weight)
+        made = [integers() for integers in blocks]
+        update = seal(self, pinned, receipt, [partial(np.copy, each) for each in made], weight)
         assert isinstance(update.receipt.fact, Charge)
-        sealed.append((values.copy(), weight, update.receipt.fact))
+        sealed.append((np.concatenate(made), weight, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)

@@ -39,6 +39,7 @@ from secureps.run.simulate.simulation import MemoryKit, memory_kit
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import SCHEMA, update_name
+from tests.kits.sealed_blocks import cut
 
 Ints = NDArray[np.int64]
 CLIENTS = tuple(f"c{number}" for number in range(8))
@@ -116,11 +117,12 @@ class Site:
         id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
         sealer = OutboxSealer(self.kit.identities[client], self.kit.public.holder_keys, outbox)
         rng = np.random.default_rng([seed, sequence, *client.encode()])
-        values = rng.integers(0, 1000, self.pinned.layout.group("all").size, np.int64)
+        layout = self.pinned.layout.group("all")
+        values = rng.integers(0, 1000, layout.size, np.int64)
         update = update_name(id, version)
         run = self.pinned.run.id
         receipt = draft(run, id, UPDATE, version, base, None, False, update=update)
-        sealed = sealer.seal(self.pinned, receipt, values, 7)
+        sealed = sealer.seal(self.pinned, receipt, cut(layout, values), 7)
         return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
 
     def opening(
