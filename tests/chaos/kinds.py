@@ -28,7 +28,6 @@ _LOST = "where a journal is lost: tests/roles/shard/test_adopting.py"
 _BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
 _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
 _LEFT = "where a client is told to leave: tests/client/test_session.py"
-_DECLINED = "where a client cannot evaluate: tests/federation/test_evaluating.py"
 _REFUSED = (
     "a holder refuses what an honest coordinator never asks: tests/roles/holder/test_committee.py"
 )
@@ -44,7 +43,6 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
     **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
     **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
-    **dict.fromkeys(("hears Decline", "orders Call Decline"), _DECLINED),
     **dict.fromkeys(("hears OpenRefused", "orders Call OpenRefused"), _REFUSED),
 }
 """What chaos does not play, and why."""

@@ -36,12 +36,13 @@ class PartyLoop:
         self._ahead = begin - whole.now()
         self._acting = acting
         self._paused = 0.0
+        self._reached = begin
         self._heap: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
 
     def now(self) -> float:
         """Seconds of this party's clock."""
-        return self._whole.now() + self._ahead
+        return max(self._reached, self._whole.now() + self._ahead)
 
     def call_later(self, delay: float, action: Callable[[], None]) -> None:
         """Runs an action when this party's clock has moved on by so much."""
@@ -82,4 +83,6 @@ class PartyLoop:
         if (left := self._paused - self._whole.now()) > 0:
             self._whole.call_later(left, self._ring)
         elif self._heap[0][0] <= self.now() + _LATE:
-            self._acting(heapq.heappop(self._heap)[2])
+            due, _, action = heapq.heappop(self._heap)
+            self._reached = max(self._reached, due)  # rounding never makes a timer ring too early
+            self._acting(action)

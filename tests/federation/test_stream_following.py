@@ -154,6 +154,8 @@ def test_a_cohort_that_cannot_be_cut_is_tried_three_times(tmp_path: Path) -> Non
     )
     assert federation.checkpoints[-1].complete
     holders_allow_all(simulation)
+    received = journalled(simulation, coordinator_records.Received)
+    assert {record.receipt.id for record in received} == set(federation.fates)
 
 
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])

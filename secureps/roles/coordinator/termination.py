@@ -203,6 +203,8 @@ def finish(tx: Transaction) -> None:
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if last is None or not last.complete or not all(over(tx, group) for group in groups):
         return
+    if any(group.streaming for group in groups):  # what waits there has not been given up yet
+        return
     if evaluation.due(tx) or last.evaluations < len(federation.evaluations.results):
         return
     if any(last.version_of(group.name) < group.version for group in groups):
