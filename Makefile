@@ -17,7 +17,7 @@ EXTRA ?= base
 
 .PHONY: demo test quick slow chaos check docs extra bench bench-peers numbers study proto clean
 
-demo: $(STAMP)  ## a whole federation on this machine, in a minute or two
+demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
 
 # What failed beside others is run once more alone, and said: a test that passes then is at fault too,
@@ -53,7 +53,7 @@ extra:  ## installs the package with one EXTRA ("base" for none, "all"), and che
 	.venv-extra/bin/python -I tests/kits/extras_check.py $(EXTRA)
 
 bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
-	@for name in startup ciphers threads streaming committee holder version memory virtual; do \
+	@for name in demo startup ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
 
