@@ -25,7 +25,7 @@ MARKS = {"version 0 of": "version 0", "version 15 of": "the last version"}
 
 def _cpu_seconds(root: psutil.Process) -> float:
     times = [each.cpu_times() for each in (root, *root.children(recursive=True))]
-    return sum(t.user + t.system + t.children_user + t.children_system for t in times)
+    return float(sum(t.user + t.system + t.children_user + t.children_system for t in times))
 
 
 def play(out: Path) -> dict[str, tuple[float, float]]:
