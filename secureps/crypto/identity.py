@@ -126,7 +126,7 @@ class Certificate:
         name: 1 to 63 of a-z 0-9 . _ - and unique over the roster.
         role: client, holder, shard, coordinator or observer.
         public_key: Ed25519, 32 bytes.
-        cipher_key_digest: `payload_digest` of a holder's public cipher key, else empty.
+        cipher_key_digest: `file_digest` of a holder's public cipher key, else empty.
         signature: the CA's, 64 bytes, over everything else.
 
     Raises:

@@ -16,12 +16,14 @@ import typing
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
+from blake3 import blake3
+
 from secureps.errors import Malformed
 
 T = TypeVar("T")
 
 DIGEST_BYTES = 32
-"""Length of every digest: BLAKE2b with 256 bits of output (RFC 7693)."""
+"""Length of every digest: 256 bits, of BLAKE2b (RFC 7693) or of BLAKE3 where it is a payload's."""
 
 
 def digest(domain: str, *parts: bytes | memoryview) -> bytes:
@@ -34,8 +36,24 @@ def digest(domain: str, *parts: bytes | memoryview) -> bytes:
 
 
 def payload_digest(payload: bytes | memoryview) -> bytes:
-    """BLAKE2b-256 of a payload's bytes as they lie: what block headers and receipts carry."""
-    return hashlib.blake2b(payload, digest_size=DIGEST_BYTES).digest()
+    """BLAKE3 of a payload's bytes as they lie: what block headers and receipts carry.
+
+    A view has to be one of single bytes. Source: https://github.com/BLAKE3-team/BLAKE3-specs
+    """
+    return blake3(payload).digest()
+
+
+def payload_hasher() -> blake3:
+    """`payload_digest` for bytes that come in pieces: `update` with each, then `digest`."""
+    return blake3()
+
+
+def file_digest(data: bytes) -> bytes:
+    """BLAKE2b-256 of a file that people keep: the public keys of a kit, a model of version 0.
+
+    Python alone can make it: b2sum --length=256 does, and hashlib.
+    """
+    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
 _SCALARS = frozenset({str, bool, int, float})

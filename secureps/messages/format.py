@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 2
+FORMAT: Final = 3
 
 FINGERPRINT: Final = "df8aee4f38859e72"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
@@ -27,6 +27,8 @@ UNNUMBERED: Final = 2
 OLDEST_LEDGER: Final = 2
 OLDEST_CHECKPOINT: Final = 1
 """Version 0.1.0 counted them by themselves, and wrote 1."""
+BLAKE2_CHECKPOINT: Final = 2
+"""Up to this format a checkpoint's files have digests of BLAKE2b, and of BLAKE3 since."""
 
 
 def other_peer(party: str, theirs: int, server: str) -> str:

@@ -7,7 +7,6 @@ canonical text alone, so that all parties agree.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -31,6 +30,7 @@ from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
+from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
@@ -412,7 +412,7 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     initial = ((base or path.parent) / section.initial).resolve()
     if not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
-    digest = hashlib.blake2b(initial.read_bytes(), digest_size=32).hexdigest()
+    digest = file_digest(initial.read_bytes()).hex()
     with naming(path):
         return Plan(section.model_copy(update={"initial": str(initial)}), digest)
 

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -28,9 +28,16 @@ from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import DIGEST_BYTES, canonical, digest, from_plain, to_plain
+from secureps.messages.encoding import (
+    DIGEST_BYTES,
+    canonical,
+    digest,
+    from_plain,
+    payload_hasher,
+    to_plain,
+)
 from secureps.messages.evaluation import VersionEvaluated
-from secureps.messages.format import FORMAT, OLDEST_CHECKPOINT, newer
+from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT, newer
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
 from secureps.store.atomic_file import sync, write_durably
@@ -56,7 +63,7 @@ Tensors = Mapping[str, NDArray[Any]]
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
-    """One shard's part of a checkpoint: its file's name, BLAKE2b-256 digest and bytes."""
+    """One shard's part of a checkpoint: its file's name, `payload_digest` and bytes."""
 
     shard: str
     file: str
@@ -115,7 +122,7 @@ def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str])
         metadata: text by name.
 
     Returns:
-        BLAKE2b-256 digest of the file, 32 bytes.
+        `payload_digest` of the file.
 
     Raises:
         Malformed: an array's type has no place in the file.
@@ -160,7 +167,7 @@ def read_state(
         DamagedStore: absent, torn, damaged, or not the file of that digest.
     """
     path = Path(path)
-    if digest is not None and _file_digest(path) != digest:
+    if digest is not None and _digest_of(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     with _opened(path) as file:
         names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
@@ -220,7 +227,8 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise DamagedStore(f"{path}: not a file name: {part.file!r:.80}")
-        if _file_digest(directory / part.file, part.size) != part.digest:
+        hasher = _blake2b if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
+        if _digest_of(directory / part.file, hasher, part.size) != part.digest:
             raise DamagedStore(f"{directory / part.file}: damaged: its digest is another")
     return manifest
 
@@ -282,15 +290,17 @@ def _read_manifest(path: Path) -> bytes:
     return text
 
 
-def _file_digest(path: Path, size: int | None = None) -> bytes:
+def _digest_of(
+    path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
+) -> bytes:
     with _reading(path) as file:
         actual = os.fstat(file.fileno()).st_size
         if size is not None and actual != size:
             raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
-        return hashlib.file_digest(file, _hasher).digest()
+        return hashlib.file_digest(file, hasher).digest()
 
 
-def _hasher() -> hashlib.blake2b:
+def _blake2b() -> hashlib.blake2b:
     return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
@@ -317,7 +327,7 @@ def _check_header(path: Path) -> None:
 
 def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
     """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
-    hasher = _hasher()
+    hasher = payload_hasher()
     for piece in pieces:
         hasher.update(piece)
     try:

@@ -44,7 +44,7 @@ from secureps.crypto.identity import (
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
-from secureps.messages.encoding import DIGEST_BYTES, digest, from_plain, payload_digest, to_plain
+from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest, from_plain, to_plain
 from secureps.store.atomic_file import write_durably
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
 from secureps.store.ownership import own
@@ -148,7 +148,7 @@ def _issue_pair(directory: Path, name: str, kind: KeyKind) -> bytes:
     secret, public = kind.generate()
     _write(_secret_file(directory, name, kind), secret, 0o600)
     _write(_public_file(directory, name, kind), public, 0o644)
-    return payload_digest(public)
+    return file_digest(public)
 
 
 def default_state(kit: Path, name: str) -> Path:
@@ -192,7 +192,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
                 kind = _kind(directory, holder.name)
                 path = _public_file(directory, holder.name, kind)
                 data = _read(path, _issued(directory, holder.name, "holder"))
-                if payload_digest(data) != holder.cipher_key_digest:
+                if file_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
                 keys[holder.name] = kind.public(data)
                 kinds.add(kind.name)

@@ -10,7 +10,7 @@ from secureps.client.initial_model import initial_digest
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
 from secureps.roles.member.settings import MemberSettings
@@ -69,7 +69,7 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
         simulation.run(lambda: all(each.done() for each in others))
         return [each.result() for each in others]
 
-    digest = payload_digest(files["agreed"].read_bytes()).hex()
+    digest = file_digest(files["agreed"].read_bytes()).hex()
     assert {halt.error for halt in play("agreed")} == {None}
     for halt in play("other"):
         assert halt.error is WrongRun

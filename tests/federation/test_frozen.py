@@ -13,7 +13,7 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import PlanRefused, ScriptFailed, WrongShape
 from secureps.messages import coordinator_records
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.serve import initial_schema
@@ -122,7 +122,7 @@ def test_a_file_of_version_0_has_the_base_too(tmp_path: Path) -> None:
     path = tmp_path / "start.safetensors"
     save_file(start, path)
     made = small_plan(versions=2, initial=str(path), **FROZEN)
-    plan = Plan(made.section, payload_digest(path.read_bytes()).hex())
+    plan = Plan(made.section, file_digest(path.read_bytes()).hex())
     schema = initial_schema(plan)
     assert schema is not None
     assert schema.told == {"base.scale", "base.seen"}

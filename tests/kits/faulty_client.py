@@ -64,7 +64,7 @@ def make(settings: Mapping[str, Any]) -> Walker:
     if fault == "verbose":
         return Startless(number)
     if fault == "other format":
-        vars(authentication)["FORMAT"] = 3
+        vars(authentication)["FORMAT"] += 1
     if fault == "schema":
         return Walker(number, shape=(31, 7))
     return Faulty(number, fault)

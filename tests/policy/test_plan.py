@@ -15,7 +15,7 @@ from secureps.config.plan import PlanSection
 from secureps.config.sections import parse, read_toml
 from secureps.crypto.cipher import Opening
 from secureps.errors import ConfigError, PlanRefused
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.rules.sync import Sync
@@ -462,12 +462,12 @@ def test_the_initial_file_is_pinned_by_its_digest(tmp_path: Path) -> None:
     (tmp_path / "v0.safetensors").write_bytes(b"model")
     path = write(tmp_path, 'initial = "v0.safetensors"')
     made = load_plan(path)
-    assert made.initial_digest == payload_digest(b"model").hex()
+    assert made.initial_digest == file_digest(b"model").hex()
     assert made.section.initial == str((tmp_path / "v0.safetensors").resolve())
     assert Plan.from_text(made.text) == made
     (tmp_path / "v0.safetensors").write_bytes(b"other")
     other = load_plan(path)
-    assert other.initial_digest == payload_digest(b"other").hex()
+    assert other.initial_digest == file_digest(b"other").hex()
     assert other.text != made.text
 
 

@@ -11,7 +11,7 @@ from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.sharing import Committee, HolderShare, key_sum, share, weighted_sum
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from tests.crypto.test_envelope import sealed_slowly
 from tests.kits.nursery import ROOT
 from tests.kits.sharing_kit import fixed_urandom
@@ -45,18 +45,14 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "subsets": " ".join(f"{{{a},{b}}}" for a, b in us.subsets),
         "commitment to the first seed": shared.commitments[0].hex(),
         "correction, first values": numbers(shared.correction),
-        "correction, BLAKE2b-256 of its bytes": payload_digest(
-            vector_bytes(shared.correction)
-        ).hex(),
+        "correction, BLAKE2b-256 of its bytes": file_digest(vector_bytes(shared.correction)).hex(),
         "seeds of holder-0": " ".join(str(seeds[i]) for i in range(0, len(seeds), 32)),
         "public key of holder-0": recipient.public.key.hex(),
         "envelope, first 32 bytes": sealed[:32].hex(),
         "envelope, length": str(len(sealed)),
-        "envelope, BLAKE2b-256": payload_digest(sealed).hex(),
+        "envelope, BLAKE2b-256": file_digest(sealed).hex(),
         "answer of holder-0, first values": numbers(answers[0]),
-        "answer of holder-0, BLAKE2b-256 of its bytes": payload_digest(
-            vector_bytes(answers[0])
-        ).hex(),
+        "answer of holder-0, BLAKE2b-256 of its bytes": file_digest(vector_bytes(answers[0])).hex(),
         "key sum, first values": numbers(opened),
     }
 

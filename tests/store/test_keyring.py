@@ -16,7 +16,7 @@ from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity, Role, Roster, certify, sign_roster
 from secureps.errors import KitError
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from secureps.store import keyring
 from secureps.store.keyring import (
     check_fits,
@@ -80,7 +80,7 @@ def test_a_kit_holds_everybody(kit: Path) -> None:
     assert sorted((c.role, c.name) for c in public.roster.certificates) == sorted(PARTIES)
     assert list(public.holder_keys) == ["keys"]
     digest = public.roster.find("keys").cipher_key_digest
-    assert digest == payload_digest(public.holder_keys["keys"])
+    assert digest == file_digest(public.holder_keys["keys"])
     for _, name in PARTIES:
         assert load_private(kit, name).public == public.roster.find(name).identity
     assert len(public.holders_digest) == 32
@@ -280,7 +280,7 @@ def test_every_holder_of_a_committee_has_an_envelope_key_pair(committee: Path) -
         sealed = envelope.seal(EnvelopePublicKey(public.holder_keys[name]), b"seeds", b"receipt")
         assert envelope.open(secret, sealed, b"receipt", 5) == b"seeds"
         file = committee / "public" / "holders" / f"{name}.envelope.pub"
-        assert public.roster.find(name).cipher_key_digest == payload_digest(file.read_bytes())
+        assert public.roster.find(name).cipher_key_digest == file_digest(file.read_bytes())
     assert len({bytes(key) for key in public.holder_keys.values()}) == 4
 
 
@@ -374,7 +374,7 @@ def certify_anew(kit: Path, name: str, data: bytes) -> None:
     ca = Identity((kit / "ca" / "ca.key").read_bytes())
     roster = Roster.from_bytes((kit / "public" / "roster.json").read_bytes())
     others = [c for c in roster.certificates if c.name != name]
-    own = certify(ca, name, "holder", roster.find(name).identity.key, payload_digest(data))
+    own = certify(ca, name, "holder", roster.find(name).identity.key, file_digest(data))
     (kit / "public" / "roster.json").write_bytes(sign_roster(ca, (*others, own)).to_bytes())
 
 

@@ -31,7 +31,7 @@ from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest
 from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
@@ -167,7 +167,7 @@ class FlowerTrainer:
         if self._settings.initial is not None:
             tensors, served = read_served(self._settings.initial)
             names = () if served is None else served.names
-            digest = payload_digest(Path(self._settings.initial).read_bytes()).hex()
+            digest = file_digest(Path(self._settings.initial).read_bytes()).hex()
             start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
         else:
             start = Start(self._own_model(seed), Served())

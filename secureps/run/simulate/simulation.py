@@ -25,7 +25,7 @@ from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused, from_wire
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
@@ -70,7 +70,7 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
         for holder in holders:
             secret, public = kind.generate()
             secrets[holder], keys[holder] = kind.secret(secret), kind.public(public)
-    own = {name: payload_digest(key) for name, key in keys.items()}
+    own = {name: file_digest(key) for name, key in keys.items()}
     roster = sign_roster(
         ca,
         [

@@ -20,7 +20,7 @@ from safetensors.numpy import load as load_safetensors
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
@@ -334,7 +334,7 @@ class ShardWorker(Worker):
             data = Path(plan.section.initial or "").read_bytes()
         except OSError as error:
             raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
-        if payload_digest(data).hex() != plan.initial_digest:
+        if file_digest(data).hex() != plan.initial_digest:
             raise DamagedStore(f"{plan.section.initial} is not the file that the run is founded on")
         return self._layout(group).flatten(load_safetensors(data))
 

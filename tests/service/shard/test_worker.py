@@ -12,7 +12,7 @@ from safetensors.numpy import save
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
 from secureps.policy.plan import Plan
@@ -114,7 +114,7 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
     file = tmp_path / "v0.safetensors"
     model = {"bias": np.ones(5, np.float32), "weight": np.zeros((11, 5), np.float32)}
     file.write_bytes(save(model))
-    digest = payload_digest(file.read_bytes()).hex()
+    digest = file_digest(file.read_bytes()).hex()
     shop = Shop(tmp_path, make_plan(initial=str(file), initial_digest=digest))
     made = shop.worker._founded(MakeState("all", None))
     assert sorted(made.values) == [0, 2]
