@@ -1,15 +1,18 @@
-"""How much memory does a shard need, and does `secureps check` say so? Measured and predicted.
+"""How much memory do a shard and a client need, and does `secureps check` say so?
 
-Of runs with 5, 20 and 50 clients of a million parameters, with a model that is next to nothing and
-with one of four million: what grows with the clients, and what with the model. A shard takes
-blocks one at a time, spools them to disk and adds them one at a time, so what it holds besides its
-model is what its threads are taking in: at most `run.serve.IN_FLIGHT_BYTES`, whoever sends it.
-`tests/processes/test_shard_memory.py` asserts both, the bound and the prediction.
+"large": 100M values, two clients, one version: peaks beside goals. "crowds": runs with 5, 20 and 50
+clients of a million values, with a model that is next to nothing and with one of four million:
+what grows with the clients, and what with the model. A shard takes blocks one at a time, spools
+them to disk and adds them one at a time, so what it holds besides its model is what its threads
+are taking in: at most `run.serve.IN_FLIGHT_BYTES`, whoever sends it.
+`tests/processes/test_shard_memory.py` asserts both, the bound and the prediction. `python -m
+benchmarks.memory large` measures the one alone.
 """
 
 from __future__ import annotations
 
 import math
+import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -17,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
+from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.model.layout import GroupLayout
 from secureps.policy.explain.memory import MemoryUse, footprint
@@ -38,6 +42,10 @@ CASES: tuple[tuple[int, Shape, str], ...] = (
     (20, SHAPE, "rlwe"),
 )
 """Clients, the model's shape, and the cipher; the first is what the others are compared with."""
+
+LARGE, CLIENTS = 100_000_000, 2
+GOALS = {"client": 2.0, "shard": 4.0}
+"""GiB."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +94,7 @@ def _of(processes: Processes, what: str) -> dict[str, int]:
     return {name: memory(processes.pid(name), what) for name in processes.shards}
 
 
-def main() -> None:
+def _crowds() -> None:
     rows: list[Row] = []
     first = 0
     for clients, shape, cipher in CASES:
@@ -107,6 +115,40 @@ def main() -> None:
             }
         )
     report("memory", "Resident memory of the larger of two shards, measured and predicted", rows)
+
+
+def _large() -> None:
+    rows: list[Row] = []
+    for cipher in ("rlwe", "plain"):
+        with (
+            tempfile.TemporaryDirectory(prefix="secureps-memory-") as folder,
+            Large(Path(folder), cipher, LARGE, CLIENTS, 1) as parties,
+        ):
+            began = time.time()
+            parties.start_all()
+            founded, ended = parties.committed(0), parties.committed(1)
+            peaks = parties.peaks()
+        for kind, names in (("client", parties.clients), ("shard", parties.shards)):
+            peak = max(peaks[name] for name in names) / 2**30
+            goal = GOALS[kind]
+            rows.append(
+                {
+                    "cipher": cipher,
+                    "party": kind,
+                    "peak GiB": peak,
+                    "goal": goal,
+                    "": "reached" if peak <= goal else "missed",
+                    "seconds to version 0": founded - began,
+                    "to version 1": ended - founded,
+                }
+            )
+    report("memory-large", f"{LARGE // 10**6}M values, {CLIENTS} clients, two shards", rows)
+
+
+def main() -> None:
+    parts = {"crowds": _crowds, "large": _large}
+    for name in sys.argv[1:] or parts:
+        parts[name]()
 
 
 if __name__ == "__main__":

@@ -1,99 +1,123 @@
 """What one version costs, from pull to publication: every cipher, and float32 without us.
 
 A coordinator, two shards, the holders that a cipher needs and five clients on loopback, each a
-process of its own, with a model of a million parameters. The founding version is not counted.
-"to fp32" compares with `benchmarks.floor`, played in the same run.
+process of its own, whose training costs next to nothing: 1M values under every cipher, and 10M
+under those that are meant for so many. "to fp32" compares with `benchmarks.floor`, played in the
+same run; goals stand beside what was reached. `--sizes 10M` plays one size alone.
 """
 
 from __future__ import annotations
 
+import argparse
 import tempfile
-import time
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import psutil
-
-from benchmarks import floor
-from benchmarks.crowd import SHAPE, million_plan
-from benchmarks.deployed import Deployed
+from benchmarks import floor, ingest
+from benchmarks.large import Cost, Spent, measure
 from benchmarks.report import Row, report
 from benchmarks.stopwatch import FLOAT_BYTES
 from secureps.crypto.suite import CIPHERS
-from tests.kits.nursery import ROOT
-from tests.kits.processes import Processes
 
 CLIENTS = 5
-VERSIONS = 2
+VERSIONS = {"1M": 6, "10M": 3}
 """Measured together, after version 1, with which everything is warm."""
-VALUES = SHAPE[0] * SHAPE[1]
+VALUES = {"1M": 1_000_000, "10M": 10_000_000}
+PLAYED = {"1M": tuple(CIPHERS), "10M": ("plain", "rlwe")}
+
+Costs = Mapping[str, Mapping[str, Cost]]
+"""By size and cipher."""
 
 
-@dataclass(frozen=True)
-class Cost:
-    """Of one version: seconds of the clock, of all CPUs, of the servers' CPUs; bytes a value up."""
-
-    wall: float
-    cpu: float
-    served: float
-    sent: float
+Least = tuple[float, float]
+"""Seconds of the clock and of CPU that float32 takes."""
 
 
-class _Federation(Deployed):
-    """With clients that train a million parameters."""
-
-    def _client(self, name: str) -> list[str]:
-        command = super()._client(name)
-        script = str(ROOT / "tests" / "kits" / "walker_client.py")
-        return [str(ROOT / "benchmarks" / "walker.py") if c == script else c for c in command]
-
-
-def _cpu_seconds(processes: Processes, names: tuple[str, ...]) -> float:
-    times = [psutil.Process(processes.pid(name)).cpu_times() for name in names]
-    return float(sum(t.user + t.system for t in times))
+def play(size: str) -> tuple[Least, dict[str, Cost]]:
+    """What float32 takes, and each cipher."""
+    values = VALUES[size]
+    with tempfile.TemporaryDirectory(prefix="secureps-floor-") as folder:
+        wall, cpu = floor.measure(Path(folder), CLIENTS, values, versions=20)
+    costs = {}
+    for cipher in PLAYED[size]:
+        with tempfile.TemporaryDirectory(prefix="secureps-version-") as folder:
+            costs[cipher] = measure(Path(folder), cipher, values, CLIENTS, VERSIONS[size])
+    return (wall, cpu), costs
 
 
-def _measure(folder: Path, cipher: str) -> Cost:
-    plan = million_plan(CLIENTS)
-    with _Federation(folder, cipher, CLIENTS, VERSIONS + 2, plan=plan) as processes:
-        processes.start_all()
-        servers = ("coordinator", *processes.shards, *processes.holders)
-        everybody = (*servers, *processes.clients)
-        processes.wait(lambda: processes.reached(1), "version 1")
-        began = time.monotonic()
-        cpu, served = _cpu_seconds(processes, everybody), _cpu_seconds(processes, servers)
-        processes.wait(lambda: processes.reached(1 + VERSIONS), "the last version")
-        wall = time.monotonic() - began
-        cpu = _cpu_seconds(processes, everybody) - cpu
-        served = _cpu_seconds(processes, servers) - served
-        status = processes.status()
-        assert status is not None
-        up = [f.value for t in status.telemetry for f in t.figures if f.name == "bytes_up"]
-    return Cost(wall / VERSIONS, cpu / VERSIONS, served / VERSIONS, sum(up) / len(up) / VALUES)
-
-
-def _row(name: str, cost: Cost, least: Cost) -> Row:
+def _row(name: str, cost: Cost, least: Least, values: int) -> Row:
     return {
         "cipher": name,
         "wall s": cost.wall,
-        "wall to fp32": cost.wall / least.wall,
+        "to fp32": cost.wall / least[0],
         "CPU s": cost.cpu,
-        "CPU to fp32": cost.cpu / least.cpu,
-        "of servers": cost.served,
-        "bytes/value up": cost.sent,
-        "bytes to fp32": cost.sent / least.sent,
+        "CPU to fp32": cost.cpu / least[1],
+        "ns/value, client": 1e9 * cost.cpu / values / CLIENTS,
+        "bytes/value up": cost.up,
+        "down": cost.down,
     }
 
 
+def _floor(least: Least, values: int) -> Row:
+    spent = {"all": Spent(least[1], 0.0)}
+    cost = Cost(least[0], spent, FLOAT_BYTES, FLOAT_BYTES, {})
+    return _row("none: fp32, gloo", cost, least, values)
+
+
+def _parties(cipher: str, cost: Cost) -> Iterator[Row]:
+    for kind, names in cost.kinds().items():
+        spent = [cost.spent[name] for name in names]
+        yield {
+            "cipher": cipher,
+            "party": kind,
+            "how many": len(names),
+            "user s each": sum(each.user for each in spent) / len(names),
+            "system s each": sum(each.system for each in spent) / len(names),
+            "CPU s all": sum(each.seconds for each in spent),
+            "peak MiB": cost.peak(kind) / 2**20,
+        }
+
+
+def _goals(costs: Costs) -> Iterator[Row]:
+    for size, wall, cpu in (("10M", 2.0, 3.0), ("1M", 0.25, None)):
+        if size not in costs:
+            continue
+        plain, rlwe = costs[size]["plain"], costs[size]["rlwe"]
+        reached = [(f"{size} rlwe, seconds of the clock", rlwe.wall, wall)]
+        if cpu is not None:
+            reached.append((f"{size} rlwe, seconds of CPU", rlwe.cpu, cpu))
+        reached.append((f"{size}, CPU encrypted to plain", rlwe.cpu / plain.cpu, 1.5))
+        for what, now, goal in reached:
+            yield {
+                "what": what,
+                "reached": now,
+                "at most": goal,
+                "at least": "",
+                "": _met(now <= goal),
+            }
+    if "10M" in costs:
+        for row in ingest.measure():
+            now, what = float(row["ratio"]), f"ingest, {row['cipher']}, to gRPC alone"
+            met = _met(now >= ingest.GOAL)
+            yield {"what": what, "reached": now, "at most": "", "at least": ingest.GOAL, "": met}
+
+
+def _met(yes: bool) -> str:
+    return "reached" if yes else "missed"
+
+
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="secureps-floor-") as folder:
-        wall, cpu = floor.measure(Path(folder), CLIENTS, VALUES, versions=20)
-    least = Cost(wall, cpu, 0.0, float(FLOAT_BYTES))
-    rows = [_row("none: fp32, gloo", least, least)]
-    for cipher in CIPHERS:
-        with tempfile.TemporaryDirectory(prefix="secureps-version-") as folder:
-            rows.append(_row(cipher, _measure(Path(folder), cipher), least))
-    report("version", f"One version of 1M parameters, {CLIENTS} clients", rows)
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--sizes", default="1M,10M", help="of 1M and 10M values; default: both")
+    costs: dict[str, dict[str, Cost]] = {}
+    for size in parser.parse_args().sizes.split(","):
+        least, costs[size] = play(size)
+        rows = [_floor(least, VALUES[size])]
+        rows += [_row(name, cost, least, VALUES[size]) for name, cost in costs[size].items()]
+        report(f"version-{size}", f"One version of {size} values, {CLIENTS} clients", rows)
+        rows = [row for name, cost in costs[size].items() for row in _parties(name, cost)]
+        report(f"parties-{size}", f"CPU seconds of a version of {size} values, by party", rows)
+    report("goals", "Goals, on two idle cores", list(_goals(costs)))
 
 
 if __name__ == "__main__":
