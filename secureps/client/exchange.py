@@ -59,12 +59,15 @@ class PulledModel(Mapping[str, Array]):
 
 @dataclass(frozen=True)
 class LoopSite:
-    """The arguments of `join` that describe a data holder's own training loop."""
+    """What describes a data holder's own training loop: arguments of `join`, and patterns of the
+    tensors that its plan has frozen.
+    """
 
     initial: Parameters | Callable[[int], Parameters]
     examples: int
     evaluate: Callable[[Parameters], EvaluateResult] | None = None
     touches: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    frozen: Sequence[str] = ()
 
 
 class Left(BaseException):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class Session:
     def __init__(self, joining: Joining, site: LoopSite) -> None:
         self._joining, self._exchange = joining, Exchange()
         self._trainer = ExchangeTrainer(site, self._exchange)
-        self._examples = site.examples
+        self._examples, self._frozen = site.examples, site.frozen
         self._executor: Executor | None = None
         self._thread = threading.Thread(target=self._run, name=joining.name, daemon=True)
         self._pulled: PulledModel | None = None
@@ -160,6 +161,7 @@ class Session:
 
         Args:
             delta: the difference to the model: a finite array for each tensor, of its shape.
+                Tensors that the plan has frozen may be left out, here and in `parameters`.
             parameters: the whole new model, in place of `delta`.
             examples: how many records it comes from; default: the number told to `join`.
             metrics: numbers about the training, for this client's terminal alone.
@@ -176,7 +178,7 @@ class Session:
         self._demand_inside()
         if self._pulled is None:
             raise ScriptFailed("push: there is no pulled model: call pull() before each push")
-        trained = _trained(self._pulled, delta, parameters)
+        trained = _trained(self._pulled, self._frozen, delta, parameters)
         number = self._examples if examples is None else examples
         result = FitResult(trained, _counted(number), _finite(metrics or {}), _counted(steps))
         if self._pulled.config.privacy is not None:
@@ -316,7 +318,9 @@ def join(
         insecure_for_tests,
         None if ledger is None else Path(ledger),
     )
-    return Session(joining, LoopSite(initial, examples, evaluate, touches or {}))
+    return Session(
+        joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)
+    )
 
 
 # --- what is pushed -----------------------------------------------------------------
@@ -324,6 +328,7 @@ def join(
 
 def _trained(
     model: PulledModel,
+    frozen: Sequence[str],
     delta: Mapping[str, ArrayLike] | None,
     parameters: Mapping[str, ArrayLike] | None,
 ) -> Parameters:
@@ -331,7 +336,13 @@ def _trained(
     pushed = delta if parameters is None else parameters
     if pushed is None or (delta is not None and parameters is not None):
         raise ScriptFailed("push: give the delta, or parameters= of the whole new model")
-    given = {name: np.asarray(array) for name, array in pushed.items()}
+    whole = parameters is not None
+    given = {
+        name: base if whole else np.zeros_like(base)
+        for name, base in model.items()
+        if any(fnmatchcase(name, pattern) for pattern in frozen)
+    }
+    given |= {name: np.asarray(array) for name, array in pushed.items()}
     if wrong := check_like(given, {name: array.shape for name, array in model.items()}):
         raise ScriptFailed(f"push: {wrong}")
     trained = dict[str, Array]()
@@ -340,7 +351,7 @@ def _trained(
         if not np.can_cast(own.dtype, base.dtype, "same_kind"):
             raise ScriptFailed(f"push: tensor {name!r} is {own.dtype}, the model's is {base.dtype}")
         cast = own.astype(base.dtype)
-        trained[name] = cast if parameters is not None else base + cast
+        trained[name] = cast if whole else base + cast
         if not np.isfinite(trained[name]).all():
             raise ScriptFailed(f"push: tensor {name!r} has values that are NaN or infinite")
     return trained

@@ -107,6 +107,49 @@ def test_a_loop_gives_the_model_of_a_trainer_bit_for_bit(
     }
 
 
+class OnBase(Bare):
+    """A walker beside a base that a plan freezes."""
+
+    def parameters(self, seed: int) -> ps.Parameters:
+        return {**super().parameters(seed), "base": np.arange(4, dtype=np.float32)}
+
+    def fit(self, parameters: ps.Parameters, config: ps.FitConfig) -> ps.FitResult:
+        base = {"base": parameters.pop("base")}
+        result = super().fit(parameters, config)
+        return replace(result, parameters=base | result.parameters)
+
+
+@pytest.mark.parametrize("by", ["delta", "parameters"])
+def test_a_loop_leaves_frozen_tensors_out(tmp_path: Path, by: str) -> None:
+    """They are in the model that it pulls, and need not be in what it pushes."""
+    frozen = Plan(plan(2).section.model_copy(update={"frozen": ("base*",)}))
+    with DiskFederation(frozen, tmp_path, 3, OnBase) as federation:
+        with joined(federation, initial=OnBase(2).parameters) as session:
+            for model in session:
+                assert model["base"].tolist() == [0, 1, 2, 3]
+                moved = {n: np.full_like(a, 0.01) for n, a in model.items() if n != "base"}
+                whole = {n: model[n] + step for n, step in moved.items()}
+                session.push(moved) if by == "delta" else session.push(parameters=whole)
+        assert session.finished == "all 2 versions are made"
+        made = federation.model()
+    assert made is not None
+    assert sorted(made[1]) == ["body.weight", "head.bias"]
+
+
+def test_a_loop_that_moves_a_frozen_tensor_is_told(tmp_path: Path) -> None:
+    frozen = Plan(plan(2).section.model_copy(update={"frozen": ("base*",)}))
+    with DiskFederation(frozen, tmp_path, 3, OnBase) as federation:
+        session = joined(federation, initial=OnBase(2).parameters)
+
+        def moves_it() -> None:
+            with session:
+                for model in session:
+                    session.push({name: np.full_like(array, 0.01) for name, array in model.items()})
+
+        with pytest.raises(ScriptFailed, match="base was trained, and the plan has it frozen"):
+            moves_it()
+
+
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "neither delta nor parameters": ({}, "give the delta, or parameters="),
     "both": ({"delta": {}, "parameters": {}}, "give the delta, or parameters="),

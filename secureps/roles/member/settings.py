@@ -87,9 +87,11 @@ class MemberSettings:
 
         Raises:
             ConfigError, PlanRefused: the plan is unsound, or cannot carry the model.
+            WrongRun: it is not the one that this client agreed to.
         """
         if proposed.run.nonce:
             return None
+        self._check_terms(proposed.run.plan)  # before a plan learns which values are here
         model = self.model(Plan.from_text(proposed.run.plan))
         return None if model == proposed.run.schema else Join(self.name, model)
 
@@ -126,13 +128,17 @@ class MemberSettings:
             raise WrongRun(other_run(self.name, pinned.run.id, welcome.run.id))
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
-        founded = Plan.from_text(welcome.run.plan).initial_digest
+        self._check_terms(welcome.run.plan)
+
+    def _check_terms(self, text: str) -> None:
+        """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to."""
+        founded = Plan.from_text(text).initial_digest
         if self.initial and founded and self.initial != founded:
             raise WrongRun(
                 "the run is founded on another file than the one that this client was given: ask "
                 "for the plan's file of version 0, and give that as the setting initial"
             )
-        if self.terms.plan and (keys := different_keys(self.terms.plan, welcome.run.plan)):
+        if self.terms.plan and (keys := different_keys(self.terms.plan, text)):
             raise WrongRun(
                 f"the run's plan is not the one that this client agreed to, in {named(keys)}: ask "
                 "the run's operator for the plan, see secureps check, and join with it"

@@ -190,6 +190,20 @@ def test_nobody_else_gives_orders() -> None:
         client.machine.inspect("c1", requests.AskStatus())
 
 
+def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
+    """A proposal names the tensors whose values are compared: it could name any."""
+    theirs = make_plan(frozen=["weight"])
+    values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors}
+    for agreed, tells in ((theirs, True), (PLAN, False)):
+        terms = Terms(plan=agreed.text)
+        kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=terms, values=values)
+        step = Client(theirs, kit=kit).welcome(nonce=b"")
+        calls = [each.message for each in step.effects if isinstance(each, Call)]
+        told = [each.schema.told for each in calls if isinstance(each, requests.Join)]
+        assert told == ([{"weight"}] if tells else [])
+        assert [halt.error for halt in halts(step)] == ([] if tells else [WrongRun])
+
+
 # --- founding ---------------------------------------------------------------------
 
 
