@@ -35,6 +35,6 @@ def give_back_payloads() -> bool:
     settings = {_M_MMAP_THRESHOLD: PAYLOAD, _M_TRIM_THRESHOLD: KEPT, _M_ARENA_MAX: HEAPS}
     try:
         library = ctypes.CDLL(None)
-        return min(library.mallopt(name, value) for name, value in settings.items()) == 1
+        return all(library.mallopt(*setting) == 1 for setting in settings.items())
     except (AttributeError, OSError):
         return False
