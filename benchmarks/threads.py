@@ -36,7 +36,7 @@ def measure(values: int = VALUES, blocks: int = BLOCKS, tries: int = 7) -> Seque
     def added(block: int) -> bytes:
         sums = adder.zero(values)
         adder.add(sums, payloads[block], 1)
-        return adder.total(sums)
+        return bytes(adder.total(sums))
 
     totals = [added(block) for block in range(blocks)]
     key = (sealing.key.coefficients().astype(np.int64), 1)

@@ -16,6 +16,7 @@ import struct
 import tempfile
 import threading
 import weakref
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -35,7 +36,7 @@ from secureps.crypto.bfv import (
     check_parameters,
     plain_modulus,
 )
-from secureps.crypto.cipher import CipherParameters, Payload, check_values
+from secureps.crypto.cipher import CipherParameters, Opener, Payload, check_values
 from secureps.errors import InternalError, Malformed
 from secureps.extras import from_extras
 
@@ -168,7 +169,7 @@ class BfvSealer:
         return b"".join(sealed)
 
 
-class BfvOpener:
+class BfvOpener(Opener):
     """Decrypts totals with a holder's secret key; raises as `BfvSealer` does."""
 
     def __init__(self, parameters: CipherParameters, key: BfvSecretKey) -> None:
@@ -181,18 +182,16 @@ class BfvOpener:
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._decryptor = sealapi.Decryptor(self._ring.context, secret)
 
-    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """Decrypts a total into int64 sums, shape (slots,); Malformed if it is no total."""
+    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Decrypts a total, ciphertext by ciphertext; Malformed if it is no total."""
         self._adder.check_total(slots, total)
-        sums = np.empty(slots, np.int64)
         view = memoryview(total).cast("B")
         for index, start in enumerate(range(0, slots, VALUES_PER_CIPHERTEXT)):
             place = index * CIPHERTEXT_BYTES
             count = min(VALUES_PER_CIPHERTEXT, slots - start)
             packed = self._decrypt(view[place : place + CIPHERTEXT_BYTES])
             used = self._packing.coefficients(count)
-            sums[start : start + count] = self._packing.unpack(packed[:used], count)
-        return sums
+            yield self._packing.unpack(packed[:used], count)
 
     def _decrypt(self, total: memoryview) -> npt.NDArray[np.int64]:
         """Packed sums of one ciphertext, int64 (4096,); its range is the proof of the opening.

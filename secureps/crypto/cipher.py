@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
@@ -158,9 +158,13 @@ class Adder(abc.ABC):
         check_length(f"{self.called} total", total, self.total_bytes(slots))
         self._check_total(total)
 
-    def zero(self, slots: int) -> Accumulator:
-        """The empty sum."""
-        return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
+    def zero(self, slots: int, room: memoryview | None = None) -> Accumulator:
+        """The empty sum; in `room`, `total_bytes(slots)` bytes that may hold anything, if given."""
+        if room is None:
+            return Accumulator(slots, np.zeros(self.total_bytes(slots) // 8, np.uint64))
+        sums = np.frombuffer(room, np.uint64)
+        sums.fill(0)
+        return Accumulator(slots, sums)
 
     def add(self, accumulator: Accumulator, payload: Payload, weight: int) -> None:
         """Adds weight times a block that has passed `check`, in place.
@@ -179,11 +183,14 @@ class Adder(abc.ABC):
         accumulator.units += weight
         accumulator.weight = after
 
-    def total(self, accumulator: Accumulator) -> bytes:
-        """Canonical little-endian bytes of the sum: the same for every order of adding."""
+    def total(self, accumulator: Accumulator) -> memoryview:
+        """Canonical little-endian bytes of the sum: the same for every order of adding.
+
+        They are the accumulator's own, and change when more is added.
+        """
         self._reduce(accumulator.sums)
         accumulator.units = min(accumulator.units, 1)
-        return accumulator.sums.astype(_SUM, copy=False).tobytes()
+        return accumulator.sums.astype(_SUM, copy=False).view(np.uint8).data.toreadonly()
 
     @abc.abstractmethod
     def _check_block(self, payload: Payload) -> None:
@@ -222,15 +229,28 @@ class Sealer(Protocol):
         """
 
 
-class Opener(Protocol):
+class Opener(abc.ABC):
     """The side that may see sums, those of one cohort where a key opens no more."""
 
-    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """The integer sums of a block's total, int64 (slots,), each in [0, capacity * levels].
+    @abc.abstractmethod
+    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
+        """The integer sums of a block's total, piece by piece, each in [0, capacity * levels].
 
+        Nothing is known of them before all were taken: an error may come after the last.
+
+        Yields:
+            int64 (n,), any n >= 1, `slots` together; the next piece may lie in the same memory.
         Raises:
             Malformed, Oversized: not a total, or made under another key.
         """
+
+    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
+        """The integer sums of a block's total, int64 (slots,); raises as `pieces`."""
+        sums, at = np.empty(slots, np.int64), 0
+        for piece in self.pieces(block, total, slots):
+            sums[at : at + piece.size] = piece
+            at += piece.size
+        return sums
 
 
 class Cipher(abc.ABC):

@@ -5,7 +5,7 @@ What must not live here: keys, and anything that a shard could mistake for secre
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from secureps.crypto.cipher import (
     Adder,
     Cipher,
     CipherParameters,
+    Opener,
     Opening,
     Payload,
     Place,
@@ -78,16 +79,16 @@ class PlainSealer:
         return values.astype(self._dtype).tobytes()
 
 
-class PlainOpener:
+class PlainOpener(Opener):
     """Reads the sums."""
 
     def __init__(self, parameters: CipherParameters) -> None:
         self._adder = PlainAdder(parameters)
 
-    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """The sums of a total, int64, shape (slots,); Malformed if it is no total."""
+    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
+        """The sums of a total, int64; Malformed if it is no total."""
         self._adder.check_total(slots, total)
-        return np.frombuffer(total, _SUM).astype(np.int64)
+        yield np.frombuffer(total, _SUM).astype(np.int64, copy=False)
 
 
 class PlainCipher(Cipher):

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
     OneTimeKey,
+    Opener,
     Payload,
     Place,
     check_values,
@@ -243,7 +244,7 @@ def _sealed(
     return out.astype(_WORD, copy=False).tobytes()
 
 
-class RlweOpener:
+class RlweOpener(Opener):
     """Opens the totals of one cohort of one group, and nothing else; by any threads.
 
     Args:
@@ -275,20 +276,20 @@ class RlweOpener:
         small = key.astype(np.int32)
         transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), self._key)
 
-    def open(self, block: int, total: Payload, slots: int) -> npt.NDArray[np.int64]:
-        """The integer sums of a total, int64 (slots,), each in [0, capacity * levels].
+    def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
+        """The integer sums of a total, piece by piece, each in [0, capacity * levels].
 
         Raises:
             Malformed, Oversized: not a total of so many slots.
             InternalError: no block of this place.
-            Refused: the residual is that of another key sum.
+            Refused: after the last piece: the residual is that of another key sum.
         """
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
         elements, start = enc.elements(slots), block * enc.elements(self._slots)
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
-        out = np.empty((elements, enc.digits, degree), np.int64)
+        out = np.empty((min(BATCH, elements), enc.digits, degree), np.int64)
         work = np.empty((len(enc.ring.primes) + 1, degree), np.uint32)
         room = np.empty((2, degree), np.uint64)
         open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
@@ -303,16 +304,16 @@ class RlweOpener:
                 scale(enc),
                 work,
                 room,
-                out[first : first + count],
+                out[:count],
             )
             squares, sound = squares + found, sound and whole
+            yield out[:count].reshape(-1)[: slots - first * enc.values]
         residual = math.sqrt(squares / (elements * degree))
         if not sound or residual > self._most:
             raise Refused(
                 f"the sum of block {block} does not open: its residual is {residual:.1f}, and at "
                 f"most {self._most:.1f} where every key share is right"
             )
-        return out.reshape(-1)[:slots]
 
 
 def _check_block(block: int, size: int, slots: int) -> None:

@@ -468,7 +468,7 @@ class Payload:
     """Answers GetBlock and GetSum; the digest is of the whole, whatever was asked for."""
 
     digest: bytes
-    payload: bytes = b""
+    payload: bytes | memoryview = b""
 
 
 # --- anyone -----------------------------------------------------------------------

@@ -40,10 +40,10 @@ class Caller(Protocol):
     def later(self, action: Callable[[], None], delay: float = 0.0) -> None:
         """Runs an action on the party's thread, unless the party has ended by then."""
 
-    def fetched(self, key: str) -> Future[bytes]:
+    def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Reads the payload under a key; KeyError if it was deleted, since nobody needs it."""
 
-    def kept(self, request: Request, payload: bytes) -> Future[None]:
+    def kept(self, request: Request, payload: bytes | memoryview) -> Future[None]:
         """Checks and stores the payload that answers a request."""
 
     def heard(self, sender: str, event: Event) -> None:

@@ -260,7 +260,7 @@ class Executor:
         """Runs an action on the loop, guarded; may be called from any thread."""
         self._loop.call_later(delay, self._guarded(action))
 
-    def fetched(self, key: str) -> Future[bytes]:
+    def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload."""
         return self._beside(partial(self.worker.fetch, key))
 
@@ -401,7 +401,7 @@ class Executor:
             self._settle(answer, message)
             return
 
-        def finish(done: Future[bytes]) -> None:
+        def finish(done: Future[bytes | memoryview]) -> None:
             if done.cancelled() or self.halted.done():
                 return  # `stop` has answered, or will
             error = done.exception()

@@ -28,7 +28,7 @@ class Worker(Protocol):
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
-    def fetch(self, key: str) -> bytes:
+    def fetch(self, key: str) -> bytes | memoryview:
         """The payload that a machine named by `key`; a PeerError goes to the caller as answer."""
         raise InternalError(f"a {type(self).__name__} stores no payloads: there is no {key}")
 

@@ -328,11 +328,15 @@ def _check_header(path: Path) -> None:
 def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
     """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
     hasher = payload_hasher()
-    for piece in pieces:
-        hasher.update(piece)
+
+    def passing() -> Iterator[bytes | memoryview]:
+        for piece in pieces:
+            hasher.update(piece)
+            yield piece
+
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, pieces, None, path.with_name(path.name + ".tmp"))
+        write_durably(path, passing(), None, path.with_name(path.name + ".tmp"))
         sync(path.parent.parent)
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error

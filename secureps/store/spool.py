@@ -14,6 +14,7 @@ import re
 from pathlib import Path
 from typing import Protocol
 
+from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
 from secureps.store.atomic_file import sync, write_durably
 
@@ -38,6 +39,9 @@ class Spool(Protocol):
 
     def get(self, key: str) -> bytes:
         """The payload; KeyError if there is none."""
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        """As `get`, read-only, into one of these buffers if it was not in memory."""
 
     def has(self, key: str) -> bool:
         """Is there a payload?"""
@@ -74,6 +78,10 @@ class MemorySpool:
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""
         return self._payloads[check_key(key)]
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        """The payload of a key, as it lies; KeyError if there is none."""
+        return memoryview(self.get(key))
 
     def has(self, key: str) -> bool:
         """Whether a payload lies under this key."""
@@ -125,6 +133,21 @@ class DiskSpool:
             return self.path(key).read_bytes()
         except FileNotFoundError:
             raise KeyError(key) from None
+
+    def read(self, key: str, buffers: Buffers) -> memoryview:
+        """The payload of a key, in a buffer; KeyError if there is none.
+
+        It is read, not mapped: a disk that fails is an OSError then, and not a process's end.
+        """
+        try:
+            with open(self.path(key), "rb", buffering=0) as file:
+                room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))
+                have = 0
+                while count := file.readinto(room[have:]):
+                    have += count
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        return room[:have].toreadonly()
 
     def has(self, key: str) -> bool:
         """Whether a payload lies under this key."""

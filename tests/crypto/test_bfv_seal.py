@@ -113,7 +113,7 @@ def test_the_noise_is_what_the_formula_foretells(keys: Keys) -> None:
     assert float(np.var(fresh)) == pytest.approx(variance, rel=0.03)
     assert abs(float(np.mean(fresh))) < 0.5
 
-    total = adder.total(accumulator)
+    total = bytes(adder.total(accumulator))
     summed = noise(total, s, t)
     assert float(np.var(summed)) == pytest.approx(32 * 16 * variance, rel=0.12)
     greatest = float(np.abs(summed).max())

@@ -151,4 +151,4 @@ def cohort(
         keys = keys + small if keys.size else small
         clear += weight * values
         squares += weight * weight
-    return adder.total(sums), (keys, squares), clear
+    return bytes(adder.total(sums)), (keys, squares), clear

@@ -17,7 +17,7 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("errors", "tracebacks", "wording"),
+    ("buffers", "errors", "tracebacks", "wording"),
     ("config", "extras", "messages"),
     ("codec", "model", "privacy"),
     ("crypto",),

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from secureps.buffers import Buffers
 from secureps.errors import Malformed, OperatorError
 from secureps.messages.submission import BlockHeader
 from secureps.store.spool import KEY_LIMIT, DiskSpool, MemorySpool, Spool, check_key
@@ -60,6 +61,16 @@ class SpoolContract:
             spool.put("update/hospital-1/all/3/0", payload)
             spool.put("update/hospital-1/all/3/0", payload)
             assert spool.get("update/hospital-1/all/3/0") == payload
+
+    def test_it_is_read_into_a_buffer(self, spool: Spool) -> None:
+        buffers = Buffers(1 << 20)
+        for payload in (b"", b"x", bytes(range(256)) * 5000):
+            spool.put("a/b", payload)
+            read = spool.read("a/b", buffers)
+            assert read == payload == spool.get("a/b")
+            assert read.readonly
+        with pytest.raises(KeyError):
+            spool.read("a/c", buffers)
 
     def test_the_last_one_counts(self, spool: Spool) -> None:
         spool.put("a", b"long before")

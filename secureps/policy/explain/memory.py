@@ -5,8 +5,8 @@ Covers what is resident in one shard's process at its worst moment:
     program       Python and what a server imports, before the first block
     state         three versions (the last, the newest, and the one being made) of the values and
                   of the optimizer's vectors, float32, of the blocks that lie on the busiest shard
-    work          on one block: its sum with a member's ciphertext and the finished copy, or the
-                  opened sum, the mean and the step, whichever is more
+    work          on one block: its sum with a member's ciphertext; it is opened and stepped in
+                  pieces that are next to nothing
     uploads       as many blocks, and pieces of them, as threads take in at once
     connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
 
@@ -31,9 +31,6 @@ from secureps.policy.plan import Plan
 
 FLOAT_BYTES = 4
 VERSIONS = 3
-STEP_BYTES = 40
-"""Of a value while a block is stepped: the opened sum (int64), two float64 on the way to the mean,
-and the vectors that the busiest optimizer, Adam, needs meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             sent[shard] += sealed
             disk[shard] += most * sealed
             held[shard] += 1
-            work = max(work, 2 * total + sealed, STEP_BYTES * slots)
+            work = max(work, total + sealed)
             largest = max(largest, sealed)
     busiest = max(service.shards, key=lambda shard: state[shard])
     streams = min(service.streams, held[busiest])

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load as load_safetensors
 
+from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
@@ -46,10 +47,14 @@ from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
+from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
+
+BUFFERS = 64 << 20
+"""Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
 
 class _DoesNotOpen(Refused):
@@ -77,6 +82,7 @@ class ShardWorker(Worker):
         self._spool = spool
         self._noise = noise
         self._threads = threads
+        self._buffers = Buffers(BUFFERS)
         self._states = States(name, shelves, folders, self._make)
 
     # --- payloads -----------------------------------------------------------------
@@ -109,8 +115,8 @@ class ShardWorker(Worker):
                 raise Malformed("an opened sum is negative")
         self._spool.put(header.key, payload)
 
-    def fetch(self, key: str) -> bytes:
-        """A held ciphertext sum, or the values of a published block (float32 LE).
+    def fetch(self, key: str) -> memoryview:
+        """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.
 
         Raises:
             Refused: the sum is lost, or the version went while the request waited.
@@ -125,20 +131,20 @@ class ShardWorker(Worker):
             if int(number) in self._shelves.shelf(group).states:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
-        return values.astype("<f4", copy=False).tobytes()
+        return _published(values)
 
-    def _payload(self, key: str, digest: bytes) -> bytes:
+    def _payload(self, key: str, digest: bytes) -> memoryview:
         """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
         name = key.removesuffix(f"/{digest.hex()}")
         try:
-            payload = self._spool.get(key)
+            payload = self._spool.read(key, self._buffers)
         except (KeyError, OSError) as error:
             raise DamagedStore(f"{self._name}: {name} is gone") from error
         if payload_digest(payload) != digest:
             raise DamagedStore(f"{self._name}: {name} is damaged: its digest is another")
         return payload
 
-    def _block(self, key: str) -> bytes:
+    def _block(self, key: str) -> memoryview:
         """Reads a payload that came with a header, whose key ends in its digest."""
         return self._payload(key, bytes.fromhex(key.rpartition("/")[2]))
 
@@ -235,10 +241,10 @@ class ShardWorker(Worker):
 
     def _added(
         self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
-    ) -> bytes:
+    ) -> memoryview:
         """Adds a block over the members; DamagedStore if a member's payload is not whole."""
-        adder = self._cipher().adder()
-        total = adder.zero(self._layout(cohort.group).slots(block))
+        adder, slots = self._cipher().adder(), self._layout(cohort.group).slots(block)
+        total = adder.zero(slots, self._buffers.lend(adder.total_bytes(slots)))
         for member, key in zip(cohort.members, keys, strict=True):
             if key is None:
                 raise DamagedStore(f"{self._name}: block {block} of {member.id} is not here")
@@ -271,7 +277,7 @@ class ShardWorker(Worker):
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise DamagedStore(f"{self._name}: {what} is gone") from error
 
-    def _held(self, group: str, number: int, block: int) -> bytes:
+    def _held(self, group: str, number: int, block: int) -> memoryview:
         """Reads a sum on record, or makes it again from members' blocks.
 
         Raises:
@@ -348,27 +354,14 @@ class ShardWorker(Worker):
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
-        cohort, group = task.cohort, task.cohort.group
-        plan, layout, own = self._shelves.pinned.plan, self._layout(group), self._shelves.own(group)
-        grid, apply = plan.grid(group, layout.size), plan.optimizer(group).apply
-        own_slots, adaptive = layout.weight_slots, plan.adaptive(group)
-        terms = cohort.weight + plan.noisy_shards
+        cohort, own = task.cohort, self._shelves.own(task.cohort.group)
+        plan, layout = self._shelves.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
+        stepping = Stepping(plan, layout, cohort, before)
 
         def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState]:
             place, block = at
-            sums = self._opened(task, place, block, opener)
-            weight = plan.check_weight(group, cohort.weight, sums[:own_slots])
-            mean = grid.weighted_mean(sums[own_slots:], weight, terms)
-            measured = float(mean[-1])
-            if adaptive is not None:
-                mean *= np.float32(adaptive.check(cohort.scale))
-            if self._has_scale(group, block):
-                mean[-1] = 0  # no step of the optimizer's
-            values, state = apply(mean, before.values[block], before.optimizer[block])
-            if adaptive is not None and self._has_scale(group, block):
-                values[-1] = adaptive.after(float(before.values[block][-1]), measured)
-            return values, state
+            return stepping.step(block, self._opened(task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
@@ -393,8 +386,8 @@ class ShardWorker(Worker):
 
     def _opened(
         self, task: StepState, place: int, block: int, opener: Opener | None
-    ) -> NDArray[np.int64]:
-        """The opened sums of a block.
+    ) -> Iterator[NDArray[np.int64]]:
+        """The opened sums of a block, piece by piece.
 
         Raises:
             Refused: they are lost; as _DoesNotOpen, the sum of keys belongs to other ciphertexts.
@@ -402,11 +395,11 @@ class ShardWorker(Worker):
         group = task.cohort.group
         if opener is None:
             assert task.opened is not None
-            opened = self._block(task.opened[place])
-            return np.frombuffer(opened, dtype="<i8").astype(np.int64)
+            yield np.frombuffer(self._block(task.opened[place]), "<i8").astype(np.int64, copy=False)
+            return
         total = self._held(group, task.cohort.number, block)
         try:
-            return opener.open(block, total, self._layout(group).slots(block))
+            yield from opener.pieces(block, total, self._layout(group).slots(block))
         except Refused as error:
             raise _DoesNotOpen(str(error)) from error
 
@@ -415,7 +408,7 @@ class ShardWorker(Worker):
     ) -> StateReady:
         state = self._states.keep(group, made)
         digests = tuple(
-            payload_digest(made.values[b].astype("<f4").tobytes()) for b in self._shelves.own(group)
+            payload_digest(_published(made.values[b])) for b in self._shelves.own(group)
         )
         mean: tuple[float, ...] = ()
         if group == EVALUATION and cohort >= 0:
@@ -432,3 +425,8 @@ class ShardWorker(Worker):
 
     def _layout(self, group: str) -> GroupLayout:
         return self._shelves.pinned.layout.group(group)
+
+
+def _published(values: Values) -> memoryview:
+    """What clients pull of a block, and what its digest is of: float32 LE, read-only."""
+    return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from secureps.buffers import Buffers
 from secureps.errors import DamagedStore, Refused
 from secureps.messages import coordinator_records, shard_records
 from secureps.messages.requests import GetSum
@@ -174,14 +175,15 @@ def test_a_block_that_cannot_be_read_is_sent_again(
     """A disk with a bad sector gives an error, and no bytes."""
     ward = Ward(tmp_path, "bfv")
     ward.until(Phase.HOLDING, 2)
-    bad, read = ward.files(UPDATE, "client-04")[1], Path.read_bytes
+    bad, read = ward.files(UPDATE, "client-04")[1], DiskSpool.read
 
-    def read_bytes(path: Path) -> bytes:
-        if path == bad and not ward.journalled("coordinator", coordinator_records.CohortReopened):
+    def failing(spool: DiskSpool, key: str, buffers: Buffers) -> memoryview:
+        again = ward.journalled("coordinator", coordinator_records.CohortReopened)
+        if spool.path(key) == bad and not again:
             raise OSError(errno.EIO, "Input/output error")
-        return read(path)
+        return read(spool, key, buffers)
 
-    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    monkeypatch.setattr(DiskSpool, "read", failing)
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()
     (reopened,) = ward.journalled("coordinator", coordinator_records.CohortReopened)

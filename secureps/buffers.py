@@ -1,0 +1,67 @@
+"""Large buffers whose memory is used again: fresh pages cost more than what is done with them.
+
+What must not live here: what lies in a buffer.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from contextlib import suppress
+
+import numpy as np
+
+_PAGES = 1 << 18
+"""Buffers have whole multiples of so many bytes, so that blocks of nearly one length share them."""
+_HUGE = 4 << 20
+"""Bytes of the shortest buffer for which huge pages are asked for."""
+
+
+class Buffers:
+    """Lends buffers and keeps some that came back, for whoever asks next, on any thread.
+
+    A buffer comes back by itself when nobody refers to it any more, nor to a view of it: what
+    somebody still reads is never overwritten.
+
+    Args:
+        most: bytes of those that are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._kept: list[mmap.mmap] = []
+        self._lock = threading.RLock()  # a buffer may come back on a thread that is taking one
+
+    def lend(self, length: int) -> memoryview:
+        """A writable buffer of `length` bytes, 1 or more, whatever they are."""
+        kept = self.kept(length)
+        if kept is not None:
+            return kept
+        whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES)
+        if length >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+            with suppress(OSError):  # a kernel without them
+                whole.madvise(mmap.MADV_HUGEPAGE)
+        return self._lent(whole, length)
+
+    def kept(self, length: int) -> memoryview | None:
+        """As `lend`, but only of memory that is kept: it costs the process nothing more."""
+        with self._lock:
+            fitting = [each for each in self._kept if length <= len(each) < 2 * length + _PAGES]
+            if not fitting:
+                return None
+            whole = min(fitting, key=len)
+            with suppress(ValueError):  # it went meanwhile, for one that came back
+                self._kept.remove(whole)
+        return self._lent(whole, length)
+
+    def _lent(self, whole: mmap.mmap, length: int) -> memoryview:
+        lent = np.frombuffer(whole, np.uint8, length)  # what views of it refer to
+        weakref.finalize(lent, self._came_back, whole).atexit = False
+        return lent.data
+
+    def _came_back(self, whole: mmap.mmap) -> None:
+        with self._lock:
+            self._kept.append(whole)
+            while sum(map(len, self._kept)) > self._most:
+                del self._kept[0]

@@ -1,0 +1,101 @@
+"""Steps blocks of a group from a cohort's opened sums: their mean, and the optimizer's step.
+
+It is done in pieces that stay in the processor's cache: of a large block neither the integers nor
+what is made of them on the way to new values is in memory as a whole. What must not live here:
+opening sums (`service.shard.worker`), and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import SecurepsError
+from secureps.messages.submission import Cohort
+from secureps.model.layout import GroupLayout
+from secureps.model.optimizer import OptimizerState, Values
+from secureps.policy.plan import Plan
+from secureps.service.shard.states import GroupValues
+
+PIECE = 1 << 15
+"""Values that are stepped at a time."""
+
+
+class Stepping:
+    """Makes the version of one cohort; several threads may step blocks of it at once."""
+
+    def __init__(
+        self, plan: Plan, layout: GroupLayout, cohort: Cohort, before: GroupValues
+    ) -> None:
+        self._plan = plan
+        self._layout = layout
+        self._cohort = cohort
+        self._before = before
+        self._values = _room(before.values)
+        names = {name for state in before.optimizer.values() for name in state.slots}
+        self._slots = {
+            name: _room({block: state.slots[name] for block, state in before.optimizer.items()})
+            for name in names
+        }
+
+    def step(
+        self, block: int, opened: Iterator[NDArray[np.int64]]
+    ) -> tuple[Values, OptimizerState]:
+        """Steps a block, as a pure function of its sums and of the version before.
+
+        Args:
+            opened: its sums, in pieces of which the first has all slots of the weight.
+        Raises:
+            Malformed, NotFinite: no members can have sent these who keep to the plan.
+        """
+        try:
+            return self._stepped(block, opened)
+        except SecurepsError:
+            for _ in opened:  # whether they open at all is known after the last, and told first
+                pass
+            raise
+
+    def _stepped(
+        self, block: int, opened: Iterator[NDArray[np.int64]]
+    ) -> tuple[Values, OptimizerState]:
+        plan, cohort = self._plan, self._cohort
+        grid, apply = plan.grid(cohort.group, self._layout.size), plan.optimizer(cohort.group).apply
+        adaptive, terms = plan.adaptive(cohort.group), cohort.weight + plan.noisy_shards
+        scale = None if adaptive is None else np.float32(adaptive.check(cohort.scale))
+        scaled = self._layout.scaled and block == self._layout.blocks - 1
+        values, before = self._before.values[block], self._before.optimizer[block]
+        made, state = self._values[block], before
+        slots = {name: blocks[block] for name, blocks in self._slots.items()}
+        weight, at, measured = 0, 0, 0.0
+        for sums in opened:
+            own = 0 if weight else self._layout.weight_slots
+            if own:
+                weight = plan.check_weight(cohort.group, cohort.weight, sums[:own])
+            for start in range(own, sums.size, PIECE):
+                mean = grid.weighted_mean(sums[start : start + PIECE], weight, terms)
+                here = slice(at, at + mean.size)
+                measured = float(mean[-1])
+                if scale is not None:
+                    mean *= scale
+                if scaled and here.stop == values.size:
+                    mean[-1] = 0  # no step of the optimizer's
+                part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
+                made[here], state = apply(mean, values[here], part)
+                for name, vector in state.slots.items():
+                    slots[name][here] = vector
+                at = here.stop
+        if adaptive is not None and scaled:
+            made[-1] = adaptive.after(float(values[-1]), measured)
+        return made, OptimizerState(state.step, slots)
+
+
+def _room(like: Mapping[int, Values]) -> dict[int, Values]:
+    """Vectors as long as these, one after another: of much memory pages are huge."""
+    together = np.empty(sum(each.size for each in like.values()), np.float32)
+    ends = np.cumsum([each.size for each in like.values()]).tolist()
+    return {
+        block: together[end - each.size : end]
+        for (block, each), end in zip(like.items(), ends, strict=True)
+    }

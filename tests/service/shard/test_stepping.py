@@ -1,0 +1,131 @@
+"""Blocks stepped piece by piece, against the same formulas over a whole block at once."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.errors import Malformed, Refused
+from secureps.model.layout import SCALE, GroupLayout
+from secureps.model.optimizer import OPTIMIZERS, OptimizerState
+from secureps.policy.plan import Plan
+from secureps.service.shard.states import GroupValues
+from secureps.service.shard.stepping import PIECE, Stepping
+from tests.kits.privacy_kit import adaptive_plan
+from tests.kits.roles_kit import make_cohort, make_plan
+
+SIZES = (1, 1000, PIECE - 1, PIECE, 2 * PIECE + 7)
+"""Values of a block, cut in pieces or not."""
+
+
+def plan_of(optimizer: str, **changes: Any) -> Plan:
+    group = {"rule": {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0, "extensions": 1}}
+    return make_plan(group=[group | {"most_examples": 32, "optimizer": {"name": optimizer}}])
+
+
+def before(plan: Plan, size: int) -> GroupValues:
+    rng = np.random.default_rng(7)
+    values = {b: rng.normal(size=size).astype(np.float32) for b in (0, 2)}
+    first = {b: plan.optimizer("all").init(v) for b, v in values.items()}
+    states = {
+        b: OptimizerState(3, {n: rng.random(size).astype(np.float32) for n in sorted(state.slots)})
+        for b, state in first.items()
+    }
+    return GroupValues(4, values, states)
+
+
+def sums_of(plan: Plan, size: int, seed: int) -> NDArray[np.int64]:
+    """What three members of weight 1 may have sent: each has the heaviest weight."""
+    code, levels = plan.weights("all"), plan.grid("all", size).levels
+    body = np.random.default_rng(seed).integers(0, 3 * levels, size, np.int64, endpoint=True)
+    return np.concatenate([3 * code.digits(code.most), body])
+
+
+def cut(sums: NDArray[np.int64], lengths: list[int]) -> Iterator[NDArray[np.int64]]:
+    """Pieces in one memory, as an opener gives them."""
+    room, at = np.empty(sums.size, np.int64), 0
+    for length in [*lengths, sums.size]:
+        piece = room[: min(length, sums.size - at)]
+        piece[:] = sums[at : at + piece.size]
+        at += piece.size
+        if piece.size:
+            yield piece
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS.keys() - {"replace"}))
+@pytest.mark.parametrize("size", SIZES)
+def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
+    plan, cohort = plan_of(name), make_cohort()
+    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    known, sums = before(plan, size), sums_of(plan, size, size)
+    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
+    grid = plan.grid("all", layout.size)
+    mean = grid.weighted_mean(sums[layout.weight_slots :], weight, cohort.weight)
+    values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
+    stepping = Stepping(plan, layout, cohort, known)
+    for lengths in ([], [8192] * 10, [layout.weight_slots + 1, 5, PIECE + 3]):
+        made, after = stepping.step(2, cut(sums, lengths))
+        assert made.tobytes() == values.tobytes()
+        assert after == state
+        assert made.dtype == np.float32
+
+
+@pytest.mark.parametrize("size", [PIECE, PIECE + 1])
+def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> None:
+    plan = adaptive_plan("distributed")
+    layout = GroupLayout("all", (SCALE,), size, size, None, plan.weights("all").slots)
+    known = before(plan, size)
+    known.values[0][-1] = 0.5
+    cohort = dataclasses.replace(make_cohort(), scale=0.5)
+    sums = sums_of(plan, size, 1)
+    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
+    grid, clip = plan.grid("all", size), plan.adaptive("all")
+    assert clip is not None
+    mean = grid.weighted_mean(sums[layout.weight_slots :], weight, cohort.weight)
+    measured = float(mean[-1])
+    mean *= np.float32(0.5)
+    mean[-1] = 0
+    values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
+    values[-1] = clip.after(0.5, measured)
+    made, after = Stepping(plan, layout, cohort, known).step(0, cut(sums, [4096] * 3))
+    assert made.tobytes() == values.tobytes()
+    assert after == state
+
+
+def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
+    """Another set of key shares may open them; a member is not to be blamed before."""
+    plan, cohort, size = plan_of("sgd"), make_cohort(), 5000
+    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    sums, opened = np.zeros(layout.weight_slots + size, np.int64), []
+    stepping = Stepping(plan, layout, cohort, before(plan, size))
+
+    def opening(error: Exception | None) -> Iterator[NDArray[np.int64]]:
+        for piece in cut(sums, [1000] * 4):
+            opened.append(piece.size)
+            yield piece
+        if error is not None:
+            raise error
+
+    with pytest.raises(Refused, match="does not open"):
+        stepping.step(0, opening(Refused("does not open")))
+    with pytest.raises(Malformed, match="add up to 0"):
+        stepping.step(0, opening(None))
+    assert sum(opened) == 2 * sums.size
+
+
+@given(st.lists(st.integers(1, 3000), max_size=8), st.integers(0, 2**32))
+def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: int) -> None:
+    plan, cohort, size = plan_of("fedyogi"), make_cohort(), 4000
+    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    sums, known = sums_of(plan, size, seed), before(plan, size)
+    lengths = [layout.weight_slots, *lengths]
+    whole, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
+    made, _ = Stepping(plan, layout, cohort, known).step(2, cut(sums, lengths))
+    assert made.tobytes() == whole.tobytes()
