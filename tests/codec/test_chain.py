@@ -1,0 +1,124 @@
+"""Chains of stages: sums of encodings decode to the sum of what each stands for."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.codec.chain import BlockCode, Chain
+from secureps.codec.grid import Grid
+from secureps.errors import WrongShape
+
+chains = st.builds(Chain, one_in=st.integers(1, 9), rotates=st.booleans(), unbiased=st.booleans())
+sizes = st.one_of(st.integers(1, 200), st.sampled_from([1023, 1025, 4099]))
+WHOLE = 2**20
+
+
+def code(chain: Chain, values: int, seed: int = 0) -> BlockCode:
+    rng = np.random.default_rng(seed)
+    return chain.block(values, lambda _, count: rng.integers(0, 2**32, count, dtype=np.uint32))
+
+
+def numbers(values: int, seed: int) -> NDArray[np.float32]:
+    return np.random.default_rng(seed).integers(-WHOLE, WHOLE, values).astype(np.float32)
+
+
+@given(chain=chains, values=sizes, seed=st.integers(0, 20))
+def test_sums_of_encodings_decode_to_sums_exactly(chain: Chain, values: int, seed: int) -> None:
+    own = code(chain, values, seed)
+    parts = [numbers(values, seed + k) for k in range(3)]
+    each = [own.encode(part) for part in parts]
+    total = own.decode(each[0] + 2 * each[1] + 4 * each[2])
+    alone = [own.decode(one).astype(np.float64) for one in each]
+    assert np.array_equal(total, (alone[0] + 2 * alone[1] + 4 * alone[2]).astype(np.float32))
+
+
+@given(chain=chains, values=sizes, seed=st.integers(0, 20))
+def test_what_is_sent_comes_back_and_the_rest_is_zero(chain: Chain, values: int, seed: int) -> None:
+    own, x = code(chain, values, seed), numbers(values, seed)
+    back = own.decode(own.encode(x)).astype(np.float64)
+    places = np.arange(values) if own.places is None else own.places
+    assert own.sent == places.size == -(-values // chain.one_in)
+    factors = np.ones(places.size) if own.factors is None else own.factors
+    assert np.array_equal(back[places], x[places] * factors)
+    back[places] = 0
+    assert not back.any()
+
+
+@pytest.mark.parametrize(("values", "one_in"), [(8, 4), (11, 4), (7, 3), (5, 5), (6, 9)])
+def test_without_feedback_the_mean_over_supports_is_the_update(values: int, one_in: int) -> None:
+    """Exactly, over all words that choose each place once; the last run may be shorter."""
+    x, chain = np.arange(1, values + 1, dtype=np.float32), Chain(one_in)
+    mean = np.zeros(values)
+    times = math.lcm(*range(1, one_in + 1))
+    for place in range(times):
+        word = np.uint32(place * 2**32 // times + 1)
+        own = chain.block(values, partial(lambda w, _, count: np.full(count, w), word))
+        mean += own.decode(own.encode(x))
+    assert (mean / times).tolist() == x.tolist()
+
+
+@given(chain=chains, values=sizes, seed=st.integers(0, 9))
+def test_nothing_grows(chain: Chain, values: int, seed: int) -> None:
+    """Of zeros, denormals and the largest of float32 alike; zeros stay zeros."""
+    own = code(chain, values, seed)
+    assert not own.encode(np.zeros(values, np.float32)).any()
+    for scale in (1e-45, 1.0, 3.4e38):
+        x = (np.random.default_rng(seed).uniform(-1, 1, values) * scale).astype(np.float32)
+        norms = [
+            math.sqrt(math.fsum((v.astype(np.float64) / scale) ** 2)) for v in (x, own.encode(x))
+        ]
+        assert norms[1] <= norms[0] * (1 + 1e-13)
+
+
+def test_a_rotated_update_fits_the_range_of_its_clip() -> None:
+    """3 deviations of C / sqrt(d): of an update with all its length in one layer, hardly more
+    is beyond than of normal values, 0.0027."""
+    values, clip = 1 << 16, 2.0
+    x = np.zeros(values, np.float32)
+    x[:4096] = np.random.default_rng(1).standard_normal(4096)
+    x *= np.float32(clip / np.linalg.norm(x))
+    spread = np.abs(code(Chain(1, True), values).encode(x)) / (clip / math.sqrt(values))
+    assert (np.abs(x) > 3 * clip / math.sqrt(values)).mean() > 0.02
+    assert (spread > 3).mean() < 0.006
+
+
+def test_integers_of_members_decode_to_their_mean() -> None:
+    """Through the grid, as shards do it: within a step's rounding of the mean that was meant."""
+    values, grid = 4099, Grid(8, 0.5)
+    own = code(Chain(4, True, False), values)
+    rng = np.random.default_rng(5)
+    updates = [(rng.standard_normal(values) / 20).astype(np.float32) for _ in range(6)]
+    total = np.zeros(own.sent, np.int64)
+    for update in updates:
+        total += grid.encode(own.encode(update), rng.integers(0, 2**32, own.sent, dtype=np.uint32))
+    mean = own.decode(grid.weighted_mean(total, 6 * grid.weights.most, 6))
+    assert own.places is not None
+    meant = np.mean(updates, axis=0)[own.places]
+    assert np.abs(mean[own.places] - meant).max() < 5 * grid.step / math.sqrt(6)
+    assert np.count_nonzero(mean) == own.sent
+
+
+def test_the_bits_are_those_of_every_machine() -> None:
+    """Butterflies are additions in a fixed order: a digest that never changes."""
+    own = code(Chain(3, True), 5000, 7)
+    x = (np.random.default_rng(8).random(5000) - 0.5).astype(np.float32)
+    encoded = own.encode(x).astype("<f8").tobytes()
+    decoded = own.decode(own.encode(x).astype(np.float32)).astype("<f4").tobytes()
+    found = hashlib.blake2b(encoded + decoded, digest_size=8).hexdigest()
+    assert found == "52f9c3a1c6df5d50"
+
+
+def test_other_shapes_are_refused() -> None:
+    own = code(Chain(2, True), 8)
+    with pytest.raises(WrongShape, match="this block has 8 values"):
+        own.encode(np.zeros(9, np.float32))
+    with pytest.raises(WrongShape, match="4 values of this block are sent"):
+        own.decode(np.zeros(8, np.float32))
