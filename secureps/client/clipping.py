@@ -12,8 +12,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.config.plan import PrioritySection
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.policy.rules.priority import declared
 from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.mechanism import clip_l2
 from secureps.service.logs import tell
@@ -65,6 +67,17 @@ def without_statistics(
     for part in parts:
         bare[part] = 0
     return bare
+
+
+def magnitude(
+    plan: Plan, layout: GroupLayout, clipped: NDArray[np.float32], kinds: Mapping[str, Kind]
+) -> int | None:
+    """The norm that a receipt declares, if the rule asks for it; statistics do not count."""
+    section = plan.group(layout.name)
+    if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
+        return None
+    counted = without_statistics(layout, clipped, kinds)
+    return declared(float(np.linalg.norm(counted)), section.clip)
 
 
 def tell_range(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.script_errors import blamed
-from secureps.client.trainer import Trainer
+from secureps.client.trainer import FitResult, Trainer
 from secureps.crypto.sampling import Seed
 from secureps.errors import WrongRun, WrongShape
 from secureps.messages.schema import Schema, TensorSpec
@@ -45,6 +45,15 @@ def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
             for name, array in sorted(parameters.items())
         )
     )
+
+
+def check_result(result: FitResult, schema: Schema) -> None:
+    """Refuses anything but a FitResult with a model of the run's schema (WrongShape)."""
+    if not isinstance(result, FitResult):
+        raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
+    run, fitted = schema.telling({}), schema_of(result.parameters)
+    if fitted != run:
+        raise WrongShape(run.difference(fitted))
 
 
 def initial_digest(trainer: Trainer) -> str:

@@ -13,22 +13,23 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.clipping import clip_update, tell_range, without_statistics
+from secureps.client.clipping import clip_update, magnitude, tell_range
 from secureps.client.evaluation import judge
+from secureps.client.feedback import add_kept, keep
 from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
 from secureps.client.initial_model import (
     Tensors,
+    check_result,
     initial_digest,
     initial_parameters,
     refuse_other_start,
-    schema_of,
 )
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script_errors import blamed
@@ -41,18 +42,18 @@ from secureps.client.trainer import (
     kinds_of,
     record_privacy,
 )
-from secureps.config.plan import PrioritySection
+from secureps.codec.chain import BlockCode
 from secureps.crypto.sampling import Label, Stream
-from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed, WrongShape
+from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
+from secureps.policy.block_codes import block_codes
 from secureps.policy.counting import public_number, remarks
-from secureps.policy.groups import together
-from secureps.policy.rules.priority import declared
+from secureps.policy.groups import beside
 from secureps.policy.spending import fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
@@ -263,7 +264,7 @@ class ClientWorker(Worker):
         with blamed("fit", site.name):
             result = site.trainer.fit({name: each.copy() for name, each in base.items()}, config)
         with blamed("what fit returned"):
-            self._check(result)
+            check_result(result, self._machine.pinned.run.schema)
             refuse_changed(base, result.parameters, self._layout().frozen or ())
         return result
 
@@ -273,14 +274,6 @@ class ClientWorker(Worker):
         labels: list[Label] = [part for at in task.model for part in (at.group, at.version)]
         labels += [part for aim in task.aims if aim.step for part in (aim.group, aim.step)]
         return (*labels, digest("secureps-base", *task.blocks))
-
-    def _check(self, result: FitResult) -> None:
-        """Refuses anything but a FitResult with a model of the run's schema (WrongShape)."""
-        if not isinstance(result, FitResult):
-            raise WrongShape(f"it is a {type(result).__name__}, and must be a FitResult")
-        run, fitted = self._machine.pinned.run.schema.telling({}), schema_of(result.parameters)
-        if fitted != run:
-            raise WrongShape(run.difference(fitted))
 
     def _seal(
         self,
@@ -297,9 +290,10 @@ class ClientWorker(Worker):
         with blamed("what fit returned"):
             delta = layout.flatten(result.parameters)
             delta -= layout.flatten(base)
+            add_kept(self._site.name, self._outbox, aim, delta)
             clipped = clip_update((self._site.name, plan), layout, delta, scale, kinds)
             weight = self._weight(aim, result.examples)
-        spends = fact(plan, self._site.name, aim.group, layout.size, aim.version)
+        spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
         # With more or fewer private steps than are charged, epsilon would be wrong.
         if isinstance(spends, Charge) and result.steps != spends.steps:
             raise Malformed(
@@ -332,8 +326,9 @@ class ClientWorker(Worker):
         name = self._name(aim, attempt, content)
         if aim.wanted not in (b"", name):
             return None
-        spends = fact(plan, site.name, aim.group, layout.size, aim.version, attempt)
-        sent = self._on_grid(aim, attempt, clipped, weight)
+        spends = fact(plan, site.name, aim.group, layout.sent, aim.version, attempt)
+        pulled = self._blocks(task)
+        sent = self._on_grid(aim, attempt, clipped, weight, pulled.get(aim.group, ()))
         receipt = draft(
             self._machine.pinned.run.id,
             SubmissionId(site.name, aim.group, aim.sequence),
@@ -343,27 +338,20 @@ class ClientWorker(Worker):
             spends,
             not site.seed.private,
             step=aim.step,
-            magnitude=self._magnitude(aim.group, clipped),
+            magnitude=magnitude(plan, layout, clipped, kinds_of(site.trainer)),
             update=name,
-            beside=self._beside(aim.group, task),
+            beside=beside(plan, aim.group, task.model, pulled),
             most_examples=aim.most_examples,
         )
         sealed = self._sealer.seal(self._machine.pinned, receipt, sent, weight)
+        if plan.group(aim.group).feedback:
+            keep(self._outbox, aim.group, name, clipped)
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
         """A pseudorandom name of the sealed integers; equal names mean equal integers."""
         labels = (self._site.name, aim.group, aim.version, aim.step, attempt, content)
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
-
-    def _beside(self, group: str, task: Contribute | Evaluate) -> bytes:
-        """Digest of the models that all groups of a round were trained on; empty for one group."""
-        groups, pulled = together(self._machine.pinned.plan, group), self._blocks(task)
-        if len(groups) == 1 or isinstance(task, Evaluate):
-            return b""  # the digest of an evaluation's base covers what is evaluated
-        at = {each.group: each.version for each in task.model}
-        models = (model_digest(name, at[name], pulled[name]) for name in groups)
-        return digest("secureps-beside", *models)
 
     def _scale(self, group: str, last: bytes) -> float | None:
         """The scale of an adaptive clip, which ends the last pulled block; None where it stays.
@@ -375,15 +363,6 @@ class ClientWorker(Worker):
         if adaptive is None:
             return None
         return adaptive.check(float(self.pulled[block_key(last)][-1]))
-
-    def _magnitude(self, group: str, clipped: NDArray[np.float32]) -> int | None:
-        """The norm that the receipt declares, if the rule asks for it; statistics do not count."""
-        section = self._machine.pinned.plan.group(group)
-        if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
-            return None
-        layout, kinds = self._layout().group(group), kinds_of(self._site.trainer)
-        counted = without_statistics(layout, clipped, kinds)
-        return declared(float(np.linalg.norm(counted)), section.clip)
 
     # --- evaluating ---------------------------------------------------------------
 
@@ -439,9 +418,16 @@ class ClientWorker(Worker):
         return weight
 
     def _on_grid(
-        self, aim: Aim, attempt: int, clipped: NDArray[np.float32], weight: int
+        self,
+        aim: Aim,
+        attempt: int,
+        clipped: NDArray[np.float32],
+        weight: int,
+        base: Sequence[bytes] = (),
     ) -> Iterator[BlockIntegers]:
         """Rounds an update to integers, and adds this client's noise if the plan wants any.
+
+        Under feedback what the integers do not carry takes the place of what was clipped.
 
         Without noise a block is rounded when it is sealed; the stream's words are those of the
         whole vector. A norm of integers needs all of them at once.
@@ -454,30 +440,42 @@ class ClientWorker(Worker):
         plan, name = self._machine.pinned.plan, self._site.name
         layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
         words = self._stream("round", *labels)
-        mechanism = plan.mechanism(aim.group, clipped.size)
-        spans = [slice(*layout.span(block)) for block in range(layout.blocks)]
+        mechanism = plan.mechanism(aim.group, layout.sent)
+        spans = [slice(*layout.sent_span(block)) for block in range(layout.blocks)]
+        section = plan.group(aim.group)
+        made = block_codes(plan, layout, aim.version, base)
+        parts = [(code, clipped[slice(*layout.span(k))]) for k, code in enumerate(made)]
         if mechanism is not None:
-            rounded = mechanism.rounded(clipped, words.words)
+            whole = clipped
+            if section.codec:  # in float32 it may have become longer than the clip
+                encoded = np.concatenate([code.encode(part) for code, part in parts])
+                whole, _ = clip_l2(encoded, mechanism.clip)
+            rounded = mechanism.rounded(whole, words.words)
+            for (code, part), span in zip(parts, spans, strict=True) if section.feedback else ():
+                part -= code.decode(rounded[span] * mechanism.calibration.step)
             hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
             noised = mechanism.noised(rounded, hidden.words)
             return (partial(noised.__getitem__, span) for span in spans)
-        grid = plan.grid(aim.group, clipped.size)
+        grid = plan.grid(aim.group, layout.sent)
         share = weight / grid.weights.most
-        tell_range(name, plan.headed(aim.group, ""), layout, clipped, share, grid.range)
+        if not section.rotates:
+            tell_range(name, plan.headed(aim.group, ""), layout, clipped, share, grid.range)
 
         def rounded_block(
-            part: NDArray[np.float32], drawn: NDArray[np.uint32]
+            code: BlockCode, part: NDArray[np.float32], drawn: NDArray[np.uint32]
         ) -> NDArray[np.int64]:
-            return grid.encode(part.astype(np.float64) * share, drawn)
+            integers = grid.encode(code.encode(part) * share, drawn)
+            if section.feedback:
+                part -= code.decode((integers - grid.most) * (grid.step / share))
+            return integers
 
-        parts = (clipped[span] for span in spans)
-        return (partial(rounded_block, part, words.words(part.size)) for part in parts)
+        return (partial(rounded_block, *each, words.words(each[0].sent)) for each in parts)
 
     def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
         """Yields a digest of each block's integers under the secret seed."""
         layout = self._layout().group(group)
         for block in range(layout.blocks):
-            part = integers[slice(*layout.span(block))].astype("<i8", copy=False)
+            part = integers[slice(*layout.sent_span(block))].astype("<i8", copy=False)
             words = self._stream("integers", self._site.name, group, block, part.tobytes())
             yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
 

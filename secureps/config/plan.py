@@ -225,13 +225,63 @@ class SparseSection(Table):
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
 
+class SupportSection(Table):
+    """Of every `one_in` values one is sent, the same for all members, drawn anew each version."""
+
+    name: Literal["support"]
+    one_in: int = Field(ge=2, le=256)
+
+
+class RotateSection(Table):
+    """What is sent goes through a randomised Hadamard transform (`codec.rotate`)."""
+
+    name: Literal["rotate"]
+
+
+class RoundSection(Table):
+    """The grid's range is so many standard deviations of a rotated update that fills its clip."""
+
+    name: Literal["round"]
+    deviations: float = Field(default=3.0, ge=0.1, le=1000)
+
+
+STAGES = ("support", "rotate", "round")
+
+
+def _stage(stage: Any) -> Any:
+    """`"rotate"` says no more than a name, which must be of a stage."""
+    table = {"name": stage} if isinstance(stage, str) else stage
+    name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
+    if name not in STAGES:
+        text = f"no such stage, {shown(name)}; {meant(name, STAGES)}"
+        raise PydanticCustomError("stage", "{text}", {"text": text})
+    return table
+
+
+Stage = Annotated[
+    Annotated[SupportSection | RotateSection | RoundSection, Field(discriminator="name")],
+    BeforeValidator(_stage),
+]
+
+
+def _unstated(group: dict[str, Any]) -> bool:
+    """Whether a group says nothing of how large updates may be; `round` asks for a clip."""
+    stages = group.get("codec")
+    named = stages if isinstance(stages, list | tuple) else ()
+    rounds = (
+        "round" in (each, each.get("name") if isinstance(each, dict) else "") for each in named
+    )
+    return not any(rounds) and not {"clip", "range"} & group.keys()
+
+
 class GroupSection(Table):
     """Parameters that share one rule, grid and clip.
 
     `pattern` is a shell pattern over tensor names; `range` is the grid's (default: the clip, or 1
     where that is not stated either); `most_examples` is the most that a client counts by in the
     weighted mean (default: the largest number, as a power of two, that clients tell when the run
-    begins); `versions` is how many are made of it (default: the plan's).
+    begins); `versions` is how many are made of it (default: the plan's). `codec` makes updates
+    small before they are rounded; with `feedback` a client sends later what it did not send.
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -240,12 +290,31 @@ class GroupSection(Table):
     adaptive: AdaptiveSection | None = None
     bits: int = Field(default=16, ge=2, le=24)
     range: float | None = Field(default=None, gt=0)
+    codec: tuple[Stage, ...] = ()
+    feedback: bool = False
     weighting: Literal["examples", "uniform"] = "examples"
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
     rule: Annotated[RuleSection, BeforeValidator(_spelled)]
     optimizer: OptimizerSection = OptimizerSection()
+
+    @property
+    def one_in(self) -> int | None:
+        """Of how many values one is sent; None where all are."""
+        found = (each.one_in for each in self.codec if isinstance(each, SupportSection))
+        return next(found, None)
+
+    @property
+    def rotates(self) -> bool:
+        """Whether values are rotated."""
+        return any(isinstance(each, RotateSection) for each in self.codec)
+
+    @property
+    def deviations(self) -> float | None:
+        """The grid's range, in standard deviations of a full update; None if it is stated."""
+        found = (each.deviations for each in self.codec if isinstance(each, RoundSection))
+        return next(found, None)
 
 
 class RecordPrivacySection(Table):
@@ -391,6 +460,6 @@ class PlanSection(Table):
         if not isinstance(groups, list | tuple):
             return values
         room = {"clip": 1.0} if _unit(values.get("privacy")) == "client" else {"range": 1.0}
-        free = [isinstance(g, dict) and not {"clip", "range"} & g.keys() for g in groups]
+        free = [isinstance(g, dict) and _unstated(g) for g in groups]
         made = tuple(room | g if f else g for g, f in zip(groups, free, strict=True))
         return values | {"group": made}

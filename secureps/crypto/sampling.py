@@ -77,6 +77,18 @@ class Stream(Secret):
         return int(high << 32 | low) >> (64 - bits)
 
 
+def public_stream(*labels: Label) -> Stream:
+    """Words that everybody can know, by unkeyed BLAKE2b: what all members of a cohort draw alike.
+
+    Raises:
+        Malformed: as `Seed.derive`.
+    """
+    hasher = hashlib.blake2b(digest_size=SEED_BYTES, person=b"secureps-public")
+    for label in labels:
+        hasher.update(_encode(label))
+    return Stream(hasher.digest())
+
+
 def _encode(label: Label) -> bytes:
     """Type, length and value of a label: no two lists of labels encode alike."""
     if isinstance(label, bool) or not isinstance(label, (str, int, bytes)):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -50,6 +50,7 @@ class GroupLayout:
         block_values: values per block; the last block may have fewer.
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
         weight_slots: of every block in transit, those before its values: the client's weight.
+        one_in: of how many values of a block one is sent (`codec.support`); None: all are.
     """
 
     name: str
@@ -58,6 +59,7 @@ class GroupLayout:
     block_values: int
     rows: tuple[int, int] | None = None
     weight_slots: int = 1
+    one_in: int | None = None
 
     @property
     def blocks(self) -> int:
@@ -74,9 +76,19 @@ class GroupLayout:
         return start, min(start + self.block_values, self.size)
 
     def slots(self, block: int) -> int:
-        """The number of integers in a sealed block: those of the weight, and the values."""
+        """The number of integers in a sealed block: those of the weight, and the values sent."""
         start, stop = self.span(block)
-        return self.weight_slots + stop - start
+        return self.weight_slots + -(-(stop - start) // (self.one_in or 1))
+
+    def sent_span(self, block: int) -> tuple[int, int]:
+        """(start, stop) of a block in all values that are sent of an update."""
+        start = block * -(-self.block_values // (self.one_in or 1))
+        return start, start + self.slots(block) - self.weight_slots
+
+    @property
+    def sent(self) -> int:
+        """How many values are sent of an update."""
+        return self.sent_span(self.blocks - 1)[1]
 
     @property
     def scaled(self) -> bool:
@@ -226,11 +238,13 @@ class Layout:
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
             if group.sparse is not None:
-                built += _row_blocks(name, group.sparse, tuple(specs), block_size, slots)
+                cut = _row_blocks(name, group.sparse, tuple(specs), block_size, slots)
+                built += (replace(each, one_in=group.one_in) for each in cut)
                 continue
             if group.adaptive is not None:
                 specs, size = [*specs, SCALE], size + 1
-            built.append(GroupLayout(name, tuple(specs), size, block_size - slots, None, slots))
+            values = block_size - slots
+            built.append(GroupLayout(name, tuple(specs), size, values, None, slots, group.one_in))
         for made in built:
             if made.blocks > MOST_BLOCKS:
                 raise PlanRefused(

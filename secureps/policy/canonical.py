@@ -10,7 +10,7 @@ from typing import Any
 
 from secureps.config.plan import PlanSection
 
-LATER = ("adaptive", "sparse", "versions")
+LATER = ("adaptive", "codec", "feedback", "sparse", "versions")
 """Keys of a group that are left out where they say nothing."""
 
 
@@ -26,7 +26,7 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
         del body["frozen"]
     for group in body["group"]:
         for key in LATER:
-            if group[key] is None:
+            if not group[key]:
                 del group[key]
     evaluation = body["evaluation"] or {}
     for rule in (*(group["rule"] for group in body["group"]), evaluation.get("rule")):

@@ -6,7 +6,12 @@ for each has other members.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
+from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
+from secureps.messages.orders import GroupVersion
+from secureps.messages.submission import model_digest
 from secureps.policy.plan import Plan
 
 
@@ -18,6 +23,23 @@ def together(plan: Plan, group: str) -> tuple[str, ...]:
     return tuple(
         each for each in plan.groups if joins_others(plan, each) and plan.group(each).rule == rule
     )
+
+
+def beside(
+    plan: Plan, group: str, model: Sequence[GroupVersion], blocks: Mapping[str, Sequence[bytes]]
+) -> bytes:
+    """Digest of the models that all groups of a round were trained on; empty for one group.
+
+    Metrics have none: the digest of an evaluation's base covers what is evaluated.
+
+    Args:
+        blocks: digests of the published blocks of `model`, by group.
+    """
+    groups = together(plan, group)
+    if len(groups) == 1:
+        return b""
+    at = {each.group: each.version for each in model}
+    return digest("secureps-beside", *(model_digest(g, at[g], tuple(blocks[g])) for g in groups))
 
 
 def joins_others(plan: Plan, group: str) -> bool:

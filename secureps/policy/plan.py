@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import (
@@ -36,6 +37,7 @@ from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.model.optimizer import Optimizer, build_optimizer
 from secureps.policy.canonical import canonical
+from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.evaluation import (
     evaluated_versions,
     evaluation_group,
@@ -165,7 +167,7 @@ class Plan:
         return group == EVALUATION or self.section.initial is not None
 
     def mechanism(self, group: str, values: int) -> ClientMechanism | None:
-        """What protects whole updates of a group of so many values; None in another unit.
+        """What protects whole updates of which so many values are sent; None in another unit.
 
         Under adaptive clipping the indicator is one of the values, and within the norm.
         """
@@ -202,6 +204,9 @@ class Plan:
         sigma^2 is one party's share times the parties that add one: each member (local,
         distributed), or the shards alone. In the units in which updates travel: the model's, as
         long as an adaptive clip has not moved. 0 unless clients are protected as a whole.
+
+        Args:
+            values: that are sent of an update (`GroupLayout.sent`).
         """
         mechanism = self.mechanism(group, values)
         if mechanism is None:
@@ -209,7 +214,8 @@ class Plan:
         members = self.group(group).rule.minimum
         parties = 1 if self.noisy_shards else members
         total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
-        return total / members
+        chain = self.chain(group)
+        return total / members * (chain.one_in if chain.unbiased else 1)
 
     @property
     def metric_noise(self) -> dict[str, float]:
@@ -224,11 +230,25 @@ class Plan:
         return {name: sigma * most for name, most in sorted(evaluation.metrics.items()) if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
-        """The integers that a group's values become; PlanRefused if noise does not fit them."""
+        """The integers that a group's values become; PlanRefused if noise does not fit them.
+
+        Args:
+            values: that are sent of an update (`GroupLayout.sent`).
+        """
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
             return Grid(section.bits, mechanism.range)
+        if (
+            section.deviations is not None
+        ):  # of a coordinate of a rotated update as long as the clip
+            one = section.clip / math.sqrt(values * (section.one_in or 1))
+            return Grid(section.bits, section.deviations * one)
         return Grid(section.bits, section.range if section.range is not None else section.clip)
+
+    def chain(self, group: str) -> Chain:
+        """What becomes of a group's updates before they are rounded."""
+        section = self.group(group)
+        return Chain(section.one_in or 1, section.rotates, not section.feedback)
 
     def weights(self, group: str) -> WeightCode:
         """How the weights of a group's members travel, before the values of every block."""
@@ -362,7 +382,7 @@ class Plan:
         weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
         layout = Layout.build(schema, section, weights)
         for group in layout.all_groups:
-            self.grid(group.name, group.size)
+            self.grid(group.name, group.sent)
         if self.opening is Opening.COMMITTEE:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]
@@ -451,6 +471,7 @@ def _refuse_unsound(plan: Plan) -> None:
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:
     section, privacy = plan.group(name), plan.section.privacy
+    refuse_codec(section, plan.bounds(name).rounds, plan.versions(name), privacy)
     refuse_adaptive(section, privacy)
     refuse_rows(section, privacy)
     if isinstance(privacy, ClientPrivacySection):

@@ -40,7 +40,7 @@ def fact(
     spends nothing of it.
 
     Args:
-        values: of the group (`GroupLayout.size`).
+        values: that are sent of an update (`GroupLayout.sent`).
         attempt: which of the different updates that came of this version it is.
     """
     privacy = plan.section.privacy
@@ -89,7 +89,7 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
     includes what its rule lets a member send ahead.
 
     Args:
-        sizes: values in each group of the model.
+        sizes: values that are sent of an update of each group.
     Raises:
         InternalError: the plan protects nothing.
     """

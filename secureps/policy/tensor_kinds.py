@@ -27,11 +27,19 @@ ROOMY = 100.0
 
 
 def refuse_statistics(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> None:
-    """Raises PlanRefused: running statistics would be averaged with client-level noise.
+    """Raises PlanRefused: running statistics would be averaged with noise, or go through a codec.
 
     Without noise that privacy does not allow it; with noise a variance is soon below 0. Under
     record-level privacy a trainer refuses the layers that keep them.
     """
+    for group in plan.layout(schema).groups:
+        own = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
+        if own and (plan.group(group.name).codec or plan.group(group.name).feedback):
+            raise PlanRefused(
+                f"tensor {own[0]!r}: running statistics are in other units than weights, and the "
+                f"codec{plan.of(group.name)} would mix them: give them a [[group]] of their own "
+                "without one, or keep them local"
+            )
     if not isinstance(plan.section.privacy, ClientPrivacySection):
         return
     local = {spec.name for spec in plan.layout(schema).local}
@@ -66,7 +74,7 @@ def _crowded(plan: Plan, schema: Schema, kinds: Mapping[str, Kind]) -> Iterator[
     for group in plan.layout(schema).groups:
         found = [spec.name for spec in group.tensors if kinds.get(spec.name) == "statistics"]
         trained = [s for s in group.tensors if kinds.get(s.name, "trained") == "trained"]
-        most = plan.grid(group.name, group.size).range
+        most = plan.grid(group.name, group.sent).range
         if found and trained and most < ROOMY:
             more = f" and {len(found) - 1} more" if len(found) > 1 else ""
             yield (

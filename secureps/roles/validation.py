@@ -40,7 +40,8 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     if purpose == UPDATE:
         return cipher(plan.cipher_parameters).block_bytes(slots)
     if purpose == FOUNDING:
-        return 4 * (slots - layout.weight_slots)
+        start, stop = layout.span(block)
+        return 4 * (stop - start)
     if purpose == OPENED and cipher(plan.cipher_parameters).opening is Opening.HOLDER:
         return 8 * slots
     raise Malformed(f"no block is for {purpose!r}")

@@ -312,7 +312,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "step": lambda g: f"{g.step:.2g}",
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
         "up per update": lambda g: size(g.bytes_up),
-        "bytes a value": lambda g: f"{g.bytes_value:.1f}",
+        "bytes a value": lambda g: f"{g.bytes_value:.{1 if g.bytes_value >= 1 else 2}f}",
         "to fp32": lambda g: f"{g.ratio:.2f} x",
         "down at most": lambda g: size(g.bytes_down),
     }

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from secureps.client.clipping import magnitude
 from secureps.client.site import Site
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
@@ -76,12 +77,11 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     """No clip bounds running statistics: whoever has large ones would always go first."""
     rule = {"name": "priority", "buffer": 3, "minimum": 2, "score": "magnitude"}
     plan = make_plan(group=[{"clip": 8.0, "rule": rule}], capacity=16)
-    own = worker(plan, tmp_path, UnsafeSeed(1))
+    layout = worker(plan, tmp_path, UnsafeSeed(1))._layout().group("all")
     update = np.zeros(VALUES, np.float32)
     update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
-    assert own._magnitude("all", update) == LARGEST
-    own._site.trainer.kinds = lambda: {"bias": "statistics"}  # type: ignore[attr-defined]
-    assert own._magnitude("all", update) == LARGEST - 2 * 3
+    assert magnitude(plan, layout, update, {}) == LARGEST
+    assert magnitude(plan, layout, update, {"bias": "statistics"}) == LARGEST - 2 * 3
 
 
 @pytest.mark.parametrize("examples", [1, 7, 900])

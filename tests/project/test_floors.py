@@ -26,7 +26,7 @@ FLOORS = (
     ("policy/rules",),
     ("policy/checks",),
     ("policy/plan",),
-    ("policy/groups", "policy/spending", "policy/tensor_kinds"),
+    ("policy/block_codes", "policy/groups", "policy/spending", "policy/tensor_kinds"),
     ("policy/explain",),
     ("roles",),
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),

@@ -64,7 +64,7 @@ def refuse_small(
     """
     cut = section.sparse
     assert cut is not None
-    most = max(group.size for group in groups)
+    most = max(group.sent for group in groups)
     own = choose(parameters)
     a_value = own.element_bytes / own.values
     sealed = math.floor(most * a_value)

@@ -17,6 +17,7 @@ from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.counting import FEW_BITS, bits_left, by_public_number, shares_of
+from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import FLOAT_BYTES, MemoryUse, Service, footprint
 from secureps.policy.explain.rule_text import RuleText, rule_words
@@ -128,7 +129,7 @@ def explain(
     sizes = {**sizes, EVALUATION: plan.metrics_count}
     layout = tuple(_laid_out(plan, name, sizes[name]) for name in plan.all_groups)
     numbers = _numbers(plan, examples)
-    price = _price(plan, sizes, numbers)
+    price = _price(plan, sizes, {group.name: group.sent for group in layout}, numbers)
     return Explanation(
         name=plan.section.name,
         versions=plan.section.versions,
@@ -193,8 +194,8 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
 
 
 def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
-    slots = plan.weights(name).slots
-    return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots)
+    slots, one_in = plan.weights(name).slots, plan.group(name).one_in
+    return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots, one_in)
 
 
 def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
@@ -205,7 +206,7 @@ def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
         values=group.size,
         blocks=group.blocks,
         bits=section.bits,
-        step=plan.grid(group.name, group.size).step,
+        step=plan.grid(group.name, group.sent).step,
         bytes_value=up / group.size,
         cohort=(rule.minimum, rule.most),
         bytes_up=up,
@@ -235,20 +236,22 @@ def _opened(plan: Plan) -> str:
     return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
 
 
-def _price(plan: Plan, sizes: Mapping[str, int], numbers: Sequence[int]) -> Price | None:
+def _price(
+    plan: Plan, sizes: Mapping[str, int], sent: Mapping[str, int], numbers: Sequence[int]
+) -> Price | None:
     privacy = plan.section.privacy
     if privacy is None:
         return None
 
     def spends(versions: int) -> float:
-        return planned(plan, sizes, versions)
+        return planned(plan, sent, versions)
 
-    refuse_unaffordable(plan, sizes)
+    refuse_unaffordable(plan, sent)
     last = _last(plan)
     allowed = next(v for v in range(last, 0, -1) if spends(v) <= privacy.budget)
     client = isinstance(privacy, ClientPrivacySection)
     deviation = {
-        name: plan.deviation(name, sizes[name]) if client else _record_noise(plan, name, numbers)
+        name: plan.deviation(name, sent[name]) if client else _record_noise(plan, name, numbers)
         for name in (plan.groups if client or (_rate(plan) and numbers) else ())
     }
     return Price(
@@ -418,8 +421,9 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
                 f"members of every cohort, the smallest of which has {rule.minimum}, add their "
                 "share of the noise"
             )
+        remarks += codec_words(plan, group, _head(plan, group.name))
         if plan.adaptive(group.name):
-            remarks.append(_following(plan, group.name, group.size))
+            remarks.append(_following(plan, group.name, group.sent))
     if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
         remarks.append(
             "training.lr is no number above 0: how much noise an update has cannot be said before "
@@ -472,8 +476,8 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
             f"ciphertexts partly empty, {up:,} bytes an update where {larger:,} would do: raise "
             "block_size"
         )
-    elif up > 1.5 * best * group.size:
+    elif up > 1.5 * best * group.sent:
         yield (
-            f"{_head(plan, group.name)}{group.size:,} values do not fill a ciphertext: "
-            f"{up / group.size:.0f} bytes a value, where large models need {best:.0f}"
+            f"{_head(plan, group.name)}{group.sent:,} values do not fill a ciphertext: "
+            f"{up / group.sent:.0f} bytes a value, where large models need {best:.0f}"
         )

@@ -6,7 +6,7 @@ Covers what is resident in one shard's process at its worst moment:
     state         three versions (the last, the newest, and the one being made) of the values and
                   of the optimizer's vectors, float32, of the blocks that lie on the busiest shard
     work          on one block: its sum with a member's ciphertext; it is opened and stepped in
-                  pieces that are next to nothing
+                  pieces that are next to nothing; under a codec the mean is decoded as a whole
     uploads       as many blocks, and pieces of them, as threads take in at once
     connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
 
@@ -31,6 +31,9 @@ from secureps.policy.plan import Plan
 
 FLOAT_BYTES = 4
 VERSIONS = 3
+CODE_BYTES = 40
+"""Of a value that is sent, while the mean of a block is decoded: its place, its factor, two
+float64, and the words that are drawn for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +89,19 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
     work = largest = 0
     for group in groups:
-        most = plan.bounds(group.name).most
+        most, chain = plan.bounds(group.name).most, plan.chain(group.name)
         remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
         for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
             slots = group.slots(block)
             sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
-            values = slots - group.weight_slots
+            start, stop = group.span(block)
+            values = stop - start
             state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
             sent[shard] += sealed
             disk[shard] += most * sealed
             held[shard] += 1
-            work = max(work, total + sealed)
+            decoding = 0 if chain.plain else FLOAT_BYTES * values + CODE_BYTES * slots
+            work = max(work, total + sealed, decoding)
             largest = max(largest, sealed)
     busiest = max(service.shards, key=lambda shard: state[shard])
     streams = min(service.streams, held[busiest])

@@ -199,7 +199,7 @@ def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     planned = None
     if receipt.purpose == UPDATE:
         attempt = 0 if given is None else max(0, given.attempt)
-        planned = fact(plan, id.client, id.group, layout.size, receipt.version, attempt)
+        planned = fact(plan, id.client, id.group, layout.sent, receipt.version, attempt)
     if planned is None:
         if given is not None:
             raise Malformed(f"{id}: a charge where nothing is private")

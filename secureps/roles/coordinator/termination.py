@@ -158,7 +158,7 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: int) -> Fact | 
     """What it spends from this base version: after an evaluation that was lost, or as a further
     step from it, once more."""
     assert tx.layout is not None
-    size, attempt = tx.layout.group(group.name).size, 0
+    size, attempt = tx.layout.group(group.name).sent, 0
     if group.name == EVALUATION or group.next_base(client, base).step:
         known = facts_of(tx.federation.ledger, client)
         attempt = sum((each.group, each.version) == (group.name, base) for each in known)

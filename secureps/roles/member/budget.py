@@ -75,7 +75,7 @@ class Budget:
         facts = []
         for aim in aims:
             attempt = len(aim.known) if aim.group == EVALUATION or aim.step else 0
-            size = layout.group(aim.group).size
+            size = layout.group(aim.group).sent
             facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
         return [each for each in facts if each is not None]
 

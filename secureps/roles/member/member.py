@@ -96,6 +96,7 @@ class Member:
                 self._pinned = Pinned.of(record, self._settings.terms.threshold)
                 self._groups = self._pinned.plan.touched(self._settings.rows)
                 self._model = PulledModel.of(self._groups)
+                self._out.follow_plan(self._pinned.plan)
                 self._weighing = self._settings.weighing(self._pinned.plan)
                 own = self._settings.terms.budget
                 self._budget = Budget(self._pinned.plan, self._settings.name, own)
@@ -116,8 +117,7 @@ class Member:
             case SequencesBegun(sequences):
                 self._out.begin_at(sequences)
             case SubmissionSettled(id, outcome):
-                if outcome != Outcome.INCLUDED:
-                    self._out.settle(id)
+                self._out.settle(id, outcome)
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
 
@@ -236,11 +236,13 @@ class Member:
         sealed = self._out.sealed.get(id)
         if sealed is None:
             return
+        before = self._out.carries(id.group)
         self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
         burnt_at = burnt if self._plan.seals_again else None
-        if outcome != Outcome.INCLUDED and (keys := self._out.release(sealed, burnt_at)):
+        keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, burnt_at)
+        if keys := (*keys, *self._out.outdated(id.group, before)):
             step.effects.append(Work(Prune(keys)))
 
     # --- pull, train, seal --------------------------------------------------------
@@ -304,10 +306,10 @@ class Member:
         return task is not None
 
     def _aim(self, group: str, base: Base) -> Aim:
-        known = self._history.known(group, base.version)
-        wanted = self._out.wanted.get(group, b"")
+        known, wanted = self._history.known(group, base.version), self._out.wanted.get(group, b"")
         most, sequence = self._weighing.agreed.get(group, 0), self._out.next.get(group, 0)
-        return Aim(group, base.version, sequence, known, base.step, wanted, most)
+        carried = self._out.carries(group)
+        return Aim(group, base.version, sequence, known, base.step, wanted, most, carried)
 
     def _desk(self) -> Desk:
         return Desk(

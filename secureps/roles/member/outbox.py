@@ -12,12 +12,14 @@ from dataclasses import dataclass, field
 from secureps.errors import Malformed
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, Invite, SealAgain
+from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Decline
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.policy.base import Base
+from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
 from secureps.roles.member.schedule import Desk
-from secureps.roles.member.tasks import Reseal
+from secureps.roles.member.tasks import Reseal, kept_key
 from secureps.roles.member.timing import Transfer
 
 
@@ -30,6 +32,8 @@ class Outbox:
         moving: those of them that are on their way.
         next: the sequence of the next submission, by group.
         keyed: those whose keys this process has.
+        keeping: the groups with feedback; carried: sequence and name of their updates that were
+            included last, by group: to the next one what they did not carry is added.
         burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
             that was the newest; again: orders to seal one of them anew, by group; wanted: what
             alone is wanted of training, by group. A restart forgets all four.
@@ -39,19 +43,38 @@ class Outbox:
     moving: dict[SubmissionId, Transfer] = field(default_factory=dict)
     next: dict[str, int] = field(default_factory=dict)
     keyed: set[SubmissionId] = field(default_factory=set)
+    keeping: frozenset[str] = frozenset()
+    carried: dict[str, tuple[int, bytes]] = field(default_factory=dict)
     burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
     again: dict[str, SealAgain] = field(default_factory=dict)
     wanted: dict[str, bytes] = field(default_factory=dict)
+
+    def follow_plan(self, plan: Plan) -> None:
+        """Keeps what updates leave over, where the plan has feedback."""
+        self.keeping = frozenset(name for name in plan.groups if plan.group(name).feedback)
 
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""
         id = record.receipt.id
         self.sealed[id], self.next[id.group] = record, id.sequence + 1
 
-    def settle(self, id: SubmissionId) -> None:
-        """Nobody will ask for it any more."""
-        self.sealed.pop(id, None)
-        self.moving.pop(id, None)
+    def settle(self, id: SubmissionId, outcome: str) -> None:
+        """Its fate is known; unless it is included and not durable, nobody will ask for it."""
+        sealed, counts = self.sealed.get(id), outcome in (Outcome.INCLUDED, Outcome.DURABLE)
+        if sealed is not None and counts and self._kept(sealed):
+            own = (id.sequence, sealed.receipt.update)
+            self.carried[id.group] = max(own, self.carried.get(id.group, own))
+        if outcome != Outcome.INCLUDED:
+            self.sealed.pop(id, None)
+            self.moving.pop(id, None)
+
+    def carries(self, group: str) -> bytes:
+        """The update whose rest is added to the group's next; empty if there is none."""
+        return self.carried.get(group, (0, b""))[1]
+
+    def outdated(self, group: str, before: bytes) -> tuple[str, ...]:
+        """Where lies the rest that is of no use any more, if `carries` was `before`."""
+        return () if before in (b"", self.carries(group)) else (kept_key(group, before),)
 
     def release(self, sealed: Sealed, burnt_at: int | None) -> tuple[str, ...]:
         """It is settled for good: where payloads lie that may go.
@@ -63,7 +86,8 @@ class Outbox:
             self.burnt[name] = (sealed, burnt_at)
             return ()
         self.keyed.discard(id)
-        return tuple(header.key for header in sealed.headers)
+        # The same update may be sealed anew: what it left over is one file.
+        return *(h.key for h in sealed.headers), *(self._kept(sealed) - self._left_over)
 
     def over(self, group: str, version: int) -> tuple[str, ...]:
         """A version is published, from which all go on: where payloads lie that may go."""
@@ -132,7 +156,18 @@ class Outbox:
     @property
     def keys(self) -> frozenset[str]:
         """Where the payloads lie that may be asked for."""
-        return frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
+        blocks = frozenset(h.key for sealed in self.sealed.values() for h in sealed.headers)
+        return blocks | self._left_over
+
+    @property
+    def _left_over(self) -> frozenset[str]:
+        """Where lies what updates left over that count, or may come to."""
+        counts = frozenset(kept_key(group, self.carries(group)) for group in self.carried)
+        return counts.union(*map(self._kept, self.sealed.values()))
+
+    def _kept(self, sealed: Sealed) -> frozenset[str]:
+        group, name = sealed.receipt.id.group, sealed.receipt.update
+        return frozenset({kept_key(group, name)} if name and group in self.keeping else ())
 
     def leaves(self, now: float, id: SubmissionId) -> None:
         """Its blocks are on their way."""

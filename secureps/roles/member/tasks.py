@@ -19,6 +19,11 @@ def block_key(digest: bytes) -> str:
     return f"block/{digest.hex()}"
 
 
+def kept_key(group: str, update: bytes) -> str:
+    """Where in the outbox lies what an update of this name did not carry (`client.feedback`)."""
+    return f"kept/{group}/{update.hex()}"
+
+
 @dataclass(frozen=True, slots=True)
 class Offer(Task):
     """Seals (in the clear) the founding model of a group."""
@@ -33,7 +38,8 @@ class Aim:
 
     `known` are the contents (`Sealed.content`) that came of this version before, in order; `step`
     is which of the client's updates of the version this is (`Receipt.step`). Nothing is sealed but
-    the update that is `wanted` by its name, if one is. `most_examples` as in `Receipt`.
+    the update that is `wanted` by its name, if one is. `most_examples` as in `Receipt`. What the
+    update called `carried` left over is added, if there is one.
     """
 
     group: str
@@ -43,6 +49,7 @@ class Aim:
     step: int = 0
     wanted: bytes = b""
     most_examples: int = 0
+    carried: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

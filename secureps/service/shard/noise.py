@@ -42,7 +42,7 @@ class ShardNoise:
         Raises:
             KitError: the cipher needs a holder's key, and the kit has none or several.
         """
-        mechanism = plan.mechanism(cohort.group, layout.size)
+        mechanism = plan.mechanism(cohort.group, layout.sent)
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
         # Bound to the members too: if a cohort's number were used twice, by whatever mistake,

@@ -13,9 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import SecurepsError
+from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
+from secureps.policy.block_codes import block_code
 from secureps.policy.plan import Plan
 from secureps.service.shard.states import GroupValues
 
@@ -61,34 +63,49 @@ class Stepping:
         self, block: int, opened: Iterator[NDArray[np.int64]]
     ) -> tuple[Values, OptimizerState]:
         plan, cohort = self._plan, self._cohort
-        grid, apply = plan.grid(cohort.group, self._layout.size), plan.optimizer(cohort.group).apply
-        adaptive, terms = plan.adaptive(cohort.group), cohort.weight + plan.noisy_shards
+        apply, adaptive = plan.optimizer(cohort.group).apply, plan.adaptive(cohort.group)
         scale = None if adaptive is None else np.float32(adaptive.check(cohort.scale))
         scaled = self._layout.scaled and block == self._layout.blocks - 1
         values, before = self._before.values[block], self._before.optimizer[block]
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
-        weight, at, measured = 0, 0, 0.0
-        for sums in opened:
-            own = 0 if weight else self._layout.weight_slots
-            if own:
-                weight = plan.check_weight(cohort.group, cohort.weight, sums[:own])
-            for start in range(own, sums.size, PIECE):
-                mean = grid.weighted_mean(sums[start : start + PIECE], weight, terms)
-                here = slice(at, at + mean.size)
-                measured = float(mean[-1])
-                if scale is not None:
-                    mean *= scale
-                if scaled and here.stop == values.size:
-                    mean[-1] = 0  # no step of the optimizer's
-                part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
-                made[here], state = apply(mean, values[here], part)
-                for name, vector in state.slots.items():
-                    slots[name][here] = vector
-                at = here.stop
+        at, measured = 0, 0.0
+        means = self._means(opened)
+        for mean in means if plan.chain(cohort.group).plain else self._decoded(block, means):
+            here = slice(at, at + mean.size)
+            measured = float(mean[-1])
+            if scale is not None:
+                mean *= scale
+            if scaled and here.stop == values.size:
+                mean[-1] = 0  # no step of the optimizer's
+            part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
+            made[here], state = apply(mean, values[here], part)
+            for name, vector in state.slots.items():
+                slots[name][here] = vector
+            at = here.stop
         if adaptive is not None and scaled:
             made[-1] = adaptive.after(float(values[-1]), measured)
         return made, OptimizerState(state.step, slots)
+
+    def _means(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
+        """The mean of what members sent of a block, piece by piece."""
+        plan, cohort, layout = self._plan, self._cohort, self._layout
+        grid, terms = plan.grid(cohort.group, layout.sent), cohort.weight + plan.noisy_shards
+        weight = 0
+        for sums in opened:
+            own = 0 if weight else layout.weight_slots
+            if own:
+                weight = plan.check_weight(cohort.group, cohort.weight, sums[:own])
+            for start in range(own, sums.size, PIECE):
+                yield grid.weighted_mean(sums[start : start + PIECE], weight, terms)
+
+    def _decoded(self, block: int, means: Iterator[Values]) -> Iterator[Values]:
+        """What of a block's values a codec made these means of, piece by piece."""
+        published = self._before.values[block].astype("<f4", copy=False)
+        base, version = payload_digest(published.data.cast("B")), self._cohort.version - 1
+        code = block_code(self._plan, self._layout, block, version, base)
+        mean = code.decode(np.concatenate(tuple(means)))
+        yield from (mean[start : start + PIECE] for start in range(0, mean.size, PIECE))
 
 
 def _room(like: Mapping[int, Values]) -> dict[int, Values]:

@@ -1,0 +1,52 @@
+"""Error feedback: what an update did not carry, kept by its client, and added to the next one.
+
+    delta + kept -> clip -> encode and round -> kept' = clipped - what the integers decode to
+
+What is kept comes before any noise, so that no noise is taken back later; what the clip cuts off is
+gone. It lies in the outbox beside the sealed blocks, under the update's name, before the record
+that has the name is written: which of them counts follows from the journal
+(`roles.member.outbox`). What must not live here: rounding (`client.worker`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.roles.member.tasks import Aim, kept_key
+from secureps.service.logs import tell
+from secureps.store.spool import Spool
+
+
+def keep(outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32]) -> None:
+    """Keeps what an update did not carry, durably, as the name of the update.
+
+    Args:
+        rest: float32 (values of the group,).
+    """
+    values = rest.astype("<f4", copy=False).tobytes()
+    outbox.put(kept_key(group, update), payload_digest(values) + values)
+
+
+def add_kept(party: str, outbox: Spool, aim: Aim, delta: NDArray[np.float32]) -> None:
+    """Adds what the last included update of a group did not carry, in place.
+
+    Where its file is gone or damaged nothing is added, and the client is told: that much of its
+    training is lost, and nothing else.
+
+    Args:
+        delta: float32 (values of the group,).
+    """
+    if not aim.carried:
+        return
+    try:
+        data = memoryview(outbox.get(kept_key(aim.group, aim.carried)))
+    except (KeyError, OSError):
+        data = memoryview(b"")
+    whole = len(data) == DIGEST_BYTES + delta.nbytes
+    if whole and payload_digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
+        delta += np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
+    else:
+        text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
+        tell(party, "FeedbackLost", f"{text}: this one goes on without it")

@@ -1,0 +1,44 @@
+"""The public state of a codec for one block: the same at the clients and at the block's shard.
+
+    rotation  follows from the group and the block, so that updates of any versions add up
+    support   follows from the published block that updates are made from, too
+
+Nothing else is drawn from: two runs of the same models send the same parts of them, encrypted or
+not. Nobody can tell a later version's part before its model is there. What must not live here: what
+the stages do (`codec.chain`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.codec.chain import BlockCode
+from secureps.crypto.sampling import Label, public_stream
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+
+
+def block_codes(
+    plan: Plan, layout: GroupLayout, version: int, base: Sequence[bytes]
+) -> list[BlockCode]:
+    """The codes of all blocks; `base` has the digests of all, or is empty for metrics."""
+    known = base or [b""] * layout.blocks
+    return [block_code(plan, layout, k, version, known[k]) for k in range(layout.blocks)]
+
+
+def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: bytes) -> BlockCode:
+    """The code of a block in updates of one version.
+
+    Args:
+        version: that updates are made from; base: digest of the block, as it was published in it.
+    """
+    named: dict[str, tuple[Label, ...]] = {"support": (version, base), "rotate": ()}
+
+    def draw(stage: str, count: int) -> NDArray[np.uint32]:
+        return public_stream(stage, layout.name, block, *named[stage]).words(count)
+
+    start, stop = layout.span(block)
+    return plan.chain(layout.name).block(stop - start, draw)

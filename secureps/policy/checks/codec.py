@@ -1,0 +1,87 @@
+"""What a group's codec and feedback cannot be combined with: refused with the reason.
+
+Pure functions of sections. What must not live here: what the stages do (`codec`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from secureps.config.plan import ClientPrivacySection, GroupSection, RecordPrivacySection
+from secureps.errors import PlanRefused
+
+ORDER = ("support", "rotate", "round")
+"""Of the stages: what is not sent is not rotated, and what is rounded is not changed again."""
+
+
+def refuse_codec(
+    section: GroupSection,
+    rounds: bool,
+    versions: int,
+    privacy: RecordPrivacySection | ClientPrivacySection | None,
+) -> None:
+    """PlanRefused for a chain that does not add up, or for clients that cannot keep the rest.
+
+    Args:
+        rounds: whether the group's rule has rounds; versions: how many are made of it.
+    """
+    names = [stage.name for stage in section.codec]
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise PlanRefused(f"codec: {name} is there {count} times")
+    if names != (right := [name for name in ORDER if name in names]):
+        raise PlanRefused(f"codec: stages go in the order {', '.join(right)}")
+    if section.adaptive is not None and names:
+        raise PlanRefused(
+            "codec: under adaptive clipping one value of an update says whether it was short, and "
+            "must be sent as it is: remove codec or adaptive"
+        )
+    if "support" in names and not rounds:
+        raise PlanRefused(
+            f'codec: members of a cohort must send the same part of the model, and rule "'
+            f'{section.rule.name}" adds up updates of several versions, each of which has a part '
+            'of its own: take rule "sync", or leave support out'
+        )
+    if "round" in names:
+        _refuse_range(section, names, privacy)
+    if section.feedback:
+        _refuse_feedback(section, rounds, versions)
+
+
+def _refuse_range(
+    section: GroupSection,
+    names: Sequence[str],
+    privacy: RecordPrivacySection | ClientPrivacySection | None,
+) -> None:
+    if isinstance(privacy, ClientPrivacySection):
+        raise PlanRefused(
+            "codec: under client-level privacy the range follows from clip, bits and noise: remove "
+            "round"
+        )
+    if "rotate" not in names:
+        raise PlanRefused(
+            "codec: round takes one range for all values, which are alike after a rotation alone: "
+            "add rotate before it"
+        )
+    if "clip" not in section.model_fields_set:
+        raise PlanRefused(
+            "codec: round takes the range from the clip: state clip, about as long as updates are"
+        )
+    if section.range is not None:
+        raise PlanRefused("range: it follows from the clip where codec has round: remove one")
+
+
+def _refuse_feedback(section: GroupSection, rounds: bool, versions: int) -> None:
+    if section.adaptive is not None:
+        raise PlanRefused(
+            "feedback: what a client kept is in units of a clip that has moved since: remove "
+            "adaptive or feedback"
+        )
+    if not rounds:
+        raise PlanRefused(
+            f'feedback: under rule "{section.rule.name}" a client may send an update before it '
+            'knows what became of the last one, and what to add: take rule "sync"'
+        )
+    if versions == 1:
+        raise PlanRefused("feedback: one version is made, and what is kept would never be sent")
