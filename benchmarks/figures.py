@@ -20,7 +20,6 @@ from typing import Any
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
-from secureps.model.layout import GroupLayout
 from secureps.policy.plan import load_plan
 from secureps.privacy.accountant import epsilon
 
@@ -79,8 +78,8 @@ def bytes_a_value(name: str) -> Callable[[], float]:
 def bytes_of_an_update(plan: str) -> float:
     """Of the digits' model under a plan."""
     made = load_plan(ROOT / "policies" / plan)
-    group = GroupLayout("all", (), DEMO_VALUES, made.section.block_size - 1)
-    adder = cipher(made.cipher_parameters).adder()
+    (group,) = made.sized({"all": DEMO_VALUES})
+    adder = cipher(made.fitted(group)).adder()
     return float(sum(adder.block_bytes(group.slots(block)) for block in range(group.blocks)))
 
 

@@ -22,7 +22,6 @@ from benchmarks.crowd import SHAPE, Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.large import Large
 from benchmarks.report import Row, report
-from secureps.model.layout import GroupLayout
 from secureps.policy.explain.memory import MemoryUse, footprint
 from secureps.policy.plan import Plan
 from secureps.run.check import service
@@ -86,8 +85,8 @@ def shard_peaks(
 
 def predict(plan: Plan, clients: int, values: int) -> MemoryUse:
     """What `secureps check` would say with so many clients."""
-    group = GroupLayout(plan.groups[0], (), values, plan.section.block_size - 1)
-    return footprint(plan, (group,), service(plan, clients))
+    groups = plan.sized({plan.groups[0]: values})
+    return footprint(plan, groups, service(plan, clients))
 
 
 def _of(processes: Processes, what: str) -> dict[str, int]:

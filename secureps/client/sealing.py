@@ -170,8 +170,9 @@ class OutboxSealer:
         old = self._kept.get(headers[0].key)
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
-        group, kind = receipt.id.group, cipher(pinned.plan.cipher_parameters)
-        layout, opener = pinned.layout.group(group), kind.opener(pinned.place(group), old)
+        group, layout = receipt.id.group, pinned.layout.group(receipt.id.group)
+        kind = cipher(pinned.plan.fitted(layout))
+        opener = kind.opener(pinned.place(group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, group)
 
         def sealed(header: BlockHeader) -> bytes:
@@ -190,7 +191,7 @@ class OutboxSealer:
             self._kept.pop(key, None)
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
-        kind, key = cipher(pinned.plan.cipher_parameters), None
+        kind, key = cipher(pinned.plan.fitted(pinned.layout.group(group))), None
         if kind.opening is Opening.HOLDER:
             if len(self._holder_keys) != 1:
                 raise KitError(f"{kind.parameters.name} needs one holder's key in the kit")

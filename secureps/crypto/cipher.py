@@ -50,7 +50,7 @@ class CipherParameters:
         capacity: W, the greatest total weight of a cohort.
         levels: 2Z, the greatest value in a slot of one block.
         most_weight: w_max, the greatest weight of one member.
-        slots: integers of a full block, for which the fewest bytes are sought.
+        slots: integers of a large block, for which the fewest bytes are sought.
         security: "standard", or "conservative" (`crypto.ring`).
 
     Raises:
@@ -268,6 +268,11 @@ class Cipher(abc.ABC):
     def total_bytes(self, slots: int) -> int:
         """Exact length in bytes of a total of `slots` values; loads no kernels."""
         return self.adder().total_bytes(slots)
+
+    @property
+    @abc.abstractmethod
+    def element(self) -> int:
+        """Integers that are sealed as one: a block of a multiple of them wastes no byte."""
 
     @abc.abstractmethod
     def adder(self) -> Adder:

@@ -105,6 +105,11 @@ class PlainCipher(Cipher):
         if parameters.levels >= 1 << 32:
             raise PlanRefused(f"plain carries at most 32 bits a value, not {parameters.levels}")
 
+    @property
+    def element(self) -> int:
+        """One."""
+        return 1
+
     def adder(self) -> PlainAdder:
         """The shard's side."""
         return PlainAdder(self.parameters)

@@ -11,7 +11,13 @@ from functools import lru_cache
 
 import numpy as np
 
-from secureps.crypto.bfv import BfvAdder, BfvPublicKey, BfvSecretKey, check_parameters
+from secureps.crypto.bfv import (
+    VALUES_PER_CIPHERTEXT,
+    BfvAdder,
+    BfvPublicKey,
+    BfvSecretKey,
+    check_parameters,
+)
 from secureps.crypto.cipher import (
     Adder,
     Cipher,
@@ -41,6 +47,11 @@ class BfvCipher(Cipher):
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
         check_parameters(parameters)
+
+    @property
+    def element(self) -> int:
+        """Values of a ciphertext."""
+        return VALUES_PER_CIPHERTEXT
 
     def adder(self) -> BfvAdder:
         """The shard's side."""
@@ -93,6 +104,11 @@ class RlweCipher(Cipher):
     def total_bytes(self, slots: int) -> int:
         """Exact length in bytes of a total of `slots` values."""
         return choose(self.parameters).total_bytes(slots)
+
+    @property
+    def element(self) -> int:
+        """Values of a ring element."""
+        return choose(self.parameters).values
 
     def adder(self) -> Adder:
         """The shard's side."""

@@ -30,6 +30,9 @@ if TYPE_CHECKING:  # a status is read without pydantic
 MOST_VALUES = 1 << 36
 """The most values in a tensor."""
 
+MOST_SLOTS = 1 << 22
+"""The most integers in a block: an update goes on from the last block that is durable."""
+
 MOST_BLOCKS = 1 << 14
 """The most blocks in a group: a receipt, which is one message, names each. Counted before anything
 is allocated: a malicious schema of a few bytes can speak of billions."""
@@ -51,6 +54,7 @@ class GroupLayout:
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
         weight_slots: of every block in transit, those before its values: the client's weight.
         one_in: of how many values of a block one is sent (`codec.support`); None: all are.
+        cipher_slots: integers of a block, for which the cipher is fitted: alike in all groups.
     """
 
     name: str
@@ -60,6 +64,12 @@ class GroupLayout:
     rows: tuple[int, int] | None = None
     weight_slots: int = 1
     one_in: int | None = None
+    cipher_slots: int = 1 << 18
+
+    @property
+    def full(self) -> int:
+        """The number of integers in a sealed block that is full."""
+        return self.weight_slots + -(-self.block_values // (self.one_in or 1))
 
     @property
     def blocks(self) -> int:
@@ -174,12 +184,17 @@ class Layout:
 
     groups: tuple[GroupLayout, ...]
     local: tuple[TensorSpec, ...]
-    block_size: int
     evaluation: GroupLayout | None = None
     frozen: tuple[TensorSpec, ...] | None = None
 
     @classmethod
-    def build(cls, schema: Schema, plan: PlanSection, weights: Mapping[str, int]) -> Layout:
+    def build(
+        cls,
+        schema: Schema,
+        plan: PlanSection,
+        weights: Mapping[str, int],
+        element: Callable[[int], int],
+    ) -> Layout:
         """Sorts the tensors of a schema into the groups of a plan.
 
         Groups are tried in their order, after the patterns of `local` and `frozen`; patterns are
@@ -188,22 +203,22 @@ class Layout:
         Args:
             weights: slots of a weight (`codec.weight`) by group, the metrics' included if there is
                 one. They are part of a block.
+            element: as `cut` takes it.
         Raises:
             PlanRefused: a tensor fits no group, a pattern of `local` or `frozen` fits no tensor, a
                 tensor fits both, a group gets no values, a name occurs twice or is reserved, a
                 dtype cannot be carried, or a block would have no room for a value or for all
                 metrics, or a sparse tensor has other rows than the plan says.
         """
-        block_size = plan.block_size
         for spec in schema.tensors:
             if min(spec.shape, default=1) < 0 or math.prod(spec.shape) > MOST_VALUES:
                 raise PlanRefused(f"tensor {spec.name!r} has an impossible shape {spec.shape}")
             if spec.name == SCALE.name:
                 raise PlanRefused(f"a tensor's name is {spec.name!r}, which is reserved: rename it")
         least = 1 + max(weights.values())
-        if block_size < least:
+        if plan.block_size is not None and plan.block_size < least:
             raise PlanRefused(
-                f"a block of {block_size} slots has no room for a value: at least {least}"
+                f"a block of {plan.block_size} slots has no room for a value: at least {least}"
             )
         _refuse_repeats("group", [group.name for group in plan.group])
         _refuse_repeats("tensor", [spec.name for spec in schema.tensors])
@@ -238,21 +253,23 @@ class Layout:
             if size == 0:
                 raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
             if group.sparse is not None:
-                cut = _row_blocks(name, group.sparse, tuple(specs), block_size, slots)
-                built += (replace(each, one_in=group.one_in) for each in cut)
+                rows = _row_blocks(name, group.sparse, tuple(specs), slots)
+                built += (replace(each, one_in=group.one_in) for each in rows)
                 continue
             if group.adaptive is not None:
                 specs, size = [*specs, SCALE], size + 1
-            values = block_size - slots
-            built.append(GroupLayout(name, tuple(specs), size, values, None, slots, group.one_in))
+            built.append(GroupLayout(name, tuple(specs), size, size, None, slots, group.one_in))
+        evaluation = _metrics(plan, weights)
+        built = cut(plan, built if evaluation is None else [evaluation, *built], element)
+        if evaluation is not None:
+            evaluation = built.pop(0)
         for made in built:
             if made.blocks > MOST_BLOCKS:
                 raise PlanRefused(
                     f"group {made.name!r} would have {made.blocks} blocks, and may have "
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
-        evaluation = _metrics(plan, weights)
-        return cls(tuple(built), kept, block_size, evaluation, frozen or None)
+        return cls(tuple(built), kept, evaluation, frozen or None)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
@@ -289,7 +306,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and what stays."""
+        """32 bytes (BLAKE2b-256) over groups, tensors, order, blocks and what stays."""
         return digest("secureps-layout", canonical(self))
 
 
@@ -309,20 +326,49 @@ def _staying(key: str, patterns: Sequence[str], schema: Schema) -> tuple[TensorS
     )
 
 
+def cut(
+    plan: PlanSection, groups: Sequence[GroupLayout], element: Callable[[int], int]
+) -> list[GroupLayout]:
+    """Cuts groups into blocks of the plan's `block_size`, or into as few as shards need.
+
+    As few: one for each shard, a multiple of that for more than MOST_SLOTS a shard, all of about
+    one size; one alone of a row-block and of the metrics. No element but a group's last has room
+    to spare.
+
+    Args:
+        groups: each one block.
+        element: integers that the cipher seals as one, if it is fitted to blocks of so many.
+    """
+    shards = [1 if g.rows or g.name == EVALUATION else plan.shards for g in groups]
+    fixed = plan.block_size
+    shares = (-(-g.size // own) + g.weight_slots for g, own in zip(groups, shards, strict=True))
+    fitted = min(max(shares), MOST_SLOTS) if fixed is None else fixed
+    whole = element(fitted)
+    most = MOST_SLOTS // whole * whole
+    made = []
+    for group, own in zip(groups, shards, strict=True):
+        weight, slots = group.weight_slots, fixed
+        if slots is None:
+            blocks = own * -(-group.size // (own * (most - weight)))
+            slots = -(-(weight + -(-group.size // blocks)) // whole) * whole
+        made.append(replace(group, block_values=slots - weight, cipher_slots=fitted))
+    return made
+
+
 def _row_blocks(
-    name: str, cut: SparseSection, specs: tuple[TensorSpec, ...], block_size: int, weight_slots: int
+    name: str, sparse: SparseSection, specs: tuple[TensorSpec, ...], weight_slots: int
 ) -> Iterator[GroupLayout]:
     """Cuts tensors into groups of few rows; PlanRefused if one has another number of rows."""
     for spec in specs:
-        if spec.shape[:1] != (cut.rows,):
+        if spec.shape[:1] != (sparse.rows,):
             raise PlanRefused(
-                f"group {name!r}: sparse.rows = {cut.rows}, but tensor {spec.name!r} has the "
+                f"group {name!r}: sparse.rows = {sparse.rows}, but tensor {spec.name!r} has the "
                 f"shape {list(spec.shape)}"
             )
-    for k, own in enumerate(cut.names(name)):
-        rows = (k * cut.block, min((k + 1) * cut.block, cut.rows))
+    for k, own in enumerate(sparse.names(name)):
+        rows = (k * sparse.block, min((k + 1) * sparse.block, sparse.rows))
         size = sum(math.prod(_shape(spec, rows)) for spec in specs)
-        yield GroupLayout(own, specs, size, block_size - weight_slots, rows, weight_slots)
+        yield GroupLayout(own, specs, size, size, rows, weight_slots)
 
 
 def _shape(spec: TensorSpec, rows: tuple[int, int] | None) -> tuple[int, ...]:
@@ -335,10 +381,10 @@ def _metrics(plan: PlanSection, weights: Mapping[str, int]) -> GroupLayout | Non
     if plan.evaluation is None or plan.evaluation.evaluator is not None:
         return None
     slots, names = weights[EVALUATION], sorted(plan.evaluation.metrics)
-    if len(names) > plan.block_size - slots:
+    if plan.block_size is not None and len(names) > plan.block_size - slots:
         raise PlanRefused(f"{len(names)} metrics do not fit a block of {plan.block_size} slots")
     specs = tuple(TensorSpec(name, (), "float32") for name in names)
-    return GroupLayout(EVALUATION, specs, len(specs), plan.block_size - slots, None, slots)
+    return GroupLayout(EVALUATION, specs, len(specs), len(specs), None, slots)
 
 
 def _refuse_repeats(kind: str, names: Sequence[str]) -> None:

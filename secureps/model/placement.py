@@ -1,7 +1,7 @@
-"""Places blocks on shards, by weighted rendezvous hashing.
+"""Places blocks on shards, by weighted rendezvous hashing with bounded loads.
 
-Every party computes the same answer from the names and weights of the shards alone, and
-a shard that comes or goes moves only its own share of the blocks. What must not live
+The answer follows from the names and weights of the shards alone, and a shard that comes or
+goes moves little more than its own share of the blocks. What must not live
 here: epochs and the moving of blocks (`roles`), and any knowledge of addresses.
 """
 
@@ -54,5 +54,18 @@ def place(key: str, nodes: Mapping[str, float]) -> str:
 
 
 def place_group(group: str, blocks: int, nodes: Mapping[str, float]) -> tuple[str, ...]:
-    """The node of every block of a group, in order; raises as `place` does."""
-    return tuple(place(f"{group}/{block}", nodes) for block in range(blocks))
+    """The node of every block of a group, in order: the best by `place` that is not full.
+
+    None gets more of the blocks than its weight's share, rounded up; raises as `place` does.
+
+    References:
+        Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
+    """
+    _demand_weights(nodes)
+    total, placed = sum(nodes.values()), list[str]()
+    room = {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
+    for block in range(blocks):
+        left = {node: weight for node, weight in nodes.items() if room[node]}
+        placed.append(place(f"{group}/{block}", left))
+        room[placed[-1]] -= 1
+    return tuple(placed)

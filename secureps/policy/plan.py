@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from pathlib import Path
 
@@ -34,7 +34,7 @@ from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
-from secureps.model.layout import Layout
+from secureps.model.layout import GroupLayout, Layout, cut
 from secureps.model.optimizer import Optimizer, build_optimizer
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
@@ -277,11 +277,27 @@ class Plan:
 
     @cached_property
     def cipher_parameters(self) -> CipherParameters:
-        """One set for all groups: the most bits decide."""
+        """One set for all groups: the most bits decide. Those of a model are `fitted` to it."""
         most = levels(max(self.group(name).bits for name in self.all_groups))
-        own, slots = self.section.cipher, self.section.block_size
+        own, slots = self.section.cipher, self.section.block_size or LARGE_BLOCK
         heaviest = max(self.bounds(name).most_weight for name in self.all_groups)
         return CipherParameters(own.name, own.capacity, most, heaviest, slots, own.security)
+
+    def fitted(self, group: GroupLayout) -> CipherParameters:
+        """Those that take the fewest bytes for the blocks of a model, by any of its groups."""
+        return replace(self.cipher_parameters, slots=group.cipher_slots)
+
+    def sized(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
+        """All groups of a model by how many values they have, in their blocks, without tensors."""
+        whole = []
+        for name, values in sizes.items():
+            sparse = self.group(name).sparse
+            rows = None if sparse is None else (0, sparse.block)
+            whole.append(GroupLayout(name, (), values, values, rows, self.weights(name).slots))
+        return cut(self.section, whole, self._element)
+
+    def _element(self, slots: int) -> int:
+        return cipher(replace(self.cipher_parameters, slots=slots)).element
 
     @cached_property
     def holders(self) -> int:
@@ -380,16 +396,18 @@ class Plan:
     def _lay_out(self, schema: Schema) -> Layout:
         section = self.section
         weights = {self.group(name).name: self.weights(name).slots for name in self.all_groups}
-        layout = Layout.build(schema, section, weights)
+        layout = Layout.build(schema, section, weights, self._element)
         for group in layout.all_groups:
             self.grid(group.name, group.sent)
         if self.opening is Opening.COMMITTEE:
             for each in (each for each in section.group if each.sparse is not None):
                 own = [group for group in layout.groups if self.group(group.name) is each]
-                refuse_small(each, own, self.cipher_parameters, self.unnamed_committee)
+                refuse_small(each, own, self.fitted(own[0]), self.unnamed_committee)
         return layout
 
 
+LARGE_BLOCK = 1 << 18
+"""Integers of a block that wastes nothing under any cipher."""
 _HOLDERS = {Opening.HOLDER: 1, Opening.COMMITTEE: 4}
 """How many key holders a run has if its plan does not say."""
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.identity import Roster
-from secureps.crypto.suite import cipher
 from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo, ShardAddress
@@ -63,8 +62,7 @@ class Pinned:
 
     def place(self, group: str) -> Place:
         """Where the blocks of a group belong."""
-        layout = self.layout
-        return Place(self.run.id, group, layout.digest, layout.block_size)
+        return Place(self.run.id, group, self.layout.digest, self.layout.group(group).full)
 
 
 def founded(pinned: Pinned | None, party: str) -> Pinned:
@@ -145,7 +143,7 @@ def check_run(
         raise WrongRun("the run's nonce is not 32 bytes")
     plan = Plan.from_text(run.plan)
     sealed = any(holder.cipher_key_digest for holder in roster.holders())
-    if sealed and cipher(plan.cipher_parameters).opening is Opening.NOTHING:
+    if sealed and plan.opening is Opening.NOTHING:
         raise WrongRun(
             f"the coordinator's plan sends updates in the clear ({plan.section.cipher.name}), but "
             "this kit was made for encryption: nothing was sent; ask the CA"

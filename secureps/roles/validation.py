@@ -38,11 +38,11 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     """How long the payload of a block must be; Malformed if no block is for this purpose."""
     slots = layout.slots(block)
     if purpose == UPDATE:
-        return cipher(plan.cipher_parameters).block_bytes(slots)
+        return cipher(plan.fitted(layout)).block_bytes(slots)
     if purpose == FOUNDING:
         start, stop = layout.span(block)
         return 4 * (stop - start)
-    if purpose == OPENED and cipher(plan.cipher_parameters).opening is Opening.HOLDER:
+    if purpose == OPENED and plan.opening is Opening.HOLDER:
         return 8 * slots
     raise Malformed(f"no block is for {purpose!r}")
 

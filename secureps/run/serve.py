@@ -33,7 +33,7 @@ from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
-MOST_BLOCK_BYTES = 33 << 20
+MOST_BLOCK_BYTES = 53 << 20
 """The longest message in bytes: no payload of any plan is longer."""
 
 EVERYWHERE = ("0.0.0.0", "::", "0:0:0:0:0:0:0:0", "*")

@@ -20,7 +20,7 @@ from tests.kits.federations import Tensors, small_plan
 
 CLIENTS = client_names(5)
 VERSIONS = 6
-SETTINGS = {"lr": 0.2, "batch_size": 16, "local_epochs": 2}
+SETTINGS = {"lr": 0.05, "batch_size": 16, "local_epochs": 2}
 
 
 def model() -> nn.Module:
@@ -91,8 +91,8 @@ def test_batch_norm_ends_as_plain_averaging_does(
     judge = cast[CLIENTS[0]]
     reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
     plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
-    assert plain > 0.9
-    assert reached >= plain - 0.01
+    assert plain > 0.93
+    assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
     assert int(played.model()["1.num_batches_tracked"]) == 0
     assert "update norm" not in caplog.text, "the counters of steps are in no norm"
 
@@ -107,8 +107,8 @@ def test_statistics_in_a_group_of_their_own_end_as_plain_averaging_does_too(tmp_
     judge = cast[CLIENTS[0]]
     reached = judge.evaluate(dict(played.model())).metrics["accuracy"]
     plain = judge.evaluate(averaged(cast, judge.parameters(1))).metrics["accuracy"]
-    assert plain > 0.9
-    assert reached >= plain - 0.01
+    assert plain > 0.93
+    assert reached >= plain - 0.03, "runs of other seeds differ by 0.02"
 
 
 def test_statistics_that_a_range_cuts_shrink_no_weights_and_are_named(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -22,7 +23,7 @@ from secureps.config.plan import (
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema, TensorSpec
-from secureps.model.layout import GroupLayout, Layout
+from secureps.model.layout import MOST_SLOTS, GroupLayout, Layout
 
 SCHEMA = Schema(
     (
@@ -40,13 +41,15 @@ GROUPS = [("words", "embedding.*"), ("rest", "*")]
 def laid_out(
     schema: Schema,
     groups: Sequence[tuple[str, str]],
-    block_size: int,
+    block_size: int | None,
     local: Sequence[str] = (),
     scaled: Collection[str] = (),
     metrics: Sequence[str] = (),
     sparse: Mapping[str, SparseSection] | None = None,
     weights: Mapping[str, int] | None = None,
     frozen: Sequence[str] = (),
+    shards: int = 1,
+    element: int = 1,
 ) -> Layout:
     """Of a plan that says this and nothing else, also what no file may say."""
     sections = tuple(
@@ -62,12 +65,13 @@ def laid_out(
     plan = PlanSection.model_construct(
         group=sections,
         block_size=block_size,
+        shards=shards,
         local=tuple(local),
         frozen=tuple(frozen),
         evaluation=judged if metrics else None,
     )
     slots = dict.fromkeys([*(name for name, _ in groups), EVALUATION], 1) | dict(weights or {})
-    return Layout.build(schema, plan, slots)
+    return Layout.build(schema, plan, slots, lambda _: element)
 
 
 def build(**changes: Any) -> Layout:
@@ -166,6 +170,48 @@ def test_spans_tile_the_group(size: int, block_size: int) -> None:
     assert [i for start, stop in spans for i in range(start, stop)] == list(range(size))
     assert all(2 <= group.slots(b) <= block_size for b in range(group.blocks))
     assert sum(group.slots(b) for b in range(group.blocks)) == size + group.blocks
+
+
+@given(
+    size=st.integers(1, 1 << 27),
+    shards=st.integers(1, 9),
+    element=st.sampled_from([1, 2048, 6144, 20480]),
+    weight=st.integers(1, 8),
+)
+def test_without_a_size_there_are_as_few_blocks_as_shards_need(
+    size: int, shards: int, element: int, weight: int
+) -> None:
+    """No element has room but a group's last, and no shard more than a block for 2^22 slots."""
+    schema = Schema((TensorSpec("w", (size,), "float32"),))
+    slots = {"all": weight}
+    made = laid_out(schema, [("all", "*")], None, shards=shards, element=element, weights=slots)
+    group = made.group("all")
+    sizes = [group.slots(block) for block in range(group.blocks)]
+    assert sum(sizes) == size + weight * len(sizes)
+    assert all(slots == group.full for slots in sizes[:-1])
+    assert group.full % element == 0
+    assert group.full <= MOST_SLOTS
+    assert 1 <= sizes[-1] <= group.full
+    each = math.ceil(size / (shards * (MOST_SLOTS // element * element - weight)))
+    assert len(sizes) <= shards * each
+    assert group.full < weight + math.ceil(size / (shards * each)) + element
+    assert group.cipher_slots == min(weight + math.ceil(size / shards), MOST_SLOTS)
+
+
+def test_a_row_block_and_the_metrics_are_one_block_each() -> None:
+    schema = Schema((TensorSpec("table", (10, 4), "float32"), TensorSpec("w", (9,), "float32")))
+    layout = laid_out(
+        schema,
+        [("table", "table"), ("rest", "*")],
+        None,
+        metrics=("loss", "accuracy"),
+        sparse={"table": SparseSection(rows=10, block=4)},
+        shards=3,
+        element=2,
+    )
+    assert [group.blocks for group in layout.all_groups] == [1, 1, 1, 1, 3]
+    assert {group.cipher_slots for group in layout.all_groups} == {17}
+    assert layout.digest != dataclasses.replace(layout, local=schema.tensors[:1]).digest
 
 
 def test_flatten_and_unflatten_are_inverse() -> None:

@@ -84,17 +84,34 @@ def test_known_answer() -> None:
         "shard-2",
         "shard-0",
         "shard-2",
-        "shard-1",
-        "shard-1",
+        "shard-0",  # both of shard-1's are placed
+        "shard-2",
     )
 
 
 def test_groups_are_placed_block_by_block() -> None:
     nodes = {"a": 1.0, "b": 1.0}
-    assert place_group("g", 3, nodes) == tuple(place(f"g/{i}", nodes) for i in range(3))
+    assert place_group("g", 1, nodes) == (place("g/0", nodes),)
     assert place_group("g", 0, nodes) == ()
     assert place_group("g", 64, nodes) != place_group("h", 64, nodes)
     assert place_group("g", 9, {"only": 0.5}) == ("only",) * 9
+
+
+@given(
+    nodes=st.dictionaries(st.text(min_size=1), weights, min_size=1, max_size=8),
+    blocks=st.integers(0, 40),
+)
+def test_no_node_has_more_than_its_share(nodes: dict[str, float], blocks: int) -> None:
+    placed = place_group("g", blocks, nodes)
+    assert len(placed) == blocks
+    for node, weight in nodes.items():
+        assert placed.count(node) <= math.ceil(blocks * weight / sum(nodes.values()))
+
+
+def test_one_block_for_each_shard_is_one_on_each() -> None:
+    for count in (2, 3, 7):
+        nodes = {f"shard-{k}": 1.0 for k in range(count)}
+        assert sorted(place_group("all", count, nodes)) == sorted(nodes)
 
 
 def test_bad_nodes_are_refused() -> None:

@@ -68,7 +68,8 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     if plan.opening is not Opening.COMMITTEE:
         return None
     committee = plan.unnamed_committee
-    own = choose(plan.cipher_parameters)
+    parameters = plan.fitted(groups[0])
+    own = choose(parameters)
     ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
     receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
     return CommitteeCost(
@@ -82,19 +83,19 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         source=SOURCE,
         core_svp=core_svp(ring.degree, ring.modulus, HINTED_SIGMA),
         digits=own.digits,
-        bits=_most_bits(plan),
-        capacity=_most_capacity(plan),
+        bits=_most_bits(parameters),
+        capacity=_most_capacity(parameters),
         submission=shared,
         down=TIMES_SENT * receipts,
         up=len(groups) * ring.degree * COEFFICIENT_BYTES,
     )
 
 
-def advice(plan: Plan) -> Iterator[str]:
+def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Bits or capacity that cost bytes, and what would cost fewer."""
     if plan.opening is not Opening.COMMITTEE:
         return
-    own = plan.cipher_parameters
+    own = plan.fitted(group)
     now, bits = value_bytes(own), _bits(own.levels)
     largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
     tight = value_bytes(replace(own, capacity=largest))
@@ -126,17 +127,15 @@ def _fits(parameters: CipherParameters, capacity: int, most: int) -> bool:
         return False
 
 
-def _most_bits(plan: Plan) -> int:
-    own = plan.cipher_parameters
+def _most_bits(own: CipherParameters) -> int:
     bits = _bits(own.levels)
     while bits < MOST_BITS and _fits(own, own.capacity, levels(bits + 1)):
         bits += 1
     return bits
 
 
-def _most_capacity(plan: Plan) -> int:
+def _most_capacity(own: CipherParameters) -> int:
     """By bisection: a larger capacity never takes fewer bytes."""
-    own = plan.cipher_parameters
     fits, not_fits = own.capacity, 2 * own.capacity
     while _fits(own, not_fits, own.levels):
         fits, not_fits = not_fits, 2 * not_fits

@@ -22,11 +22,8 @@ from secureps.policy.explain.committee_cost import CommitteeCost, advice, commit
 from secureps.policy.explain.memory import FLOAT_BYTES, MemoryUse, Service, footprint
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
-from secureps.policy.plan import Plan
+from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
-
-POSSIBLE_BLOCK = 1 << 18
-"""Values of a block that wastes nothing under any cipher."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +124,7 @@ def explain(
         PlanRefused: its budget allows no version.
     """
     sizes = {**sizes, EVALUATION: plan.metrics_count}
-    layout = tuple(_laid_out(plan, name, sizes[name]) for name in plan.all_groups)
+    layout = tuple(plan.sized({name: sizes[name] for name in plan.all_groups}))
     numbers = _numbers(plan, examples)
     price = _price(plan, sizes, {group.name: group.sent for group in layout}, numbers)
     return Explanation(
@@ -193,14 +190,9 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
             )
 
 
-def _laid_out(plan: Plan, name: str, values: int) -> GroupLayout:
-    slots, one_in = plan.weights(name).slots, plan.group(name).one_in
-    return GroupLayout(name, (), values, plan.section.block_size - slots, None, slots, one_in)
-
-
 def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
     section, rule = plan.group(group.name), plan.bounds(group.name)
-    up = _bytes_up(plan.cipher_parameters, group)
+    up = _bytes_up(plan.fitted(group), group)
     return GroupCost(
         name=group.name,
         values=group.size,
@@ -433,7 +425,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         # under client-level privacy noise comes after training, which it does not go through
         remarks.append("momentum adds to the noise, which is stated without it")
     if full:  # fewer bits leave a ciphertext that is partly empty as large as it is
-        remarks += advice(plan)
+        remarks += advice(plan, layout[0])
     if plan.opening is Opening.COMMITTEE and withstood(plan.threshold, plan.holders) == 0:
         remarks.append(
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
@@ -466,15 +458,15 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
-    up = _bytes_up(plan.cipher_parameters, group)
-    possible = replace(plan.cipher_parameters, slots=POSSIBLE_BLOCK)
-    larger = _bytes_up(possible, replace(group, block_values=POSSIBLE_BLOCK - group.weight_slots))
-    best = cipher(possible).block_bytes(POSSIBLE_BLOCK) / POSSIBLE_BLOCK
-    if up > 1.2 * larger:
+    up = _bytes_up(plan.fitted(group), group)
+    possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
+    larger = _bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
+    best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
+    if plan.section.block_size is not None and up > 1.2 * larger:
         yield (
             f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "
             f"ciphertexts partly empty, {up:,} bytes an update where {larger:,} would do: raise "
-            "block_size"
+            "block_size, or leave it out"
         )
     elif up > 1.5 * best * group.sent:
         yield (

@@ -84,7 +84,7 @@ class MemoryUse:
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
     """Predicts for the groups of a model's layout."""
-    kind = cipher(plan.cipher_parameters)
+    kind = cipher(plan.fitted(groups[0]))
     nodes = dict.fromkeys(service.shards, 1.0)
     state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
     work = largest = 0

@@ -17,7 +17,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.suite import cipher
 from secureps.messages import coordinator_records as records
 from secureps.messages import orders
 from secureps.messages.encoding import payload_digest
@@ -82,7 +81,7 @@ def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]
         tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
         return
-    if cipher(tx.plan.cipher_parameters).opening is Opening.NOTHING:
+    if tx.plan.opening is Opening.NOTHING:
         opened(tx, group, ())
     else:
         open_again(tx, group)

@@ -331,7 +331,9 @@ class Coordinator:
     def _key_share(self, tx: Transaction, holder: str, event: requests.KeyShare) -> None:
         """One holder's answer, kept although others may suffice: it may be needed after all."""
         state = self._asked(event)
-        parse_vector(event.share, key_length(self._plan.cipher_parameters))
+        assert self._layout is not None
+        own = self._layout.group(event.group)
+        parse_vector(event.share, key_length(self._plan.fitted(own)))
         if state is not None and holder in opening.silent(tx, state):
             tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
 

@@ -171,10 +171,15 @@ def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
             yield Found(total.astype("<i4").tobytes(), names)
 
 
+def _key_length(tx: Transaction, group: GroupState) -> int:
+    assert tx.layout is not None
+    return key_length(tx.plan.fitted(tx.layout.group(group.name)))
+
+
 def _sum(
     tx: Transaction, group: GroupState, committee: Committee, answers: Mapping[int, Vector]
 ) -> npt.NDArray[np.int64]:
-    length = key_length(tx.plan.cipher_parameters)
+    length = _key_length(tx, group)
     members = group.closed_cohort.cohort.members
     corrections = (parse_vector(group.receipts[m.id].correction or b"", length) for m in members)
     return key_sum(committee, answers, corrections, [member.weight for member in members])
@@ -187,7 +192,7 @@ def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
 
 def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     """The shares that are there, by the holder's index."""
-    length = key_length(tx.plan.cipher_parameters)
+    length = _key_length(tx, group)
     indices = {holder: k for k, holder in enumerate(tx.plan.committee(tx.holders).holders)}
     shares = group.closed_cohort.shares
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}

@@ -17,7 +17,7 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
 from secureps.crypto.identity import Roster
-from secureps.crypto.suite import cipher, key_length
+from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
 from secureps.messages.coordinator_records import Received
 from secureps.messages.encoding import DIGEST_BYTES
@@ -140,7 +140,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     if (len(receipt.update), len(receipt.beside)) != wanted:
         raise Malformed(f"{id}: its update's name and the groups beside it take {wanted}")
     _check_magnitude(plan, receipt)
-    _check_shared_key(plan, receipt)
+    _check_shared_key(plan, layout, receipt)
     _check_fact(plan, layout, receipt)
 
 
@@ -157,14 +157,14 @@ def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
         raise Malformed(f"{receipt.id}: it declares a size of 0 to {LARGEST}, not {given}")
 
 
-def _check_shared_key(plan: Plan, receipt: Receipt) -> None:
+def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     """Counts and sizes of what a receipt says of its one-time key; what is sealed, holders check.
 
     Raises:
         Malformed, Oversized: there is more or less than the plan's committee wants.
     """
     id, correction = receipt.id, receipt.correction
-    shared = cipher(plan.cipher_parameters).opening is Opening.COMMITTEE
+    shared = plan.opening is Opening.COMMITTEE
     if not shared or receipt.purpose != UPDATE:
         # What nobody reads would be journalled and sent on all the same, at any length.
         if receipt.envelopes or receipt.commitments or correction is not None:
@@ -186,7 +186,7 @@ def _check_shared_key(plan: Plan, receipt: Receipt) -> None:
             raise kind(f"{id}: an envelope has {size} bytes, not {len(sealed)}")
     if correction is None:
         raise Malformed(f"{id}: the correction of its key is missing")
-    parse_vector(correction, key_length(plan.cipher_parameters))
+    parse_vector(correction, key_length(plan.fitted(layout)))
 
 
 def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:

@@ -333,7 +333,8 @@ class Shard:
                 step.tell(requests.Missing.of_cohort(self._name, cohort, lacking))
                 return
         elif self.shelves.opened_by_key_sum:
-            due = 4 * key_length(self.shelves.pinned.plan.cipher_parameters)
+            pinned = self.shelves.pinned
+            due = 4 * key_length(pinned.plan.fitted(pinned.layout.group(cohort.group)))
             if key is None or len(key) != due:
                 raise Malformed(
                     f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "

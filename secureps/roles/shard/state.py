@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Malformed
 from secureps.messages import shard_records as records
 from secureps.messages.holder_records import KeySumTaken
@@ -169,7 +168,7 @@ class Shelves:
 
     @property
     def _opening(self) -> Opening:
-        return cipher(self.pinned.plan.cipher_parameters).opening
+        return self.pinned.plan.opening
 
     def shelf(self, group: str) -> ShardState:
         """What is held of a group; Malformed if there is none of that name."""

@@ -42,8 +42,9 @@ class BfvWorker(Worker):
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
         pinned = self._machine.pinned
-        slots = pinned.layout.group(request.group).slots(request.block)
-        cipher(pinned.plan.cipher_parameters).adder().check_total(slots, payload)
+        layout = pinned.layout.group(request.group)
+        slots = layout.slots(request.block)
+        cipher(pinned.plan.fitted(layout)).adder().check_total(slots, payload)
         digest = payload_digest(payload)
         key = received_key(request.group, request.cohort, request.block)
         self._spool.put(f"{key}/{digest.hex()}", payload)
@@ -92,6 +93,6 @@ class BfvWorker(Worker):
     def _tools(self, group: str) -> Opener:
         if self._opener is None:
             pinned = self._machine.pinned
-            kind = cipher(pinned.plan.cipher_parameters)
+            kind = cipher(pinned.plan.fitted(pinned.layout.group(group)))
             self._opener = kind.opener(pinned.place(group), self._secret)
         return self._opener

@@ -62,8 +62,8 @@ class CommitteeWorker(Worker):
         Raises:
             Malformed, Oversized: an envelope does not open or does not fit; it names the member.
         """
-        began, cohort = time.perf_counter(), task.cohort
-        length = key_length(self._machine.pinned.plan.cipher_parameters)
+        began, cohort, pinned = time.perf_counter(), task.cohort, self._machine.pinned
+        length = key_length(pinned.plan.fitted(pinned.layout.group(cohort.group)))
         shares = [self._member_share(receipt) for receipt in task.receipts]
         weights = [member.weight for member in cohort.members]
         total = weighted_sum((share.share(length) for share in shares), weights)

@@ -51,7 +51,7 @@ class ShardNoise:
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         values = slots[layout.weight_slots :]
         values[:] = mechanism.noise(values.size, stream.words)
-        kind = cipher(plan.cipher_parameters)
+        kind = cipher(plan.fitted(layout))
         key = None
         if kind.opening is Opening.HOLDER:
             if len(self.holder_keys) != 1:

@@ -103,7 +103,7 @@ class ShardWorker(Worker):
         slots = self._layout(header.group).slots(header.block)
         # Checked before it counts: one coefficient out of range would spoil the whole cohort's sum.
         if header.purpose == UPDATE:
-            self._cipher().adder().check(slots, payload)
+            self._cipher(header.group).adder().check(slots, payload)
         elif header.purpose == FOUNDING:
             values = np.frombuffer(payload, dtype="<f4")
             if not np.isfinite(values).all():
@@ -243,7 +243,8 @@ class ShardWorker(Worker):
         self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
     ) -> memoryview:
         """Adds a block over the members; DamagedStore if a member's payload is not whole."""
-        adder, slots = self._cipher().adder(), self._layout(cohort.group).slots(block)
+        adder = self._cipher(cohort.group).adder()
+        slots = self._layout(cohort.group).slots(block)
         total = adder.zero(slots, self._buffers.lend(adder.total_bytes(slots)))
         for member, key in zip(cohort.members, keys, strict=True):
             if key is None:
@@ -380,7 +381,7 @@ class ShardWorker(Worker):
         place = self._shelves.pinned.place(task.cohort.group)
         weights = [member.weight for member in task.cohort.members]
         try:
-            return self._cipher().opener(place, task.key, weights)
+            return self._cipher(task.cohort.group).opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error
 
@@ -420,8 +421,8 @@ class ShardWorker(Worker):
 
     # --- small things -------------------------------------------------------------
 
-    def _cipher(self) -> Cipher:
-        return cipher(self._shelves.pinned.plan.cipher_parameters)
+    def _cipher(self, group: str) -> Cipher:
+        return cipher(self._shelves.pinned.plan.fitted(self._layout(group)))
 
     def _layout(self, group: str) -> GroupLayout:
         return self._shelves.pinned.layout.group(group)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from secureps.model.layout import GroupLayout
 from secureps.policy.explain.memory import MemoryUse, Service, footprint
 from secureps.policy.plan import Plan
 from tests.kits import explained
@@ -17,8 +16,7 @@ SERVICE = replace(explained.SERVICE, shards=("shard-0",), clients=3)
 
 
 def need(plan: Plan, values: int, service: Service = SERVICE) -> MemoryUse:
-    group = GroupLayout("all", (), values, plan.section.block_size - 1)
-    return footprint(plan, (group,), service)
+    return footprint(plan, plan.sized({"all": values}), service)
 
 
 def test_every_part_is_counted() -> None:

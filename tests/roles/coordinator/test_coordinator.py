@@ -451,7 +451,7 @@ def test_wrong_numbers_of_digests() -> None:
     wrong: list[tuple[bytes, ...]] = [(), (bytes(32),) * 5, (bytes(31),) * 3]
     for sums in wrong:
         event: Any = requests.Held("shard-a", "all", 0, sums)
-        refused(world, "shard-a", event, Malformed, "shard-a: it holds 3 blocks of all")
+        refused(world, "shard-a", event, Malformed, "shard-a: it holds 2 blocks of all")
     for event in (
         requests.Held("shard-a", "none", 0, ()),
         requests.Missing("shard-a", "none", 0, ()),
@@ -462,8 +462,8 @@ def test_wrong_numbers_of_digests() -> None:
         event = requests.Opened(HOLDER, "all", 0, sums, about(world.federation, "all"))
         refused(world, HOLDER, event, Malformed, "all has 4 blocks, each one digest")
     world.pump(1)
-    event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 2, bytes(32))
-    refused(world, "shard-b", event, Malformed, "it holds 1 blocks of all")
+    event = requests.Prepared("shard-b", "all", 1, (bytes(32),) * 3, bytes(32))
+    refused(world, "shard-b", event, Malformed, "it holds 2 blocks of all")
     world.pump()
     assert world.federation.finished
 

@@ -195,7 +195,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
         now=0.0,
         plan=bench.plan,
         federation=CoordinatorState({"all": group}),
-        layout=None,
+        layout=bench.pinned.layout,
         clients=clients,
         holders=bench.names,
         live=clients,
