@@ -54,7 +54,8 @@ class GroupLayout:
         rows: of every tensor, which rows [first, last) are the group's; None for all of it.
         weight_slots: of every block in transit, those before its values: the client's weight.
         one_in: of how many values of a block one is sent (`codec.support`); None: all are.
-        cipher_slots: integers of a block, for which the cipher is fitted: alike in all groups.
+        cipher_slots: integers of a block, for which the cipher is fitted, alike in all groups; None
+            if the plan says how large blocks are.
     """
 
     name: str
@@ -64,7 +65,7 @@ class GroupLayout:
     rows: tuple[int, int] | None = None
     weight_slots: int = 1
     one_in: int | None = None
-    cipher_slots: int = 1 << 18
+    cipher_slots: int | None = None
 
     @property
     def full(self) -> int:
@@ -184,6 +185,7 @@ class Layout:
 
     groups: tuple[GroupLayout, ...]
     local: tuple[TensorSpec, ...]
+    block_size: int | None
     evaluation: GroupLayout | None = None
     frozen: tuple[TensorSpec, ...] | None = None
 
@@ -269,7 +271,7 @@ class Layout:
                     f"group {made.name!r} would have {made.blocks} blocks, and may have "
                     f"{MOST_BLOCKS}: choose a larger block_size"
                 )
-        return cls(tuple(built), kept, evaluation, frozen or None)
+        return cls(tuple(built), kept, plan.block_size, evaluation, frozen or None)
 
     @property
     def all_groups(self) -> tuple[GroupLayout, ...]:
@@ -306,7 +308,7 @@ class Layout:
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes (BLAKE2b-256) over groups, tensors, order, blocks and what stays."""
+        """32 bytes (BLAKE2b-256) over groups, tensors, order, block size and what stays."""
         return digest("secureps-layout", canonical(self))
 
 
@@ -339,19 +341,23 @@ def cut(
         groups: each one block.
         element: integers that the cipher seals as one, if it is fitted to blocks of so many.
     """
+    if plan.block_size is not None:
+        return [replace(g, block_values=plan.block_size - g.weight_slots) for g in groups]
     shards = [1 if g.rows or g.name == EVALUATION else plan.shards for g in groups]
-    fixed = plan.block_size
-    shares = (-(-g.size // own) + g.weight_slots for g, own in zip(groups, shards, strict=True))
-    fitted = min(max(shares), MOST_SLOTS) if fixed is None else fixed
+    shares = (
+        g.weight_slots + -(-g.size // (own * (g.one_in or 1)))
+        for g, own in zip(groups, shards, strict=True)
+    )
+    fitted = min(max(shares), MOST_SLOTS)
     whole = element(fitted)
     most = MOST_SLOTS // whole * whole
     made = []
     for group, own in zip(groups, shards, strict=True):
-        weight, slots = group.weight_slots, fixed
-        if slots is None:
-            blocks = own * -(-group.size // (own * (most - weight)))
-            slots = -(-(weight + -(-group.size // blocks)) // whole) * whole
-        made.append(replace(group, block_values=slots - weight, cipher_slots=fitted))
+        weight, one_in = group.weight_slots, group.one_in or 1
+        blocks = own * -(-group.size // (own * (most - weight)))
+        slots = -(-(weight + -(-group.size // (blocks * one_in))) // whole) * whole
+        values = (slots - weight) * one_in
+        made.append(replace(group, block_values=values, cipher_slots=fitted))
     return made
 
 

@@ -285,7 +285,8 @@ class Plan:
 
     def fitted(self, group: GroupLayout) -> CipherParameters:
         """Those that take the fewest bytes for the blocks of a model, by any of its groups."""
-        return replace(self.cipher_parameters, slots=group.cipher_slots)
+        own, slots = self.cipher_parameters, group.cipher_slots
+        return own if slots is None else replace(own, slots=slots)
 
     def sized(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
         """All groups of a model by how many values they have, in their blocks, without tensors."""
@@ -293,7 +294,8 @@ class Plan:
         for name, values in sizes.items():
             sparse = self.group(name).sparse
             rows = None if sparse is None else (0, sparse.block)
-            whole.append(GroupLayout(name, (), values, values, rows, self.weights(name).slots))
+            slots, one_in = self.weights(name).slots, self.group(name).one_in
+            whole.append(GroupLayout(name, (), values, values, rows, slots, one_in))
         return cut(self.section, whole, self._element)
 
     def _element(self, slots: int) -> int:

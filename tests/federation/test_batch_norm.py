@@ -126,12 +126,12 @@ def test_what_is_cut_is_told_where_it_is_cut_and_nowhere_else(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, logger="secureps")
-    played = federation(tmp_path, versions=1, group={"clip": 0.5, "range": 0.01})
+    played = federation(tmp_path, versions=1, group={"clip": 0.1, "range": 0.01})
     played.run()
     told = [each for each in caplog.records if "update norm" in each.getMessage()]
     assert len(told) == len(CLIENTS)
     assert "client-00: update norm" in caplog.text
-    assert "clip 0.5: cut to" in caplog.text
+    assert "clip 0.1: cut to" in caplog.text
     assert "values are beyond range 0.01: cut to it" in caplog.text
     parties = {each.getMessage().partition(":")[0] for each in told}
     assert parties == set(CLIENTS)
