@@ -34,11 +34,14 @@ class Buffers:
         self._lock = threading.RLock()  # a buffer may come back on a thread that is taking one
 
     def lend(self, length: int) -> memoryview:
-        """A writable buffer of `length` bytes, 1 or more, whatever they are."""
+        """A writable buffer of `length` bytes, 1 or more, whatever they are; or MemoryError."""
         kept = self.kept(length)
         if kept is not None:
             return kept
-        whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES)
+        try:
+            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES)
+        except OSError as error:
+            raise MemoryError(f"no buffer of {length} bytes") from error
         if length >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without them
                 whole.madvise(mmap.MADV_HUGEPAGE)

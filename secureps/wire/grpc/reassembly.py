@@ -1,39 +1,45 @@
 """One payload as it comes, piece by piece, in memory that costs little to take.
 
-Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it.
-NumPy asks for huge pages, of 2 MiB, where the system has them: a third of the CPU of gathering a
-large payload. What must not live here: who sends it, and how much memory there is.
+Fresh memory in pages of 4 KiB costs a server more than all that gRPC does with the bytes in it: a
+large payload comes into a buffer that another one had before, or into huge pages, of 2 MiB. What
+must not live here: who sends it, and how much memory there is.
 """
 
 from __future__ import annotations
 
 import io
 
-import numpy as np
+from secureps.buffers import Buffers
 
 HUGE = 2 << 20
 """Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
 LARGE = 4 << 20
-"""Bytes of the shortest array for which NumPy asks for huge pages."""
+"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap."""
 
 
 class Gathering:
-    """Bytes of a payload of `length`, in their order; no more memory than twice what is here."""
+    """Bytes of a payload of `length`, in their order.
 
-    def __init__(self, length: int) -> None:
+    They take no more memory than twice what is here, beyond buffers that were kept.
+    """
+
+    def __init__(self, length: int, buffers: Buffers) -> None:
         self.have = 0
         """How many bytes are here."""
         self._length = length
+        self._buffers = buffers
         self._small = io.BytesIO()
         self._large: memoryview | None = None
 
     def add(self, piece: memoryview) -> None:
         """The next bytes; the caller knows that there is room for them."""
         end = self.have + len(piece)
-        if self._large is None and end >= HUGE and self._length >= LARGE:
-            self._large = np.empty(self._length, np.uint8).data
-            self._large[: self.have] = self._small.getbuffer()
-            self._small = io.BytesIO()
+        if self._large is None and self._length >= LARGE:
+            fresh = self._buffers.lend if end >= HUGE else self._buffers.kept
+            self._large = fresh(self._length)
+            if self._large is not None:
+                self._large[: self.have] = self._small.getbuffer()
+                self._small = io.BytesIO()
         if self._large is None:
             self._small.write(piece)
         else:

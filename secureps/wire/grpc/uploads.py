@@ -16,6 +16,7 @@ from collections import Counter
 from concurrent.futures import Future
 from typing import Any
 
+from secureps.buffers import Buffers
 from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable
 from secureps.messages.requests import AskBlock, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
@@ -46,6 +47,7 @@ class Uploads:
         self._limit = self._free = limit
         self._longest = longest
         self._each = max(longest, limit // 2)
+        self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
@@ -133,7 +135,9 @@ class Upload:
         self.sender, self.header = sender, header
         self.idle = False
         self._intake = intake
-        self._bytes = Gathering(header.length) if before is None else before.forget()
+        self._bytes = (
+            Gathering(header.length, intake._buffers) if before is None else before.forget()
+        )
         self._known = self.have - at
         """Of what comes, the first so many bytes are here already."""
 
@@ -208,7 +212,7 @@ class Upload:
 
     def forget(self) -> Gathering:
         """What is here; this upload has it no more."""
-        held, self._bytes = self._bytes, Gathering(self.header.length)
+        held, self._bytes = self._bytes, Gathering(self.header.length, self._intake._buffers)
         return held
 
     def _drop(self) -> None:
