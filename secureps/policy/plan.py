@@ -24,7 +24,6 @@ from secureps.config.plan import (
     ClientPrivacySection,
     GroupSection,
     PlanSection,
-    RecordPrivacySection,
 )
 from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import CipherParameters, Opening
@@ -38,6 +37,7 @@ from secureps.model.layout import GroupLayout, Layout, cut
 from secureps.model.optimizer import Optimizer, build_optimizer
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
+from secureps.policy.checks.committee import refuse_holders
 from secureps.policy.checks.evaluation import (
     evaluated_versions,
     evaluation_group,
@@ -50,6 +50,7 @@ from secureps.policy.checks.privacy import (
     refuse_client_privacy,
     refuse_placement,
     refuse_rows,
+    refuse_steps,
 )
 from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
@@ -479,14 +480,10 @@ def _refuse_unsound(plan: Plan) -> None:
             _refuse_uncovered(plan, name)
     refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
-    steps = section.training.get("local_steps")
-    record = isinstance(section.privacy, RecordPrivacySection)
-    if record and (type(steps) is not int or steps < 1):
-        raise PlanRefused(
-            "training.local_steps: a private plan states how many steps each version takes, "
-            "so that a client knows what it will spend"
-        )
-    _refuse_holders(plan)
+    refuse_steps(section)
+    refuse_holders(section.cipher, plan.opening)
+    if plan.opening is Opening.COMMITTEE:
+        _ = plan.unnamed_committee
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:
@@ -498,18 +495,3 @@ def _refuse_uncovered(plan: Plan, name: str) -> None:
         refuse_client_privacy(section, privacy, plan.bounds(name), plan.honest(name))
     else:
         plan.grid(name, 1)
-
-
-def _refuse_holders(plan: Plan) -> None:
-    section, opening = plan.section.cipher, plan.opening
-    if opening is Opening.HOLDER and section.holders not in (None, 1):
-        raise PlanRefused(
-            f"cipher.holders: {section.name} has one holder of the whole secret key; "
-            f"{section.holders} were asked for"
-        )
-    if opening is not Opening.COMMITTEE and section.threshold is not None:
-        raise PlanRefused(
-            f"cipher.threshold: {section.name} has no committee; remove it, or take rlwe"
-        )
-    if opening is Opening.COMMITTEE:
-        _ = plan.unnamed_committee

@@ -34,6 +34,7 @@ ELSEWHERE = {
         "policy/rules/priority",
         "policy/rules/ssp",
     ),
+    "policy/test_plan.py": ("policy/checks/committee",),
     "policy/rules/test_user_rule.py": ("policy/rules/registry",),
     "policy/explain/test_committee_cost.py": ("policy/envelope_size",),
     "federation/test_accusing.py": ("policy/cohorts/accusations",),

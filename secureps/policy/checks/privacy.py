@@ -12,6 +12,7 @@ from secureps.config.plan import (
     ClientPrivacySection,
     GroupSection,
     OwnRuleSection,
+    PlanSection,
     PrioritySection,
     RecordPrivacySection,
     SyncSection,
@@ -20,6 +21,17 @@ from secureps.errors import PlanRefused
 from secureps.policy.rules.rule import Bounds
 
 Privacy = RecordPrivacySection | ClientPrivacySection | None
+
+
+def refuse_steps(section: PlanSection) -> None:
+    """PlanRefused for record-level privacy of unknown cost."""
+    steps = section.training.get("local_steps")
+    record = isinstance(section.privacy, RecordPrivacySection)
+    if record and (type(steps) is not int or steps < 1):
+        raise PlanRefused(
+            "training.local_steps: a private plan states how many steps each version takes, "
+            "so that a client knows what it will spend"
+        )
 
 
 def refuse_adaptive(section: GroupSection, privacy: Privacy) -> None:
