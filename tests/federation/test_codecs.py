@@ -5,9 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.model.layout import GroupLayout
+from secureps.policy.block_codes import block_codes
 from secureps.policy.plan import Plan
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import (
     Tensors,
     events_of,
@@ -17,6 +23,8 @@ from tests.kits.federations import (
     small_federation,
     small_plan,
 )
+from tests.kits.privacy_kit import federation as private_federation
+from tests.kits.privacy_kit import private_plan
 
 RULE = {"quorum": 6, "deadline": 10.0}
 THIN = ({"name": "support", "one_in": 4}, "rotate", "round")
@@ -56,3 +64,59 @@ def test_the_same_bits_whoever_is_killed_and_whenever(party: str, tmp_path: Path
         broken = small_federation(own, tmp_path / str(moment))
         killed_at(broken, party, moment)
         assert same(broken.model(), whole.model())
+
+
+PRIVATE = {"codec": CHAINS["thin"]["codec"][:2], "feedback": True, "weighting": "uniform"}
+
+
+def private(placement: str, cipher: str = "bfv", **group: Any) -> Plan:
+    rule = {"quorum": 6, "minimum": 5, "deadline": 10.0, "extensions": 0}
+    own = {"clip": 1.0, "bits": 16, "weighting": "uniform", "rule": rule}
+    return private_plan(placement, cipher, group=[own | group], block_size=64)
+
+
+@pytest.mark.parametrize("placement", ["local", "distributed", "aggregator"])
+def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
+    placement: str, tmp_path: Path
+) -> None:
+    """The same model under every cipher, and the ledger's numbers are those of fewer values."""
+    models, ciphers = [], ("bfv", "rlwe") if placement == "distributed" else ("plain", "rlwe")
+    for cipher in ciphers:
+        plan = private(placement, cipher, **PRIVATE)
+        simulation = private_federation(plan, tmp_path / cipher)
+        simulation.run()
+        models.append(simulation.model())
+        layout = plan.layout(simulation.coordinator.federation.pinned.run.schema).group("all")  # type: ignore[union-attr]
+        assert (layout.size, layout.sent) == (217, 55)
+        facts = simulation.coordinator.federation.ledger.releases_of("client-02")
+        mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
+        assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
+    assert same(*models)
+
+
+@pytest.mark.parametrize("shape", ["one value", "alike", "along a row", "random"])
+def test_no_update_is_longer_in_integers_than_its_mechanism_says(
+    shape: str,
+) -> None:
+    """Of the clip's whole length, through support and rotation, with the worst rest there is."""
+    plan = private("local", "plain", codec=["rotate"], bits=10)
+    layout = GroupLayout("all", (), 217, 63)
+    mechanism = plan.mechanism("all", layout.sent)
+    assert mechanism is not None
+    x = np.random.default_rng(1).standard_normal(layout.size)
+    if shape != "random":
+        x = np.zeros(layout.size)
+        x[{"one value": slice(3, 4), "alike": slice(None), "along a row": slice(0, 60)}[shape]] = 1
+    update, _ = clip_l2(x * 1e6, 1.0)
+    codes = block_codes(plan, layout, 0, [bytes(32)] * layout.blocks)
+    spans = [slice(*layout.span(k)) for k in range(layout.blocks)]
+    encoded = np.concatenate(
+        [code.encode(update[span]) for code, span in zip(codes, spans, strict=True)]
+    )
+    assert np.linalg.norm(encoded) <= 1 + 1e-7
+    whole, _ = clip_l2(encoded, 1.0)
+    words = UnsafeSeed(1).derive("words").words
+    for _ in range(20):
+        rounded = mechanism.rounded(whole, words)
+        assert int(rounded @ rounded) <= mechanism.l2_sensitivity**2
+        assert np.abs(rounded).sum() <= mechanism.l1_sensitivity

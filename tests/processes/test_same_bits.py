@@ -11,7 +11,7 @@ from safetensors.numpy import load_file
 from tests.kits.command import INSECURE, run
 from tests.kits.federations import CIPHERS, Tensors, same
 from tests.kits.nursery import ROOT, supervise_children
-from tests.kits.processes import ADAM, plan_text
+from tests.kits.processes import ADAM, VALUES, plan_text
 
 SCRIPT = ROOT / "tests" / "kits" / "walker_client.py"
 CLIENTS = 2
@@ -44,17 +44,25 @@ def model(folder: Path, report: Path) -> Tensors:
     return found
 
 
-def write_plan(folder: Path, cipher: str) -> Path:
+THIN = """clip = 2.0
+bits = 4
+feedback = true
+most_examples = 32
+codec = [{{ name = "support", one_in = 3 }}, "rotate", "round"]
+"""
+
+
+def write_plan(folder: Path, cipher: str, values: str = VALUES) -> Path:
     settings = "\n".join(f"{key} = {json.dumps(value)}" for key, value in CIPHERS[cipher].items())
-    text = plan_text(RULE + ADAM + FEDERATION).replace('name = "{cipher}"', settings)
+    text = plan_text(RULE + ADAM + FEDERATION, values).replace('name = "{cipher}"', settings)
     path = folder / f"{cipher}.toml"
     path.write_text(text.format(versions=VERSIONS))
     return path
 
 
-def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str) -> Tensors:
+def played(patch: pytest.MonkeyPatch, folder: Path, cipher: str, values: str = VALUES) -> Tensors:
     """Every party a process of its own."""
-    out, plan = folder / f"up-{cipher}", write_plan(folder, cipher)
+    out, plan = folder / f"up-{cipher}", write_plan(folder, cipher, values)
     assert run(patch, "up", plan, "--out", out, "--unsafe-seed", str(SEED), INSECURE) == 0
     return model(out, out / "report")
 
@@ -86,3 +94,14 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
     assert {name: same(first, each) for name, each in models.items()} == dict.fromkeys(models, True)
     other = simulated(monkeypatch, tmp_path, "plain", SEED + 1)
     assert not same(first, other), "bits are a seed's"
+
+
+def test_a_codec_has_the_same_bits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A third of the values, rotated, of 4 bits, with what was not sent kept on the disk."""
+    supervise_children(monkeypatch)
+    for command in ("up", "simulate"):
+        monkeypatch.setattr(f"secureps.run.{command}.{command}.draw", lambda *given: None)
+    thin = played(monkeypatch, tmp_path, "rlwe", THIN)
+    assert same(thin, simulated(monkeypatch, tmp_path, "rlwe"))
+    kept = [path.stat().st_size for path in (tmp_path / "up-rlwe").glob("**/kept~all~*")]
+    assert kept == [32 + 4 * 217] * CLIENTS
