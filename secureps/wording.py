@@ -50,6 +50,17 @@ def size(count: float) -> str:
     return f"{count:.1f} GB"
 
 
+def duration(seconds: float) -> str:
+    """Seconds in the unit that fits: 340 us, 12.5 ms, 7.21 s, 12.1 min, 3.4 h."""
+    if seconds < 1e-3:
+        return f"{1e6 * seconds:.0f} us"
+    if seconds < 1:
+        return f"{1e3 * seconds:.1f} ms"
+    if seconds < 120:
+        return f"{seconds:.2f} s"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
 def finite(figure: float) -> float | None:
     """A figure for JSON, which has no infinity: None in its place."""
     return figure if math.isfinite(figure) else None

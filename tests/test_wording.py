@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.wording import meant, nearest
+from secureps.wording import duration, meant, nearest
 
 NAMES = ("sgd", "momentum", "adam", "yogi")
 
@@ -32,3 +32,18 @@ def test_of_many_names_the_nearest_is_told_alone() -> None:
     names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
     assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"
     assert nearest("x", []) == "there are no names at all"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.0, "0 us"),
+        (3.4e-4, "340 us"),
+        (0.0125, "12.5 ms"),
+        (7.214, "7.21 s"),
+        (726.0, "12.1 min"),
+        (12_240.0, "3.4 h"),
+    ],
+)
+def test_seconds_have_the_unit_that_fits(seconds: float, text: str) -> None:
+    assert duration(seconds) == text

@@ -61,7 +61,7 @@ def check(path: Path, values: int | None = None) -> Explanation:
     Raises:
         ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
     """
-    plan, clients = _read(path)
+    plan, clients = read(path)
     with naming(path):
         founding = None
         if clients is not None and values is None:
@@ -88,7 +88,7 @@ def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:
 
 
 @dataclass(frozen=True)
-class _Clients:
+class Clients:
     """The clients of a plan: script, number and settings, from a [federation] or a scenario."""
 
     script: Path
@@ -111,12 +111,17 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     )
 
 
-def _read(path: Path) -> tuple[Plan, _Clients | None]:
+def read(path: Path) -> tuple[Plan, Clients | None]:
+    """The plan of a file, or of a scenario's, and its clients if it names a script.
+
+    Raises:
+        ConfigError, PlanRefused: the file or the plan is unsound.
+    """
     if "plan" in read_toml(path):
         scenario = load_scenario(path)
         section = scenario.section
         script = path.parent / section.script
-        return scenario.plan, _Clients(script, section.clients, section.settings)
+        return scenario.plan, Clients(script, section.clients, section.settings)
     plan = load_plan(path)
     federation = plan.section.federation
     if federation is None:
@@ -125,11 +130,11 @@ def _read(path: Path) -> tuple[Plan, _Clients | None]:
     refuse_misplaced(federation.settings, path)
     script = path.parent / federation.script
     refuse_privacy(script, plan)
-    return plan, _Clients(script, federation.clients, federation.settings)
+    return plan, Clients(script, federation.clients, federation.settings)
 
 
 def _sizes(
-    plan: Plan, path: Path, clients: _Clients | None, values: int | None, founding: Founding | None
+    plan: Plan, path: Path, clients: Clients | None, values: int | None, founding: Founding | None
 ) -> tuple[dict[str, int], tuple[str, ...], tuple[int, ...]]:
     """The values of every group, what is to be said of the model that was looked at, and how many
     examples holders have, if the script tells."""
@@ -141,7 +146,7 @@ def _sizes(
     if founding is not None:
         layout = plan.layout(schema_of(founding.founded.model))
         return {group.name: group.size for group in layout.groups}, founding.notes, ()
-    schema, kinds, examples = _model(plan, path, clients)
+    schema, kinds, examples = model(plan, path, clients)
     refuse_statistics(plan, schema, kinds)
     refuse_trained(plan, schema, kinds)
     sizes = {group.name: group.size for group in plan.layout(schema).groups}
@@ -152,9 +157,17 @@ MOST_ASKED = 64
 """The most data holders whose trainers are made, to ask how many examples they have."""
 
 
-def _model(
-    plan: Plan, path: Path, clients: _Clients | None
+def model(
+    plan: Plan, path: Path, clients: Clients | None
 ) -> tuple[Schema, Mapping[str, Kind], tuple[int, ...]]:
+    """The model that a script makes, in a process of its own, or that of the plan's file.
+
+    Returns:
+        the schema, the kinds of tensors, and the examples of holders, if the script tells.
+
+    Raises:
+        ConfigError: nothing says how large the model is, or the script fails.
+    """
     initial = initial_schema(plan)
     if clients is None:
         if initial is not None:

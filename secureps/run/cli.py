@@ -137,6 +137,9 @@ def check(
         console.print(part)
 
 
+app.command(rich_help_panel=_HERE)(commands.profile)
+
+
 @app.command(rich_help_panel=_HERE)
 def up(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan with a federation section.")],

@@ -1,4 +1,4 @@
-"""The commands about existing runs, and about a party's state: runs, status, backup and others.
+"""The commands about a plan's costs, about existing runs, and about a party's state.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -10,6 +10,53 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+
+def profile(
+    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
+    script: Annotated[
+        Path | None,
+        typer.Option(metavar="SCRIPT", help="A client's script that makes the model."),
+    ] = None,
+    values: Annotated[
+        int | None,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Size of the model, in place of a script's."
+        ),
+    ] = None,
+    up: Annotated[
+        float, typer.Option(show_envvar=False, help="A client's link to the servers, Mbit/s.")
+    ] = 20.0,
+    down: Annotated[
+        float, typer.Option(show_envvar=False, help="The same link from them, Mbit/s.")
+    ] = 100.0,
+    clients: Annotated[
+        int | None,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="In a version. Default: the plan's."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="FILE", help="Draw a timeline, a PNG.")
+    ] = None,
+) -> None:
+    """Say how long an update of your model takes on your link, by phase.
+
+    Plays one version on this machine with the code and disks of a real one, and
+    leaves out the training. Starts nothing.
+    """
+    from rich.console import Console
+
+    from secureps.run.profile import Question, draw, table
+    from secureps.run.profile import profile as measure
+
+    console = Console()
+    found = measure(plan, Question(script, values, up, down, clients, out), typer.echo)
+    console.print(table(found))
+    typer.echo(found.told())
+    if out is not None:
+        draw(found, out)
+        typer.echo(f"timeline: {out}")
 
 
 def runs(

@@ -44,7 +44,7 @@ FLOORS = (
     ("run/export", "run/run_lock", "run/server_app"),
     ("run/simulate",),
     ("run/check", "run/study"),
-    ("run/up",),
+    ("run/profile", "run/up"),
     ("run/api", "run/status"),
     ("run/commands",),
     ("run/cli",),

@@ -1,0 +1,166 @@
+"""`secureps profile`: phases of one update, on this machine and a link; no time is asserted."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from secureps.errors import ConfigError, PlanRefused
+from secureps.run import profile as profiling
+from secureps.run.cli import app
+from secureps.run.phases import Named, Stopwatch
+from secureps.run.profile import FUNCTIONS, TRAINS, Question, profile, shown, table
+from tests.kits.nursery import ROOT
+
+PLAN = """
+name = "small"
+versions = 7
+block_size = 1024
+[cipher]
+name = "{cipher}"
+{committee}
+capacity = 16
+[[group]]
+rule = {{ quorum = 5 }}
+{more}
+"""
+NOISE = """
+weighting = "uniform"
+[privacy]
+unit = "client"
+placement = "local"
+noise_multiplier = 1.0
+delta = 1e-5
+budget = 1.0
+"""
+CODEC = 'codec = ["rotate"]'
+VALUES = 3000
+
+
+def write(folder: Path, cipher: str = "plain", more: str = "") -> Path:
+    committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
+    path = folder / "plan.toml"
+    path.write_text(PLAN.format(cipher=cipher, committee=committee, more=more))
+    return path
+
+
+def silent(line: str) -> None:
+    pass
+
+
+def test_the_phases_of_an_update(tmp_path: Path) -> None:
+    question = Question(values=VALUES, up=8.0, down=80.0)
+    found = profile(write(tmp_path), question, silent)
+    assert (found.name, found.cipher, found.values, found.clients) == ("small", "plain", VALUES, 5)
+    steps = list(dict.fromkeys((p.party, p.step) for p in found.phases))
+    assert steps == [
+        *(("shard", "serves"), ("wire", "down")),
+        *(("client", "pulls"), ("client", "makes update"), ("client", "sends")),
+        *(("wire", "up"), ("client", "decides")),
+        *(("shard", "takes it in"), ("shard", "adds"), ("shard", "opens, steps")),
+        *(("shard", "checkpoint"), ("shard", "decides"), ("coordinator", "decides")),
+    ]
+    assert all(p.seconds >= 0 and p.cpu >= 0 for p in found.phases)
+    assert TRAINS not in {p.part for p in found.phases}
+    wire = {p.step: p for p in found.phases if p.party == "wire"}
+    assert wire["down"].seconds == pytest.approx(4 * VALUES / 10e6)
+    assert 2 * VALUES < wire["up"].seconds * 1e6 < 2 * VALUES + 500, "integers and a receipt"
+    assert found.seconds == pytest.approx(sum(p.seconds for p in shown(found.phases)))
+    assert f"An update of {VALUES:,} values takes" in found.told()
+
+
+def test_no_function_that_is_timed_has_another_name_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    met = set[Named]()
+
+    class Watched(Stopwatch):
+        def _begin(self, named: Named) -> None:
+            met.add(named)
+            super()._begin(named)
+
+    monkeypatch.setattr(profiling, "Stopwatch", Watched)
+    for cipher, more in (("rlwe", ""), ("rlwe", NOISE), ("plain", CODEC)):
+        profile(write(tmp_path, cipher, more), Question(values=VALUES), silent)
+    gone = [named.pattern for named in FUNCTIONS if named not in met]
+    assert not gone, "secureps.run.profile.FUNCTIONS names what is not there: say where it is now"
+
+
+def test_holders_take_part_under_a_committee(tmp_path: Path) -> None:
+    found = profile(write(tmp_path, "rlwe"), Question(values=VALUES, clients=6), silent)
+    assert found.clients == 6
+    assert {p.step for p in found.phases if p.party == "holder"} == {"adds keys", "decides"}
+    console = Console(record=True, width=80)
+    console.print(table(found))
+    page = console.export_text()
+    assert "small: one update of 3,000 values, rlwe, 6 clients" in page
+    assert max(map(len, page.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("name", ["digits_numpy.toml", "ssp.toml"])
+def test_the_model_is_that_of_the_plans_script(name: str) -> None:
+    found = profile(ROOT / "policies" / name, Question(clients=5), silent)
+    assert found.values == {"digits_numpy.toml": 650, "ssp.toml": 9610}[name]
+
+
+def test_another_script_may_make_it(tmp_path: Path) -> None:
+    script = ROOT / "clients" / "digits_numpy.py"
+    assert profile(write(tmp_path), Question(script), silent).values == 650
+
+
+def test_the_command_prints_a_table_and_draws_a_timeline(tmp_path: Path) -> None:
+    out = tmp_path / "timeline.png"
+    words = ["profile", str(write(tmp_path)), "--values", str(VALUES), "-o", str(out)]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert "small: one update of 3,000 values" in result.output
+    assert f"timeline: {out}" in result.output.replace("\n", "")
+    assert out.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("question", "reason"),
+    [
+        (Question(), "give the model's size by --values"),
+        (Question(values=10, up=0.0), "--up and --down: a link carries more than 0 Mbit/s"),
+        (Question(values=10, down=float("nan")), "--up and --down"),
+        (Question(script=Path("no.py")), "no.py: no such script"),
+        (Question(values=10, clients=17), "a round waits for 17"),
+        (Question(values=10, out=Path("no/such/x.png")), "its folder does not exist"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(tmp_path: Path, question: Question, reason: str) -> None:
+    with pytest.raises((ConfigError, PlanRefused), match=reason):
+        profile(write(tmp_path), question, silent)
+
+
+def test_without_a_plan_it_says_so(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no\.toml: no such file"):
+        profile(tmp_path / "no.toml", Question(values=10), silent)
+
+
+def test_a_size_is_of_one_group(tmp_path: Path) -> None:
+    two = '[[group]]\nname = "other"\npattern = "b*"\nrule = { quorum = 5 }'
+    path = write(tmp_path, more=two)
+    with pytest.raises(ConfigError, match=r"--values: .*2 groups"):
+        profile(path, Question(values=10), silent)
+
+
+def test_before_anything_is_played_the_extra_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = builtins.__import__
+
+    def lacking(name: str, *rest: Any) -> Any:
+        if name.partition(".")[0] == "matplotlib":
+            raise ModuleNotFoundError("no matplotlib", name="matplotlib")
+        return real(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", lacking)
+    with pytest.raises(ConfigError, match=r"--out: .*pip install 'secureps\[report\]'"):
+        profile(write(tmp_path), Question(values=10, out=tmp_path / "x.png"), silent)
