@@ -79,10 +79,10 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
             lambda s=sampler, w=noise: s.sample(watch.values, w),  # type: ignore[misc]
         )
     packing = Packing(capacity_base(CAPACITY, grid.levels), DIGITS)
-    packed = watch.time("all", "pack", lambda: packing.pack(integers))
+    packed = watch.time("all", "pack", lambda: packing.pack(integers.astype(np.int64)))
     unpacked = watch.time("all", "unpack", lambda: packing.unpack(packed, watch.values))
     assert np.array_equal(unpacked, integers)
-    return integers
+    return integers.astype(np.int64)
 
 
 def _cipher(

@@ -28,7 +28,7 @@ import json, sys, time
 from pathlib import Path
 import numpy as np
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.compiled import compiled_here, keep_in
+from secureps.compiled import compiled_here, keep_in
 from secureps.crypto.public import Place
 from secureps.crypto.rlwe import RlweSealing
 

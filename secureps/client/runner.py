@@ -257,7 +257,7 @@ def run(
         return
     given = _parser().parse_args(arguments)
     if given.kernels is not None:
-        from secureps.crypto.compiled import keep_in
+        from secureps.compiled import keep_in
 
         keep_in(given.kernels)
     dump_crashes()

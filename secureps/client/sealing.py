@@ -9,21 +9,23 @@ and when anything is sent (`roles.member.member`).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.integers import BlockIntegers
 from secureps.crypto import envelope
-from secureps.crypto.cipher import OneTimeKey, Opening, Sealer
+from secureps.crypto.cipher import OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import (
     FOUNDING,
     BlockHeader,
@@ -41,9 +43,6 @@ from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
-
-BlockIntegers = Callable[[], NDArray[np.int64]]
-"""Makes the integers of a block, from any thread: int64 (values of the block,)."""
 
 
 def draft(
@@ -77,7 +76,7 @@ class OutboxSealer:
         identity: signs headers and receipts.
         holder_keys: the holders' public cipher keys, from the kit.
         outbox: keeps payloads until they are durable elsewhere.
-        threads: that seal blocks; the integers do not depend on their number.
+        threads: that seal pieces; the integers do not depend on their number.
         ledger: charged with what an update spends, before a key of its own is made.
     """
 
@@ -106,10 +105,13 @@ class OutboxSealer:
         """
         layout = pinned.layout.group(id.group)
         spans = (layout.span(block) for block in range(layout.blocks))
-        payloads = (values[first:last].astype("<f4").tobytes() for first, last in spans)
-        return self._put(
-            pinned, draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe), payloads
-        )
+        little = values.astype("<f4", copy=False).data.cast("B")
+
+        def piece(first: int, last: int) -> Payload:
+            return little[4 * first : 4 * last]
+
+        blocks = (iter([partial(piece, *span)]) for span in spans)
+        return self._put(pinned, draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe), blocks)
 
     def seal(
         self, pinned: Pinned, receipt: Receipt, blocks: Iterable[BlockIntegers], weight: int
@@ -118,8 +120,8 @@ class OutboxSealer:
 
         Args:
             receipt: its `draft`.
-            blocks: of the group, all in order: each makes its integers on the grid, int64, when
-                it is sealed, so that no whole vector of them is in memory.
+            blocks: of the group, all in order: each makes its integers on the grid, piece by
+                piece, when they are sealed, so that no whole vector of them is in memory.
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
@@ -130,15 +132,19 @@ class OutboxSealer:
         if self._ledger is not None and receipt.fact is not None and privacy is not None:
             # The same update, sealed again after a kill, costs nothing more.
             self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
-        sealer = self._sealer(pinned, group)
+        sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
         digits = pinned.plan.weights(group).digits(weight)
 
-        def sealed(made: tuple[int, BlockIntegers]) -> bytes:
-            block, integers = made
-            return sealer.seal(block, np.concatenate((digits, integers())))
+        def sealed(block: int, values: BlockIntegers) -> Iterator[Piece]:
+            def integers(first: int, last: int) -> NDArray[np.integer[Any]]:
+                """The weight's digits, and then the values."""
+                made = values(max(first - digits.size, 0), max(last - digits.size, 0))
+                return made if first >= digits.size else np.concatenate((digits[first:last], made))
 
-        payloads = in_order(self._threads, sealed, enumerate(blocks))
-        return self._put(pinned, receipt, payloads, sealer.key)
+            return sealer.pieces(block, layout.slots(block), integers)
+
+        made = itertools.starmap(sealed, enumerate(blocks))
+        return self._put(pinned, receipt, made, sealer.key)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
         """Checks that the budget over all runs covers a task, before the task is done.
@@ -175,13 +181,14 @@ class OutboxSealer:
         opener = kind.opener(pinned.place(group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, group)
 
-        def sealed(header: BlockHeader) -> bytes:
+        def sealed(header: BlockHeader) -> Iterator[Piece]:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
             adder.add(sums, self._outbox.get(header.key), 1)
-            return sealer.seal(header.block, opener.open(header.block, adder.total(sums), slots))
+            opened = opener.open(header.block, adder.total(sums), slots)
+            return sealer.pieces(header.block, slots, lambda first, last: opened[first:last])
 
-        blocks = in_order(self._threads, sealed, headers)
+        blocks = map(sealed, headers)
         anew = dataclasses.replace(receipt.id, sequence=sequence)
         return self._put(pinned, dataclasses.replace(receipt, id=anew), blocks, sealer.key)
 
@@ -202,29 +209,22 @@ class OutboxSealer:
         self,
         pinned: Pinned,
         receipt: Receipt,
-        payloads: Iterable[bytes],
+        blocks: Iterable[Iterator[Piece]],
         key: OneTimeKey | None = None,
     ) -> SealedUpdate:
         """Writes every block to the outbox, durably, and signs headers and receipt."""
         id, headers = receipt.id, list[BlockHeader]()
-        for block, payload in enumerate(payloads):
-            header = BlockHeader(
-                run=receipt.run,
-                author=id.client,
-                purpose=receipt.purpose,
-                group=id.group,
-                sequence=id.sequence,
-                block=block,
-                length=len(payload),
-                digest=payload_digest(payload),
-            )
-            header = dataclasses.replace(header, signature=self._sign(header))
-            self._outbox.put(header.key, payload)
-            headers.append(header)
-        blocks = tuple(header.digest for header in headers)
+        for block, pieces in enumerate(blocks):
+            place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
+            header = BlockHeader(*place, length=0, digest=b"")
+            made = in_order(self._threads, _made, pieces)
+            length, digest = self._outbox.keep(header.name, made)
+            header = dataclasses.replace(header, length=length, digest=digest)
+            headers.append(dataclasses.replace(header, signature=self._sign(header)))
+        digests = tuple(header.digest for header in headers)
         size = sum(header.length for header in headers)
         receipt = dataclasses.replace(
-            receipt, blocks=blocks, root=ciphertext_root(blocks), size=size
+            receipt, blocks=digests, root=ciphertext_root(digests), size=size
         )
         if key is not None:
             receipt = self._shared(pinned, receipt, key)
@@ -257,3 +257,7 @@ class OutboxSealer:
 
     def _sign(self, record: BlockHeader | Receipt) -> bytes:
         return self._identity.sign(*signing_bytes(record))
+
+
+def _made(piece: Piece) -> Payload:
+    return piece()

@@ -14,13 +14,12 @@ import dataclasses
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.clipping import clip_update, magnitude, tell_range
+from secureps.client.clipping import clip_update, magnitude
 from secureps.client.evaluation import judge
 from secureps.client.feedback import add_kept, keep
 from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
@@ -31,9 +30,10 @@ from secureps.client.initial_model import (
     initial_parameters,
     refuse_other_start,
 )
+from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script_errors import blamed
-from secureps.client.sealing import BlockIntegers, OutboxSealer, draft
+from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -42,7 +42,6 @@ from secureps.client.trainer import (
     kinds_of,
     record_privacy,
 )
-from secureps.codec.chain import BlockCode
 from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed
 from secureps.messages.charge import Charge
@@ -320,7 +319,7 @@ class ClientWorker(Worker):
         layout = self._layout().group(aim.group)
         values, step = clipped.data.cast("B"), aim.step.to_bytes(8, "little")
         weighed = weight.to_bytes(8, "little")
-        content = digest("secureps-update", weighed, values, step, *task.blocks)
+        content = digest("secureps-update", weighed, payload_digest(values), step, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         name = self._name(aim, attempt, content)
@@ -425,59 +424,11 @@ class ClientWorker(Worker):
         weight: int,
         base: Sequence[bytes] = (),
     ) -> Iterator[BlockIntegers]:
-        """Rounds an update to integers, and adds this client's noise if the plan wants any.
-
-        Under feedback what the integers do not carry takes the place of what was clipped.
-
-        Without noise a block is rounded when it is sealed; the stream's words are those of the
-        whole vector. A norm of integers needs all of them at once.
-
-        The same update gets the same noise. Another one of the same version, from whatever
-        model, gets fresh noise and is charged: nobody can subtract one from the other. Noise is
-        bound to the integers that it hides, by a digest under the secret seed, so this holds even
-        if the client lost the part of its state that counts how often it was asked.
-        """
-        plan, name = self._machine.pinned.plan, self._site.name
-        layout, labels = self._layout().group(aim.group), (name, aim.group, aim.version, attempt)
-        words = self._stream("round", *labels)
-        mechanism = plan.mechanism(aim.group, layout.sent)
-        spans = [slice(*layout.sent_span(block)) for block in range(layout.blocks)]
-        section = plan.group(aim.group)
-        made = block_codes(plan, layout, aim.version, base)
-        parts = [(code, clipped[slice(*layout.span(k))]) for k, code in enumerate(made)]
-        if mechanism is not None:
-            whole = clipped
-            if section.codec:  # in float32 it may have become longer than the clip
-                encoded = np.concatenate([code.encode(part) for code, part in parts])
-                whole, _ = clip_l2(encoded, mechanism.clip)
-            rounded = mechanism.rounded(whole, words.words)
-            for (code, part), span in zip(parts, spans, strict=True) if section.feedback else ():
-                part -= code.decode(rounded[span] * mechanism.calibration.step)
-            hidden = self._stream("noise", *labels, *self._digests(aim.group, rounded))
-            noised = mechanism.noised(rounded, hidden.words)
-            return (partial(noised.__getitem__, span) for span in spans)
-        grid = plan.grid(aim.group, layout.sent)
-        share = weight / grid.weights.most
-        if not section.rotates:
-            tell_range(name, plan.headed(aim.group, ""), layout, clipped, share, grid.range)
-
-        def rounded_block(
-            code: BlockCode, part: NDArray[np.float32], drawn: NDArray[np.uint32]
-        ) -> NDArray[np.int64]:
-            integers = grid.encode(code.encode(part) * share, drawn)
-            if section.feedback:
-                part -= code.decode((integers - grid.most) * (grid.step / share))
-            return integers
-
-        return (partial(rounded_block, *each, words.words(each[0].sent)) for each in parts)
-
-    def _digests(self, group: str, integers: NDArray[np.int64]) -> Iterator[bytes]:
-        """Yields a digest of each block's integers under the secret seed."""
-        layout = self._layout().group(group)
-        for block in range(layout.blocks):
-            part = integers[slice(*layout.sent_span(block))].astype("<i8", copy=False)
-            words = self._stream("integers", self._site.name, group, block, part.tobytes())
-            yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
+        """The integers of an update; see `client.integers`."""
+        plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
+        codes = block_codes(plan, layout, aim.version, base)
+        made = UpdateIntegers(self._site.name, plan, layout, aim, attempt, self._stream)
+        return made.blocks(codes, clipped, weight)
 
     def _note(self, notes: Iterable[str]) -> None:
         """Prints each remark once, on the client's own terminal and nowhere else."""

@@ -46,8 +46,10 @@ class BlockCode:
         """How many values are sent."""
         return self.values if self.places is None else self.places.size
 
-    def encode(self, x: NDArray[np.float32]) -> NDArray[np.float64]:
-        """What of a block is rounded, and sent: float64 (sent,). Its L2 norm is at most x's.
+    def encode(self, x: NDArray[np.float32]) -> NDArray[np.float32] | NDArray[np.float64]:
+        """What of a block is rounded, and sent: (sent,), of an L2 norm that is at most x's.
+
+        It is float64, or x itself where there is nothing to do.
 
         Args:
             x: float32 (values,).
@@ -56,6 +58,8 @@ class BlockCode:
         """
         if x.shape != (self.values,):
             raise WrongShape(f"this block has {self.values} values, not shape {list(x.shape)}")
+        if self.places is None and self.signs is None:
+            return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
         return taken if self.signs is None else rotate.rotated(taken, self.signs)
 

@@ -20,9 +20,6 @@ LEAST_BITS = 2
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
 
-_PIECE = 1 << 15
-"""Values that are encoded at a time, so that they stay in the cache."""
-
 
 def levels(bits: int) -> int:
     """2Z = 2^bits - 2, the largest integer on a grid of so many bits."""
@@ -70,48 +67,39 @@ class Grid:
         return WeightCode(self.levels)
 
     def encode(
-        self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
-    ) -> NDArray[np.int64]:
-        """Encodes u = z + Z with z = floor(x / step) + [word < frac * 2^32], clamped to [-Z, Z].
+        self,
+        x: NDArray[np.float32] | NDArray[np.float64],
+        words: NDArray[np.uint32],
+        share: float = 1.0,
+    ) -> NDArray[np.int32]:
+        """Encodes u = z + Z with z = floor(y / step) + [word < frac * 2^32], clamped to [-Z, Z].
 
-        E[z] = x / step within 2^-32 for uniform words and |x| <= range. Computed in float64,
-        as x / range * Z, so that +-range falls on +-Z exactly.
+        y = share x, in float64. E[z] = y / step within 2^-32 for uniform words and |y| <= range.
+        Computed in float64, as y / range * Z, so that +-range falls on +-Z exactly.
 
         Args:
             x: float32 or float64 of shape (n,).
             words: uint32 of shape (n,), uniform and independent of everything.
+            share: finite, what part of its values a client sends.
         Returns:
-            int64 of shape (n,), in [0, 2Z].
+            int32 of shape (n,), in [0, 2Z].
         Raises:
             WrongShape: x and words do not fit.
             NotFinite: x has a NaN or an infinity.
         """
+        from secureps.codec.rounding import round_to_grid  # compiled: not for who sends nothing
+        from secureps.compiled import load_kernels
+
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
                 f"{list(x.shape)} values need as many uint32 words for rounding, not "
                 f"{words.dtype}{list(words.shape)}"
             )
-        steps = np.empty(x.shape, dtype=np.int64)
-        for start in range(0, x.size, _PIECE):
-            part = slice(start, start + _PIECE)
-            steps[part] = self._steps(x[part], words[part])
-        return steps
-
-    def _steps(
-        self, x: NDArray[np.float32] | NDArray[np.float64], words: NDArray[np.uint32]
-    ) -> NDArray[np.float64]:
-        if not np.isfinite(x).all():
+        load_kernels()
+        steps = np.empty(x.shape, np.int32)
+        if not round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")
-        scaled = np.clip(x.astype(np.float64), -self.range, self.range)
-        scaled /= self.range
-        scaled *= self.most
-        floor = np.floor(scaled)
-        scaled -= floor
-        scaled *= 2.0**32
-        floor += words < scaled
-        np.clip(floor, -self.most, self.most, out=floor)
-        floor += self.most
-        return floor
+        return steps
 
     def decode_sum(self, total: NDArray[np.int64], total_weight: int) -> NDArray[np.float64]:
         """Decodes a weighted sum of the values: (sum of w_i u_i - total_weight * Z) * step.

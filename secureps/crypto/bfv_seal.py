@@ -17,6 +17,7 @@ import tempfile
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -36,7 +37,15 @@ from secureps.crypto.bfv import (
     check_parameters,
     plain_modulus,
 )
-from secureps.crypto.cipher import CipherParameters, Opener, Payload, check_values
+from secureps.crypto.cipher import (
+    CipherParameters,
+    Integers,
+    Opener,
+    Payload,
+    Piece,
+    Sealer,
+    check_values,
+)
 from secureps.errors import InternalError, Malformed
 from secureps.extras import from_extras
 
@@ -137,14 +146,12 @@ def _packing(parameters: CipherParameters) -> Packing:
     return Packing(base, DIGITS, plain_modulus(parameters.capacity))
 
 
-class BfvSealer:
+class BfvSealer(Sealer):
     """Encrypts under a holder's public key.
 
     Raises:
         PlanRefused: the sums of these parameters do not fit the plain modulus.
     """
-
-    key = None
 
     def __init__(self, parameters: CipherParameters, key: BfvPublicKey) -> None:
         check_parameters(parameters)
@@ -155,18 +162,19 @@ class BfvSealer:
         self._encoder = sealapi.BatchEncoder(self._ring.context)
         self._encryptor = sealapi.Encryptor(self._ring.context, public)
 
-    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """Encrypts values under the public key, as many ciphertexts as they fill."""
-        check_values(values, self._levels)
-        sealed = []
-        for start in range(0, values.size, VALUES_PER_CIPHERTEXT):
+
+        def encrypted(first: int) -> Payload:
+            values = integers(first, min(first + VALUES_PER_CIPHERTEXT, slots)).astype(np.int64)
+            check_values(values, self._levels)
             plaintext = sealapi.Plaintext()
             ciphertext = sealapi.Ciphertext(self._ring.context)
-            digits = self._packing.pack(values[start : start + VALUES_PER_CIPHERTEXT])
-            self._encoder.encode(digits.tolist(), plaintext)  # pads with zeros
+            self._encoder.encode(self._packing.pack(values).tolist(), plaintext)  # pads with zeros
             self._encryptor.encrypt(plaintext, ciphertext)
-            sealed.append(self._ring.save(ciphertext, self._ring.ciphertext))
-        return b"".join(sealed)
+            return self._ring.save(ciphertext, self._ring.ciphertext)
+
+        return (partial(encrypted, first) for first in range(0, slots, VALUES_PER_CIPHERTEXT))
 
 
 class BfvOpener(Opener):

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import abc
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -209,24 +209,42 @@ class Adder(abc.ABC):
         """Reduces every entry by its modulus, in place."""
 
 
-class Sealer(Protocol):
+Integers = Callable[[int, int], npt.NDArray[np.integer[Any]]]
+"""integers(first, last): those of a block's slots in [first, last), from any thread; any dtype."""
+
+Piece = Callable[[], Payload]
+"""Makes a piece of a payload, once, from any thread."""
+
+
+class Sealer(abc.ABC):
     """The client's side, for one submission: it needs the public key at most."""
 
-    @property
-    def key(self) -> OneTimeKey | None:
-        """What a committee is to share; None under a cipher that no committee opens."""
+    key: OneTimeKey | None = None
+    """What a committee is to share; None under a cipher that no committee opens."""
 
-    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
-        """Seals a block of the place.
+    @abc.abstractmethod
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+        """Seals a block of the place, a few elements at a time: its payload, in order.
 
         Args:
             block: its number in the group.
-            values: int64 (slots,), each in [0, levels].
+            integers: each in [0, levels]; asked for once, in pieces that are its whole.
 
         Raises:
-            Malformed: another dtype or shape, or a value out of range.
+            Malformed: a piece is asked for, and a value is out of range.
             InternalError: the block was sealed before, under a key that seals once.
         """
+
+    def seal(self, block: int, values: npt.NDArray[np.integer[Any]]) -> bytes:
+        """Seals a block, whole; raises as `pieces`, and Malformed for another dtype or shape.
+
+        Args:
+            values: integers (slots,).
+        """
+        if values.dtype.kind not in "iu" or values.ndim != 1:
+            raise Malformed(f"values are {values.dtype}{list(values.shape)}: not integers (slots,)")
+        made = self.pieces(block, values.size, lambda first, last: values[first:last])
+        return b"".join(piece() for piece in made)
 
 
 class Opener(abc.ABC):
@@ -310,10 +328,8 @@ def check_length(what: str, data: Payload, expected: int) -> None:
         raise Oversized(f"{what} has {length} bytes; it must have exactly {expected}")
 
 
-def check_values(values: npt.NDArray[np.int64], levels: int) -> None:
-    """Malformed unless `values` is int64, one-dimensional and within [0, levels]."""
-    if values.dtype != np.int64 or values.ndim != 1:
-        raise Malformed(f"values are {values.dtype} of shape {values.shape}, not int64 (slots,)")
+def check_values(values: npt.NDArray[np.integer[Any]], levels: int) -> None:
+    """Malformed unless every value is within [0, levels]."""
     # A larger value would carry into its neighbours' digits of the sum.
     if values.size and (int(values.min()) < 0 or int(values.max()) > levels):
         raise Malformed(f"a value lies outside [0, {levels}]")

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.compiled import inlined, kernel
+from secureps.compiled import inlined, kernel
 
 WIDTH = 32
 """Columns of the transposed copy: the last log2(WIDTH) stages."""

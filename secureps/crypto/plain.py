@@ -6,6 +6,7 @@ What must not live here: keys, and anything that a shard could mistake for secre
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,15 +15,20 @@ from secureps.crypto.cipher import (
     Adder,
     Cipher,
     CipherParameters,
+    Integers,
     Opener,
     Opening,
     Payload,
+    Piece,
     Place,
+    Sealer,
     check_values,
 )
 from secureps.errors import Malformed, PlanRefused
 
 _SUM = np.dtype("<i8")
+_PIECE = 1 << 16
+"""Values of a piece of a payload."""
 
 
 def _wire_dtype(levels: int) -> np.dtype[np.uint16] | np.dtype[np.uint32]:
@@ -64,19 +70,22 @@ class PlainAdder(Adder):
         """There is no modulus: sums are below 2^62."""
 
 
-class PlainSealer:
+class PlainSealer(Sealer):
     """Narrows integers to the wire's type."""
-
-    key = None
 
     def __init__(self, parameters: CipherParameters) -> None:
         self._levels = parameters.levels
         self._dtype = _wire_dtype(parameters.levels)
 
-    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """Little-endian bytes of the values, which hide nothing."""
-        check_values(values, self._levels)
-        return values.astype(self._dtype).tobytes()
+
+        def narrowed(first: int) -> Payload:
+            values = integers(first, min(first + _PIECE, slots))
+            check_values(values, self._levels)
+            return values.astype(self._dtype).data.cast("B")
+
+        return (partial(narrowed, first) for first in range(0, slots, _PIECE))
 
 
 class PlainOpener(Opener):

@@ -15,8 +15,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
+from secureps.compiled import kernel
 from secureps.crypto.cipher import Place
-from secureps.crypto.compiled import kernel
 from secureps.crypto.ntt import U32, once, shoup
 from secureps.crypto.ring import Ring
 from secureps.crypto.rlwe_tables import constants

@@ -27,20 +27,25 @@ import math
 import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
+from secureps.compiled import load_kernels
 from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
+    Integers,
     OneTimeKey,
     Opener,
     Payload,
+    Piece,
     Place,
+    Sealer,
     check_values,
 )
-from secureps.crypto.compiled import load_kernels
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
 from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
@@ -58,8 +63,8 @@ MOST_RESIDUAL = 2.0
 _WORD = np.dtype("<u8")
 
 
-Words = Callable[[int], npt.NDArray[np.uint32]]
-"""The next so many uniform words of a stream, uint32."""
+Words = Callable[[int, int], npt.NDArray[np.uint32]]
+"""words(first, count): so many uniform words of a stream from the first on, uint32."""
 
 
 class _Noise(Secret):
@@ -72,7 +77,7 @@ class _Noise(Secret):
 
     def stream(self, number: int) -> Words:
         """The stream of this number (its nonce): every block has one, whoever seals it when."""
-        return Stream(self._key, number).words
+        return lambda first, count: Stream(self._key, number, first).words(count)
 
 
 class RlweAdder(Adder):
@@ -128,12 +133,14 @@ class RlweAdder(Adder):
         return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
 
 
-class RlweSealing(Secret):
+class RlweSealing(Secret, Sealer):
     """One submission: a fresh key, and every block of a group at most once, by any threads.
 
     Raises:
         PlanRefused: no ring holds these parameters.
     """
+
+    key: OneTimeKey
 
     def __init__(self, parameters: CipherParameters, place: Place) -> None:
         load_kernels()
@@ -146,102 +153,110 @@ class RlweSealing(Secret):
         self._claiming = threading.Lock()
         ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
         small = np.empty(ring.degree, np.int32)
-        binomial(self._noise.stream(0)(3 * ring.degree).reshape(3, -1), small)
+        binomial(self._noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
         self.key = OneTimeKey(small)
         self._key = np.empty((primes, 2, ring.degree), np.uint32)
         transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
 
-    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
-        """Seals a block of the group.
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+        """Seals a block of the group; see `Sealer`.
 
         Args:
             block: its number; each is sealed once.
-            values: int64 (slots,), each in [0, levels]; at most the place's slots.
+            slots: at most the place's.
         Raises:
             InternalError: the block was sealed before under this key, or would reach into the
                 polynomials of another.
-            Malformed: another dtype or shape, or a value out of range.
+            Malformed: a value out of range.
         """
-        check_values(values, self._levels)
-        _check_block(block, values.size, self._slots)
+        _check_block(block, slots, self._slots)
         with self._claiming:
             if block in self._sealed:  # one key stream under two plaintexts gives both away
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
-        start = block * self._encoding.elements(self._slots)
-        return _sealed(
-            self._encoding,
-            values,
-            self._key,
-            lambda first, count: self._public.transformed(start + first, count),
-            self._noise.stream(1 + block),
-        )
+        start, noise = block * self._encoding.elements(self._slots), self._noise.stream(1 + block)
+        public = self._public.transformed
+        key = _Key(self._key, lambda first, count: public(start + first, count), noise)
+        return _pieces(self._encoding, self._levels, slots, integers, key)
 
 
-class RlweClear:
+class RlweClear(Sealer):
     """Elements without key and errors, Delta m: what a shard adds, and hides from nobody.
 
     Whoever may open the sum that they are added to sees them as part of it; alone they are
     in the clear.
     """
 
-    key = None
-
     def __init__(self, parameters: CipherParameters) -> None:
         load_kernels()
         self._levels = parameters.levels
         self._encoding = choose(parameters)
 
-    def seal(self, block: int, values: npt.NDArray[np.int64]) -> bytes:
-        """A block as `RlweSealing.seal` gives it; raises as it does for values."""
-        check_values(values, self._levels)
+    def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
+        """A block as `RlweSealing.pieces` gives it; raises as it does for values."""
         ring = self._encoding.ring
         primes, degree = len(ring.primes), ring.degree
-        return _sealed(
-            self._encoding,
-            values,
+        nothing = _Key(
             np.zeros((primes, 2, degree), np.uint32),
             lambda first, count: np.zeros((count, primes, degree), np.uint32),
-            lambda count: np.zeros(count, np.uint32),
+            lambda first, count: np.zeros(count, np.uint32),
         )
+        return _pieces(self._encoding, self._levels, slots, integers, nothing)
 
 
-def _sealed(
-    enc: Encoding,
-    values: npt.NDArray[np.int64],
-    key: npt.NDArray[np.uint32],
-    public: Callable[[int, int], npt.NDArray[np.uint32]],
-    noise: Words,
-) -> bytes:
-    """A block, batch by batch.
+@dataclass(frozen=True, slots=True, repr=False)
+class _Key(Secret):
+    """What elements of one block are sealed with.
 
     Args:
         key: as `transform_small` leaves it.
         public: (first, count) -> uint32 (count, primes, N), counted from the block's beginning.
         noise: of which errors are made; zeros make none.
     """
-    degree, words, elements = enc.ring.degree, len(enc.ring.words), enc.elements(values.size)
-    small, work = np.empty(degree, np.int32), np.empty((3, degree), np.uint32)
-    out = np.empty((elements, words * degree * WORD_BITS // 64), np.uint64)
-    sealed = np.empty((min(BATCH, elements), words, degree), np.uint64)
-    for first in range(0, elements, BATCH):
-        count = min(BATCH, elements - first)
-        part = values[first * enc.values : (first + count) * enc.values]
-        if part.size < count * enc.values:
-            part = np.pad(part, (0, count * enc.values - part.size))
-        seal_elements(
-            np.ascontiguousarray(part).reshape(count, enc.digits, degree),
-            public(first, count),
-            noise(count * 3 * degree).reshape(count, 3, degree),
-            key,
-            scale(enc).digits,
-            constants(enc.ring),
-            small,
-            work,
-            sealed[:count],
-        )
-        pack_words(sealed[:count].reshape(-1), out[first : first + count].reshape(-1))
-    return out.astype(_WORD, copy=False).tobytes()
+
+    key: npt.NDArray[np.uint32]
+    public: Callable[[int, int], npt.NDArray[np.uint32]]
+    noise: Words
+
+
+def _pieces(
+    enc: Encoding, levels: int, slots: int, integers: Integers, key: _Key
+) -> Iterator[Piece]:
+    """The payload of a block, BATCH elements at a time."""
+    elements = enc.elements(slots)
+
+    def sealed(first: int) -> Payload:
+        begin, count = first * enc.values, min(BATCH, elements - first)
+        values = integers(begin, min(begin + count * enc.values, slots))
+        check_values(values, levels)
+        digits = np.zeros(count * enc.values, np.uint32)
+        digits[: values.size] = values
+        return _sealed(enc, digits, first, count, key)
+
+    return (partial(sealed, first) for first in range(0, elements, BATCH))
+
+
+def _sealed(
+    enc: Encoding, digits: npt.NDArray[np.uint32], first: int, count: int, key: _Key
+) -> Payload:
+    """The elements first to first + count of a block, from their digits."""
+    degree, words = enc.ring.degree, len(enc.ring.words)
+    noise = key.noise(first * 3 * degree, count * 3 * degree)
+    made = np.empty((count, words, degree), np.uint64)
+    seal_elements(
+        digits.reshape(count, enc.digits, degree),
+        key.public(first, count),
+        noise.reshape(count, 3, degree),
+        key.key,
+        scale(enc).digits,
+        constants(enc.ring),
+        np.empty(degree, np.int32),
+        np.empty((3, degree), np.uint32),
+        made,
+    )
+    out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
+    pack_words(made.reshape(-1), out)
+    return out.astype(_WORD, copy=False).data.cast("B")
 
 
 class RlweOpener(Opener):

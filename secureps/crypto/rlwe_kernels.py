@@ -19,7 +19,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.compiled import kernel, ones
+from secureps.compiled import kernel, ones
 from secureps.crypto.ntt import U32, forward, once, shoup
 from secureps.crypto.ring import ETA
 from secureps.crypto.rlwe_tables import INVERSE_BITS, Constants
@@ -80,7 +80,7 @@ def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
 
 @kernel
 def seal_elements(
-    values: NDArray[np.int64],
+    values: U32,
     a: U32,
     noise: U32,
     key: U32,
@@ -93,7 +93,7 @@ def seal_elements(
     """Seals `count` elements.
 
     Args:
-        values: int64 (count, d, N), the digits of every coefficient, below 2^32.
+        values: uint32 (count, d, N), the digits of every coefficient.
         a: uint32 (count, primes, N), public, transformed.
         noise: uint32 (count, 3, N), uniform and secret.
         key: uint32 (primes, 2, N), of `transform_small`.
@@ -119,7 +119,7 @@ def seal_elements(
                         values[element, part],
                     )
                     for k in range(size):
-                        sum = _u32(coefficients[k] + shoup(_u32(row[k]), w, w2, p))
+                        sum = _u32(coefficients[k] + shoup(row[k], w, w2, p))
                         coefficients[k] = once(sum, twice)
                 forward(coefficients, row_c, ring.head[index], ring.tail[index], ring.primes[index])
                 row_a, s, s2 = a[element, index], key[index, 0], key[index, 1]

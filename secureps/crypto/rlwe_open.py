@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.compiled import inlined, kernel
+from secureps.compiled import inlined, kernel
 from secureps.crypto.ntt import U32, backward, once, shoup
 from secureps.crypto.rlwe_kernels import U64
 from secureps.crypto.rlwe_tables import Constants, Scale

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.compiled import kernel
+from secureps.compiled import kernel
 from secureps.crypto.ring import WORD_BITS
 
 RUN = 64

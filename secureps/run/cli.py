@@ -66,7 +66,7 @@ def root(
     """Before every command."""
     os.environ.setdefault("GRPC_VERBOSITY", ENVIRONMENT["GRPC_VERBOSITY"])
     if kernels is not None:
-        from secureps.crypto.compiled import keep_in
+        from secureps.compiled import keep_in
 
         keep_in(kernels)
         os.environ["SECUREPS_KERNELS"] = str(kernels.absolute())  # of the processes it starts

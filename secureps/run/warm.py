@@ -1,6 +1,6 @@
-"""`secureps warm`: compiles and keeps every kernel of `rlwe` before a party needs it.
+"""`secureps warm`: compiles and keeps every kernel before a party needs it.
 
-What must not live here: compiling and keeping kernels (`crypto.compiled`).
+What must not live here: compiling and keeping kernels (`compiled`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from secureps.crypto.cipher import CipherParameters, Opening, Place
+from secureps.codec.grid import Grid
+from secureps.crypto.cipher import CipherParameters, Place
 from secureps.errors import InternalError
-from secureps.policy.plan import Plan
 
 EVERY_RING = (
     CipherParameters("rlwe", 32, (1 << 16) - 2),
@@ -39,12 +39,15 @@ def warm() -> Warmth:
     Raises:
         ConfigError: the folder cannot be made, or others may write to it.
     """
-    from secureps.crypto.compiled import compiled_here, load_kernels, note_all_kept
+    from secureps.compiled import compiled_here, load_kernels, note_all_kept
     from secureps.crypto.suite import cipher
 
     began, before = time.perf_counter(), compiled_here()
     folder = load_kernels()
     values = np.arange(64)
+    grid, words = Grid(16, 1.0), np.zeros(values.size, np.uint32)
+    grid.encode(values.astype(np.float32), words)  # of updates, and of what a codec makes of them
+    grid.encode(values.astype(np.float64), words)
     for parameters in EVERY_RING:
         place = Place(bytes(32), "warm", bytes(32), values.size)
         kind = cipher(parameters)
@@ -59,23 +62,21 @@ def warm() -> Warmth:
     return Warmth(folder, compiled_here() - before, time.perf_counter() - began)
 
 
-def warm_for(plan: Plan, say: Callable[[str], None]) -> Path | None:
+def warm_once(say: Callable[[str], None]) -> Path:
     """Warms before a plan's parties start: they would all compile the same kernels at once.
 
-    Nothing is imported for a plan without kernels, nothing loaded where all of them are kept.
+    Nothing is loaded where all of them are kept.
 
     Args:
         say: hears that it begins.
     Returns:
-        what processes are to `keep_in` that do not hear it otherwise; None without kernels.
+        what processes are to `keep_in` that do not hear it otherwise.
     Raises:
         ConfigError: as `warm`.
     """
-    if plan.opening is not Opening.COMMITTEE:
-        return None
-    from secureps.crypto.compiled import all_kept, kernel_folder
+    from secureps.compiled import all_kept, kernel_folder
 
     if not all_kept():
-        say("compiles the kernels of rlwe, once for this release: some seconds")
+        say("compiles kernels, once for this release: some seconds")
         warm()
     return kernel_folder().parent

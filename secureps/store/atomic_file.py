@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
@@ -31,6 +31,18 @@ def write_durably(
         beside: what the file is called until it is whole; default: NAME.new.
     """
     fresh = beside if beside is not None else path.with_name(path.name + ".new")
+    with written(fresh, pieces, mode):
+        put_in_place(fresh, path)
+
+
+@contextlib.contextmanager
+def written(
+    fresh: Path, pieces: Iterable[bytes | memoryview], mode: int | None = 0o600
+) -> Iterator[None]:
+    """A file that is whole and durable, for the time of a context that puts it into its place.
+
+    After an error there is none; whatever the pieces raise comes through.
+    """
     try:
         fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
         with open(fresh, "xb", opener=None if mode is None else _private) as file:
@@ -39,12 +51,17 @@ def write_durably(
             file.writelines(pieces)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(fresh, path)
-        sync(path.parent)
-    except OSError:
+        yield
+    except BaseException:
         with contextlib.suppress(OSError):
             fresh.unlink()
         raise
+
+
+def put_in_place(fresh: Path, path: Path) -> None:
+    """Gives a file its name, durably."""
+    os.replace(fresh, path)
+    sync(path.parent)
 
 
 def sync(path: Path) -> None:

@@ -11,12 +11,15 @@ from __future__ import annotations
 import itertools
 import os
 import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
-from secureps.store.atomic_file import sync, write_durably
+from secureps.messages.encoding import payload_digest, payload_hasher
+from secureps.store.atomic_file import put_in_place, sync, written
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -35,6 +38,12 @@ class Spool(Protocol):
         """Keeps a payload, durably when it returns; again is harmless, the last one counts.
 
         Raises DiskFailed when the disk refuses; the key is then as it was before.
+        """
+
+    def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
+        """As `put`, piece by piece, under NAME/DIGEST; returns the length, and the digest.
+
+        Raises as `put`, and whatever the pieces raise; then nothing is kept.
         """
 
     def get(self, key: str) -> bytes:
@@ -74,6 +83,14 @@ class MemorySpool:
     def put(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps a payload under its key, while the process lives."""
         self._payloads[check_key(key)] = bytes(payload)
+
+    def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
+        """Keeps a payload under its name and digest."""
+        check_key(f"{name}/{payload_digest(b'').hex()}")
+        payload = b"".join(pieces)
+        digest = payload_digest(payload)
+        self.put(f"{name}/{digest.hex()}", payload)
+        return len(payload), digest
 
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""
@@ -120,12 +137,34 @@ class DiskSpool:
     def put(self, key: str, payload: bytes | memoryview) -> None:
         """Keeps a payload under its key, durable on return; DiskFailed if the disk refuses."""
         path = self.path(key)
+        with self._written([payload]) as fresh:
+            put_in_place(fresh, path)
+
+    def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
+        """Keeps a payload under its name and digest, durable on return; DiskFailed as `put`."""
+        check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
+        hasher, length = payload_hasher(), 0
+
+        def read() -> Iterator[bytes | memoryview]:
+            nonlocal length
+            for piece in pieces:
+                hasher.update(piece)
+                length += len(piece)
+                yield piece
+
+        with self._written(read()) as fresh:
+            put_in_place(fresh, self.path(f"{name}/{hasher.digest().hex()}"))
+        return length, hasher.digest()
+
+    @contextmanager
+    def _written(self, pieces: Iterable[bytes | memoryview]) -> Iterator[Path]:
         # No key begins with "~", so a temporary file never looks like a payload.
-        temporary = self._root / f"~{next(self._count)}.tmp"
+        fresh = self._root / f"~{next(self._count)}.tmp"
         try:
-            write_durably(path, [payload], beside=temporary)
+            with written(fresh, pieces):
+                yield fresh
         except OSError as error:
-            raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
+            raise DiskFailed(f"{self._root}: cannot write: {error.strerror}") from error
 
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""

@@ -50,10 +50,9 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
     most = plan.weights("all").most
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
         update, aim = np.full(VALUES, 0.01, np.float32), Aim("all", 1, 4)
-        first, second = (
-            whole(worker(plan, tmp_path, seed, nonce)._on_grid(aim, 0, update, most))
-            for nonce in (1, 2)
-        )
+        made = [worker(plan, tmp_path, seed, nonce) for nonce in (1, 2)]
+        layout = made[0]._layout().group("all")
+        first, second = (whole(layout, each._on_grid(aim, 0, update, most)) for each in made)
         assert np.array_equal(first, second) is not seed.private
 
 

@@ -65,7 +65,7 @@ def test_encode_follows_the_formula(
         x = x.astype(np.float32).astype(np.float64)
     else:
         u = grid.encode(x, w)
-    assert u.dtype == np.int64
+    assert u.dtype == np.int32
     for value, (_, word), got in zip(x.tolist(), parts, u.tolist(), strict=True):
         exact = Fraction(value) / Fraction(grid.range) * grid.most
         floor = math.floor(exact)
@@ -172,3 +172,22 @@ def test_bad_weights_are_the_clients_fault() -> None:
             grid.weighted_mean(np.zeros(2, dtype=np.int64), bad, 1)
     with pytest.raises(NotFinite, match="float32"):
         Grid(8, 3e38).weighted_mean(np.array([254], dtype=np.int64), 1, 1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_share_is_rounded_as_numpy_would_and_in_any_pieces(dtype: type) -> None:
+    grid, share = Grid(16, 0.02), 1234 / 65534
+    x = np.random.default_rng(5).normal(0, 1, 5000).astype(dtype)  # type: ignore[var-annotated]
+    x[:4] = 0, 1e-42, -3.0e38, 3.0e38
+    drawn = words(x.size, seed=6)
+    scaled = np.clip(x.astype(np.float64) * share, -grid.range, grid.range) / grid.range * grid.most
+    floor = np.floor(scaled)
+    up = np.clip(floor + (drawn < (scaled - floor) * 2.0**32), -grid.most, grid.most)
+    whole = grid.encode(x, drawn, share)
+    assert np.array_equal(whole, up + grid.most)
+    cuts = (slice(0, 1), slice(1, 4096), slice(4096, None))
+    assert np.array_equal(
+        np.concatenate([grid.encode(x[part], drawn[part], share) for part in cuts]), whole
+    )
+    with pytest.raises(NotFinite):
+        grid.encode(np.array([1e308]), drawn[:1], 1e10)

@@ -252,9 +252,9 @@ def test_values_that_are_none_are_refused(sides: Sides) -> None:
     for wrong in (-1, sides.parameters.levels + 1):
         with pytest.raises(Malformed, match="outside"):
             cohort.seal(np.array([0, wrong], np.int64))
-    with pytest.raises(Malformed, match="not int64"):
+    with pytest.raises(Malformed, match="not integers"):
         cohort.seal(np.zeros((2, 2), np.int64))
-    with pytest.raises(Malformed, match="not int64"):
+    with pytest.raises(Malformed, match="not integers"):
         cohort.seal(np.zeros(2))  # type: ignore[arg-type]
 
 

@@ -306,14 +306,16 @@ def test_what_would_reach_into_another_block_is_refused() -> None:
             opener.open(block, b"", size)
 
 
-def test_values_that_are_none_are_refused_and_use_nothing_up() -> None:
+def test_values_that_are_none_are_refused_and_what_may_have_begun_is_used_up() -> None:
     sealing = RlweSealing(NARROW, place(4))
-    for wrong in (-1, NARROW.levels + 1):
+    for block, wrong in enumerate((-1, NARROW.levels + 1), 1):
         with pytest.raises(Malformed, match="outside"):
-            sealing.seal(0, np.array([0, wrong], np.int64))
-    with pytest.raises(Malformed, match="not int64"):
+            sealing.seal(block, np.array([0, wrong], np.int64))
+        with pytest.raises(InternalError, match="before"):
+            sealing.seal(block, np.zeros(2, np.int64))
+    with pytest.raises(Malformed, match="not integers"):
         sealing.seal(0, np.zeros((2, 2), np.int64))
-    with pytest.raises(Malformed, match="not int64"):
+    with pytest.raises(Malformed, match="not integers"):
         sealing.seal(0, np.zeros(2))  # type: ignore[arg-type]
     assert sealing.seal(0, np.zeros(2, np.int64))
 

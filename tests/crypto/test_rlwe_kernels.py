@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps.compiled import inlined
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.compiled import inlined
 from secureps.crypto.ntt import companion
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
@@ -101,7 +101,7 @@ def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> 
     """Many digits or large ones, under a zero key and zero noise: Delta m alone comes out."""
     enc = choose(CipherParameters("rlwe", capacity, levels))
     ring, n = enc.ring, enc.ring.degree
-    values = np.full((1, enc.digits, n), levels, np.int64)
+    values = np.full((1, enc.digits, n), levels, np.uint32)
     values[0, :, ::2] = np.random.default_rng(4).integers(0, levels, (enc.digits, n // 2))
     public = PublicPolynomials(ring, place(enc.values)).transformed(0, 1)
     out = np.empty((1, len(ring.words), n), np.uint64)

@@ -79,6 +79,15 @@ def test_chunks_do_not_matter(counts: list[int]) -> None:
     assert pieces == whole.words(sum(counts)).tolist()
 
 
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_a_stream_can_be_had_from_any_word(first: int, count: int) -> None:
+    seed = UnsafeSeed(3)
+    whole = seed.derive("a").words(first + count)
+    assert np.array_equal(seed.derive("a").at(first).words(count), whole[first:])
+    with pytest.raises(InternalError, match="words left"):
+        seed.derive("a").at((1 << 36) - count - 1).words(count + 2)
+
+
 def test_long_runs_cross_the_buffer_and_look_uniform() -> None:
     count = (1 << 18) + 5
     words = UnsafeSeed(1).derive("x").words(2 * count)

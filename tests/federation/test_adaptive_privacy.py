@@ -239,7 +239,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
         own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
-        total += whole(own._on_grid(Aim("all", 0, 1), 0, joint, 1))
+        total += whole(own._layout().group("all"), own._on_grid(Aim("all", 0, 1), 0, joint, 1))
     mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
     layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
@@ -177,9 +178,14 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     assert isinstance(worker, ClientWorker)
     update = np.zeros(217, dtype=np.float32)
     aim = Aim("all", 2, 0)
-    first, same_again, other = (whole(worker._on_grid(aim, a, update, 1)) for a in (0, 0, 1))
+    first, same_again, other = (drawn(worker, aim, a, update) for a in (0, 0, 1))
     assert np.array_equal(first, same_again)
     assert not np.array_equal(first, other)
+
+
+def drawn(worker: ClientWorker, aim: Aim, attempt: int, update: NDArray[np.float32]) -> Any:
+    layout = worker._layout().group(aim.group)
+    return whole(layout, worker._on_grid(aim, attempt, update, 1))
 
 
 @pytest.mark.parametrize("at", [0, 216])
@@ -194,10 +200,13 @@ def test_noise_that_is_asked_for_again_is_that_of_the_same_integers_alone(
     plan, update = simulation.plan, np.zeros(217, np.float32)
     mechanism = plan.mechanism("all", 217)
     assert mechanism is not None
-    aim, first = Aim("all", 2, 0), whole(worker._on_grid(Aim("all", 2, 0), 0, update, 1))
-    assert np.array_equal(first, whole(worker._on_grid(aim, 0, update, 1)))
+    aim, first = (
+        Aim("all", 2, 0),
+        drawn(worker, Aim("all", 2, 0), 0, update),
+    )
+    assert np.array_equal(first, drawn(worker, aim, 0, update))
     update[at] = 0.9
-    sent = whole(worker._on_grid(aim, 0, update, 1))
+    sent = drawn(worker, aim, 0, update)
     moved = np.flatnonzero(np.abs(sent - first) > 0)
     assert len(moved) > 200, "the difference is the update, and no noise"
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps.client.integers import BlockIntegers
 from secureps.client.script import Script
-from secureps.client.sealing import BlockIntegers, OutboxSealer
+from secureps.client.sealing import OutboxSealer
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
@@ -31,6 +31,7 @@ from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
+from tests.kits.sealed_blocks import cut, whole
 
 CLIENTS = 2
 NOISE = 20.0
@@ -63,10 +64,11 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         blocks: Iterable[BlockIntegers],
         weight: int,
     ) -> SealedUpdate:
-        made = [integers() for integers in blocks]
-        update = seal(self, pinned, receipt, [partial(np.copy, each) for each in made], weight)
+        layout = pinned.layout.group(receipt.id.group)
+        made = whole(layout, blocks)
+        update = seal(self, pinned, receipt, cut(layout, made), weight)
         assert isinstance(update.receipt.fact, Charge)
-        sealed.append((np.concatenate(made), weight, update.receipt.fact))
+        sealed.append((made.astype(np.int64), weight, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import BlockIntegers
+from secureps.client.integers import BlockIntegers
 from secureps.model.layout import GroupLayout
 
 
-def whole(blocks: Iterable[BlockIntegers]) -> NDArray[np.int64]:
-    return np.concatenate([integers() for integers in blocks])
+def whole(layout: GroupLayout, blocks: Iterable[BlockIntegers]) -> NDArray[np.integer[Any]]:
+    """Those of the whole update, from every block in two pieces."""
+    sizes = [last - first for first, last in map(layout.span, range(layout.blocks))]
+    spans = [(0, size // 2, size) for size in sizes]
+    return np.concatenate(
+        [
+            part
+            for (first, middle, last), made in zip(spans, blocks, strict=True)
+            for part in (made(first, middle), made(middle, last))
+        ]
+    )
 
 
-def cut(layout: GroupLayout, values: NDArray[np.int64]) -> Iterator[BlockIntegers]:
+def cut(layout: GroupLayout, values: NDArray[np.integer[Any]]) -> Iterator[BlockIntegers]:
+    """Those of every block, from those of the whole update."""
     spans = (slice(*layout.span(block)) for block in range(layout.blocks))
-    return (partial(values.__getitem__, span) for span in spans)
+    return (partial(_part, values[span]) for span in spans)
+
+
+def _part(values: NDArray[np.integer[Any]], first: int, last: int) -> NDArray[np.integer[Any]]:
+    return values[first:last]

@@ -130,13 +130,13 @@ ELSEWHERE = {
     ),
     "the kit in ... is damaged: ...; fetch it anew": ("store/test_keyring.py", "damaged"),
     "... belongs to others or can be written to by them, and what is kept there is executed: chmod "
-    "700 it, or name another folder (--kernels)": ("crypto/test_compiled.py", "chmod 700 it"),
+    "700 it, or name another folder (--kernels)": ("test_compiled.py", "chmod 700 it"),
     "... holds ...: name a folder of its own by --out, or remove this one": (
         "run/test_run_lock.py",
         "name a folder of its own by --out, or remove this one",
     ),
     "compiled kernels cannot be kept in ...: ...; name another folder (--kernels)": (
-        "crypto/test_compiled.py",
+        "test_compiled.py",
         "name another folder",
     ),
     "...: ... found a flaw, not believed: ... finds flaws in what ... clients sent, and too few "

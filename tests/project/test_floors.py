@@ -19,6 +19,7 @@ ROOT = TREE / "secureps"
 FLOORS = (
     ("buffers", "errors", "tracebacks", "wording"),
     ("config", "extras", "messages"),
+    ("compiled",),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),

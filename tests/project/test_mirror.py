@@ -103,7 +103,7 @@ ELSEWHERE = {
     "run/processes/test_supervisor.py": ("run/processes/spawning",),
     "run/up/test_up.py": ("run/assemble", "run/party_names", "run/up/programs", "run/up/watch"),
     "processes/test_resume.py": ("run/up/interruption",),
-    "crypto/test_compiled.py": ("run/warm",),
+    "test_compiled.py": ("run/warm",),
     "run/report/test_terminal.py": ("run/report/summary",),
     "run/script/test_process.py": ("run/script/channel", "run/script/host"),
     "run/script/test_baselines.py": ("run/script/scoring",),

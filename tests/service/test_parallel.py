@@ -27,6 +27,7 @@ from tests.kits.committee_kit import BASE, Bench
 from tests.kits.federations import same, unharmed
 from tests.kits.federations import small_plan as plan_of
 from tests.kits.rlwe_kit import place
+from tests.kits.sealed_blocks import cut
 from tests.run.simulate.test_simulation import play
 
 some_threads = pytest.mark.parametrize("threads", [1, 2, 5])
@@ -85,8 +86,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     keys = bench.kit.public.holder_keys
     sealer = OutboxSealer(bench.kit.identities["c1"], keys, outbox, threads)
     layout = bench.pinned.layout.group("all")
-    blocks = (partial(np.arange, *layout.span(block)) for block in range(layout.blocks))
-    sealed = sealer.seal(bench.pinned, receipt, blocks, 7)
+    sealed = sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7)
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)
@@ -135,7 +135,7 @@ def test_a_run_is_the_same_with_any_threads(
     monkeypatch.setattr("secureps.run.assemble.ShardSettings", partial(ShardSettings, threads=3))
     monkeypatch.setattr("secureps.run.simulate.simulation.Site", partial(Site, threads=3))
     assert same(play(plan_of(cipher), tmp_path), unharmed("plain")[0])
-    assert told == {("shard summed", 3), ("shard stepped", 3), ("client sealed", 3)}
+    assert told == {("shard summed", 3), ("shard stepped", 3), ("client _made", 3)}
 
 
 # --- what a user says ---------------------------------------------------------------

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from secureps.buffers import Buffers
 from secureps.errors import Malformed, OperatorError
+from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import BlockHeader
 from secureps.store.spool import KEY_LIMIT, DiskSpool, MemorySpool, Spool, check_key
 
@@ -55,6 +56,27 @@ class SpoolContract:
     @pytest.fixture
     def spool(self, tmp_path: Path) -> Spool:
         raise NotImplementedError
+
+    @pytest.mark.parametrize("pieces", [(), (b"",), (b"one",), (b"one", b"", memoryview(b"two"))])
+    def test_pieces_are_kept_under_their_digest(
+        self, spool: Spool, pieces: tuple[bytes, ...]
+    ) -> None:
+        whole = b"".join(pieces)
+        assert spool.keep("a/b", iter(pieces)) == (len(whole), payload_digest(whole))
+        assert spool.keys() == [f"a/b/{payload_digest(whole).hex()}"]
+        assert spool.get(spool.keys()[0]) == whole
+
+    def test_of_pieces_that_fail_nothing_is_kept(self, spool: Spool) -> None:
+        def failing() -> Iterator[bytes]:
+            yield b"one"
+            raise Malformed("the second")
+
+        with pytest.raises(Malformed, match="the second"):
+            spool.keep("a/b", failing())
+        for name in ("a b", "x" * KEY_LIMIT):
+            with pytest.raises(Malformed, match="not a key"):
+                spool.keep(name, failing())
+        assert spool.keys() == []
 
     def test_what_is_put_comes_back(self, spool: Spool) -> None:
         for payload in (b"", b"x", os.urandom(3 << 20)):

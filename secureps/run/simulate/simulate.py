@@ -45,7 +45,7 @@ from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.server_app import Founding, found
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.run.warm import warm_for
+from secureps.run.warm import warm_once
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
 from secureps.store.checkpoint import write_state
@@ -191,7 +191,7 @@ def simulate(
         for note in founding.notes:
             say(note)
         scenario = replace(scenario, plan=founding.write(folder))
-    warm_for(scenario.plan, say)
+    warm_once(say)
     with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
         play = Play(scenario, folder, sinks.add)
         try:

@@ -47,7 +47,7 @@ from secureps.run.study.trial import (
     play,
     section_of,
 )
-from secureps.run.warm import warm_for
+from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
 from secureps.wording import meant
 
@@ -83,12 +83,8 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     results = StudyResults(own)
     courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
-    kernels: Path | None = None
-    for each in own.variant:
-        if scenario.delays.bandwidth is not None or _sealed(scenario, own, each):
-            kernels = warm_for(scenario.plans[each.name], console.print) or kernels
     trials = _Workers(path, folder, results, total, console)
-    trials.run(courses, workers, kernels)
+    trials.run(courses, workers, warm_once(console.print))
     rows = results.rows()
     report = {"study": own.model_dump(mode="json"), "rows": [asdict(row) for row in rows]}
     report["tuned"] = results.tuned()
@@ -196,7 +192,7 @@ class _Workers:
         self._console = console
         self._count = 0
 
-    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path | None) -> None:
+    def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
         """Runs all courses to their ends, at most one job of each at a time.
 
         `kernels` is where workers find those of rlwe; None if they need none.
@@ -261,13 +257,12 @@ def _result(job: Job, future: Future[Result]) -> Result:
         raise type(error)(f"variant {job.candidate.variant}: {error}") from None
 
 
-def _begin(kernels: Path | None) -> None:
+def _begin(kernels: Path) -> None:
     """Sets a worker up to ignore Ctrl-C: it ends its trial, and the main process decides."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if kernels is not None:
-        from secureps.crypto.compiled import keep_in
+    from secureps.compiled import keep_in
 
-        keep_in(kernels)
+    keep_in(kernels)
 
 
 # --- the folder -------------------------------------------------------------------

@@ -17,7 +17,12 @@ from secureps.run.processes.fork_server import ForkServer, can_fork
 from secureps.run.processes.spawning import Spawner, Subprocesses
 
 _SERVERS = ("secureps.run.cli", "secureps.run.serve", "secureps.run.join", "grpc.experimental")
-_KERNELS = ("secureps.crypto.rlwe", "secureps.crypto.compiled:load_kernels")
+_KERNELS = ("secureps.codec.rounding", "secureps.compiled:load_kernels")
+_OPENING = {
+    Opening.NOTHING: _KERNELS,
+    Opening.HOLDER: ("secureps.crypto.bfv_seal", *_KERNELS),
+    Opening.COMMITTEE: ("secureps.crypto.rlwe", *_KERNELS),
+}
 _SCRIPTS = {
     "sklearn": ("sklearn.datasets",),
     "torch": ("secureps.client.torch", "torch._dynamo"),  # which the first optimizer imports
@@ -48,11 +53,7 @@ def spawner(
 
 def of_all(plan: Plan) -> Iterator[str]:
     """What every party imports, servers too."""
-    yield from _SERVERS
-    if plan.opening is Opening.COMMITTEE:
-        yield from _KERNELS
-    elif plan.opening is Opening.HOLDER:
-        yield "secureps.crypto.bfv_seal"
+    yield from (*_SERVERS, *_OPENING[plan.opening])
     if plan.section.privacy is not None:
         yield "secureps.privacy.accountant"
 

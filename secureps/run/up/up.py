@@ -54,7 +54,7 @@ from secureps.run.up.preloads import spawner
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
-from secureps.run.warm import warm_for
+from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
 
 
@@ -81,7 +81,8 @@ def up(order: Order, console: Console) -> Path:
     seed = SecretSeed.from_os() if unsafe is None else UnsafeSeed(unsafe)
     with spawner(plan, script, order.processes) as spawns:  # it imports while the run is founded
         founding = found(plan, script, settings, federation.clients, seed)
-        _warm(plan, console)
+        # before any clock of the run starts
+        warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         folder = make_folder(root, order.plan, plan, cast)
         if founding is not None:
             for part in founding.tables():
@@ -139,14 +140,10 @@ def resume(
         chdir(origin.directory),
         claimed(folder.root),
     ):
-        _warm(plan, console)
+        # before any clock of the run starts
+        warm_once(lambda text: console.print(Text(text), soft_wrap=True))
         _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
-
-
-def _warm(plan: Plan, console: Console) -> None:
-    """Compiles missing kernels, before any clock of the run starts."""
-    warm_for(plan, lambda text: console.print(Text(text), soft_wrap=True))
 
 
 def _play(programs: Programs, heading: Heading, console: Console) -> None:

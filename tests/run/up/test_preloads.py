@@ -21,7 +21,8 @@ def plan(name: str) -> Plan:
 def test_servers_wait_for_what_every_party_imports() -> None:
     always = list(of_all(plan("digits")))
     assert "secureps.privacy.accountant" in always
-    assert "secureps.crypto.compiled:load_kernels" in always
+    assert "secureps.compiled:load_kernels" in always
+    assert "secureps.crypto.rlwe" in always
     assert not any("torch" in each or "sklearn" in each for each in always)
     bare = list(of_all(small_plan()))
     assert "secureps.privacy.accountant" not in bare

@@ -11,21 +11,20 @@ from pathlib import Path
 
 import pytest
 
+from secureps import compiled
 from secureps.client.runner import run_client
-from secureps.crypto import compiled
-from secureps.crypto.compiled import all_kept, keep_in, kernel_folder
+from secureps.compiled import all_kept, keep_in, kernel_folder
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
 from secureps.run.up.programs import Order
-from secureps.run.warm import EVERY_RING, warm, warm_for
+from secureps.run.warm import EVERY_RING, warm, warm_once
 from tests.kits.federations import Walker
-from tests.kits.roles_kit import make_plan
 
 USE = """
 import sys, numpy as np
 from pathlib import Path
-from secureps.crypto import compiled
+from secureps import compiled
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.cipher import Place
 from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
@@ -121,7 +120,7 @@ def test_a_folder_of_somebody_else_is_refused(
 ) -> None:
     keep_in(tmp_path / "kernels")
     kernel_folder()
-    monkeypatch.setattr("secureps.crypto.compiled.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr("secureps.compiled.os.geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="belongs to others"):
         kernel_folder()
 
@@ -142,10 +141,12 @@ def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
     keep_in(tmp_path / "kernels")
     kept = []
     for place, age in (("one", 1), ("two", 1), ("two", 2), ("one", 1)):
-        (tmp_path / place).mkdir(exist_ok=True)
-        source = tmp_path / place / "ntt.py"
+        source = tmp_path / place / "crypto" / "ntt.py"
+        source.parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "compiled.py").touch()
         source.write_text("x = 1")
-        os.utime(source, (age, age))
+        for each in (source, tmp_path / place / "compiled.py"):
+            os.utime(each, (age, age))
         monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
         kept.append(all_kept())
         compiled._mark(kernel_folder()).touch()
@@ -157,9 +158,10 @@ def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
 def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """numba would take a kernel whose callee, in another file, has changed."""
     keep_in(tmp_path / "kernels")
-    sources = tmp_path / "crypto"
+    sources = tmp_path / "codec"
     sources.mkdir()
-    monkeypatch.setattr(compiled, "__file__", str(sources / "compiled.py"))
+    (tmp_path / "compiled.py").touch()
+    monkeypatch.setattr(compiled, "__file__", str(tmp_path / "compiled.py"))
     folders = set()
     for text in ("x = 1", "x = 2"):
         (sources / "ntt.py").write_text(text)
@@ -168,7 +170,7 @@ def test_other_sources_have_another_folder(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("shelf")
-def test_who_plays_a_plan_of_rlwe_warms_once_and_says_so(
+def test_who_plays_a_plan_warms_once_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said = list[str]()
@@ -179,12 +181,9 @@ def test_who_plays_a_plan_of_rlwe_warms_once_and_says_so(
 
     monkeypatch.setattr("secureps.run.warm.warm", compiling)
     keep_in(tmp_path / "kernels")
-    for cipher in ("plain", "bfv"):
-        assert warm_for(make_plan(cipher), said.append) is None
-    assert not (tmp_path / "kernels").exists()
     for _ in range(2):
-        assert warm_for(make_plan("rlwe"), said.append) == tmp_path / "kernels"
-    assert said == ["compiles the kernels of rlwe, once for this release: some seconds"]
+        assert warm_once(said.append) == tmp_path / "kernels"
+    assert said == ["compiles kernels, once for this release: some seconds"]
 
 
 @pytest.mark.usefixtures("shelf")

@@ -2,8 +2,8 @@
 
 numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
 that others may write to is refused. numba notices a change of a kernel's own file only, and
-kernels call one another: the folder's name has a digest of this package's sources. What must
-not live here: kernels, and the environment (`run.cli` hands a folder down).
+kernels call one another: the folder's name has a digest of the sources of all rooms that have any.
+What must not live here: kernels, and the environment (`run.cli` hands a folder down).
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from numba.extending import intrinsic
 
 from secureps.errors import ConfigError
 from secureps.messages.encoding import digest
+
+ROOMS = ("codec", "crypto")
+"""Where kernels are."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -113,7 +116,8 @@ def _mark(folder: Path) -> Path:
 
 
 def _sources() -> list[Path]:
-    return sorted(Path(__file__).parent.glob("*.py"))
+    own = Path(__file__)
+    return [own, *(each for room in ROOMS for each in sorted(own.with_name(room).glob("*.py")))]
 
 
 def compiled_here() -> int:
