@@ -29,6 +29,7 @@ ELSEWHERE = {
     "config/test_sections.py": ("config/plan", "config/scenario", "config/serve"),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
+    "codec/test_grid.py": ("codec/rounding",),
     "policy/rules/test_rule.py": (
         "policy/rules/buffered",
         "policy/rules/priority",
@@ -69,7 +70,7 @@ ELSEWHERE = {
     "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks", "roles/validation"),
     # the client and the script that it runs
     "client/test_session.py": ("client/exchange",),
-    "client/test_worker.py": ("client/sealing", "client/site"),
+    "client/test_worker.py": ("client/integers", "client/sealing", "client/site"),
     "client/test_script_settings.py": ("client/runner",),
     "client/test_torch.py": ("client/global_rng",),
     "client/flower/test_script.py": (
