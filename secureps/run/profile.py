@@ -7,7 +7,6 @@ follow from the bytes that were sent. What must not live here: how a function is
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +28,7 @@ from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
 from secureps.run.check import Clients, model, read
+from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
 from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
@@ -36,7 +36,6 @@ from secureps.run.report.terminal import headed
 from secureps.run.server_app import found
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_for
-from secureps.scenario.links import payload_bytes
 from secureps.store.journal import SqliteJournal
 from secureps.store.spool import DiskSpool
 from secureps.wording import duration, size
@@ -313,12 +312,11 @@ def _played(plan: Plan, clients: int, whole: bool) -> Plan:
 
 
 def _play(plan: Plan, schema: Schema, question: Question, folder: Path) -> tuple[Phase, ...]:
-    names, trainer, sent = client_names(_clients(plan)), _Still(schema), Counter[bool]()
+    names, trainer, traffic = client_names(_clients(plan)), _Still(schema), Traffic()
 
-    def count(sender: str, to: str, message: Any) -> float:
-        up = sender in names
-        if up or to in names:
-            sent[up] += payload_bytes(message)
+    def note(sender: str, to: str, message: Any) -> float:
+        if names[0] in (sender, to):
+            traffic.note(message)
         return 0.0
 
     stopwatch = Stopwatch(FUNCTIONS)
@@ -328,30 +326,34 @@ def _play(plan: Plan, schema: Schema, question: Question, folder: Path) -> tuple
         return _Journal(folder / name / "journal.db", stopwatch, name.partition("-")[0])
 
     spools = folder / "spools"
-    conditions = Conditions(count, journal=journal, spool=lambda name: DiskSpool(spools / name))
+    conditions = Conditions(note, journal=journal, spool=lambda name: DiskSpool(spools / name))
     cast = Cast(dict.fromkeys(names, trainer), SecretSeed.from_os())
     with stopwatch.running():
         simulation = Simulation(plan, cast, folder, conditions)
         simulation.run(lambda: min(simulation.versions().values(), default=-1) >= WARM)
         stopwatch.clear()
-        sent.clear()
+        traffic.clear()
         simulation.run()
-    return tuple(_phases(stopwatch, plan, sent, question))
+    return tuple(_phases(stopwatch, plan, traffic, question))
 
 
 def _phases(
-    stopwatch: Stopwatch, plan: Plan, sent: Counter[bool], question: Question
+    stopwatch: Stopwatch, plan: Plan, traffic: Traffic, question: Question
 ) -> Iterator[Phase]:
     """The rows, in the order of an update's way."""
+    down, up = sent(traffic)
+    wire = {
+        SERVES: ("down", traffic.bytes_down, question.down, down),
+        SENDS: ("up", traffic.bytes_up, question.up, up),
+    }
     for party, steps in STEPS_OF.items():
         for step in steps:
             if step in stopwatch.whole:
                 yield from _of_step(stopwatch, party.strip(), step, plan)
-            for after, up, rate in ((SERVES, False, question.down), (SENDS, True, question.up)):
-                if step == after:
-                    count = sent[up] // _clients(plan)
-                    seconds = 8 * count / (1e6 * rate)
-                    yield Phase(WIRE, "up" if up else "down", size(count), seconds, 0.0)
+            if step in wire:
+                way, count, rate, own = wire[step]
+                seconds = max(8 * count / (1e6 * rate), own.clock)  # no faster than both ends
+                yield Phase(WIRE, way, size(count), seconds, own.cpu)
 
 
 def _of_step(stopwatch: Stopwatch, party: str, step: str, plan: Plan) -> Iterator[Phase]:
@@ -411,13 +413,13 @@ def table(found: Profile) -> Table:
         party = "" if phase.party == before[0] else phase.party
         step = "" if here == before else phase.step
         before = here
-        cpu = ("", "") if phase.party == WIRE else _cpu(phase, found.values)
+        cpu = duration(phase.cpu), f"{1e9 * phase.cpu / found.values:.2f}"
         made.add_row(*map(Text, (party, step, phase.part, duration(phase.seconds), *cpu)))
+    total = sum(phase.cpu for phase in found.phases)
+    made.add_section()
+    of_all = (duration(found.seconds), duration(total), f"{1e9 * total / found.values:.2f}")
+    made.add_row("all", "", "", *of_all)
     return made
-
-
-def _cpu(phase: Phase, values: int) -> tuple[str, str]:
-    return duration(phase.cpu), f"{1e9 * phase.cpu / values:.2f}"
 
 
 def draw(found: Profile, path: Path) -> None:

@@ -33,7 +33,7 @@ class Links:
         Args:
             client: whose link it takes; `up`: from it, else to it.
         """
-        latency, size = self._drawn(client, message), payload_bytes(message)
+        latency, size = self._drawn(client, message), _size(message)
         if not size:
             return latency
         if client not in self._bandwidth:
@@ -56,7 +56,7 @@ class Links:
         return seconds
 
 
-def payload_bytes(message: Any) -> int:
+def _size(message: Any) -> int:
     """The bytes that take time on a link; 0 for small messages."""
     if isinstance(message, PutBlock | Payload):
         return len(message.payload)
