@@ -9,7 +9,8 @@ ones but for `partition` and `device`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -41,11 +42,15 @@ class Split(Settings):
     alpha: float = 0.5
     seed: int = 7
     minimum: int = 100  # records in the smallest share
+    hidden: int = 128  # units of a hidden layer
+    layers: int = 1  # of them; the same at all holders, like `hidden`
     device: str = "auto"  # CUDA if there is one; or a name that torch knows
 
 
-def model() -> nn.Module:
-    return nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+def model(hidden: int = 128, layers: int = 1) -> nn.Module:
+    sizes = (64, *[hidden] * layers)
+    stages = [(nn.Linear(into, out), nn.ReLU()) for into, out in pairwise(sizes)]
+    return nn.Sequential(*(part for stage in stages for part in stage), nn.Linear(hidden, 10))
 
 
 @cache
@@ -66,7 +71,8 @@ def make(settings: Mapping[str, Any]) -> TorchTrainer:
     mine = parts[split.partition]
     cut = (mine[part] for part in datasets.stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
     train, held_out = ((data.x[part], data.y[part]) for part in cut)
-    return TorchTrainer(model, train, held_out, device=split.device)
+    own = partial(model, split.hidden, split.layers)
+    return TorchTrainer(own, train, held_out, device=split.device)
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
@@ -74,7 +80,8 @@ def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:
     split = Split.of(settings)
     data = datasets.digits(split.seed)
     held_out = (data.held_out_x, data.held_out_y)
-    return TorchTrainer(model, (data.x, data.y), held_out, device=split.device)
+    own = partial(model, split.hidden, split.layers)
+    return TorchTrainer(own, (data.x, data.y), held_out, device=split.device)
 
 
 def central(settings: Mapping[str, Any]) -> EvaluateResult:

@@ -1,0 +1,101 @@
+"""What `policies/thin.toml` loses in accuracy and saves in bytes, beside the same uncompressed.
+
+    python -m benchmarks.thin [SEEDS]
+
+Pairs of runs, by default 16, under seeds that draw split, initial model and batches alike; the
+other run sends every value, of 16 bits. They are played in the clear, which ends in the same bits
+as under encryption (`tests/federation/test_codecs.py`); bytes are those of the plan's own cipher:
+blocks, and what the committee of key holders takes.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from benchmarks.report import Row, report
+from secureps.client.script import Script
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.explain.explanation import explain
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.check import service
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+
+ROOT = Path(__file__).parent.parent
+THIN = load_plan(ROOT / "policies" / "thin.toml")
+SEEDS = 16
+
+
+def whole(plan: Plan) -> Plan:
+    """The same plan without a codec: every value, of 16 bits."""
+    body = plan.section.model_dump(exclude_none=True)
+    (group,) = body["group"]
+    kept = {key: value for key, value in group.items() if key not in ("codec", "feedback", "clip")}
+    return Plan(parse(PlanSection, body | {"group": [kept | {"bits": 16}]}, "thin.toml, whole"))
+
+
+def clear(plan: Plan) -> Plan:
+    """The same plan in the clear, which ends in the same model."""
+    body = plan.section.model_dump(exclude_none=True)
+    cipher = {"name": "plain", "capacity": plan.section.cipher.capacity}
+    return Plan(parse(PlanSection, body | {"cipher": cipher}, "thin.toml, in the clear"))
+
+
+def accuracy(plan: Plan, seed: int) -> float:
+    """Of the last version, on records that nobody holds, in percent."""
+    federation = plan.section.federation
+    assert federation is not None
+    script = Script(ROOT / "clients" / Path(federation.script).name)
+    names = client_names(federation.clients)
+    settings = dict(federation.settings) | {"partitions": len(names), "seed": 100 + seed}
+    trainers = {name: script.make(settings | {"partition": k}) for k, name in enumerate(names)}
+    judge = script.make_evaluator(settings)
+    assert judge is not None
+    with TemporaryDirectory(prefix="secureps-thin-") as folder:
+        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(seed)), Path(folder))
+        simulation.run()
+        return 100 * judge.evaluate(simulation.model()).metrics["accuracy"]
+
+
+def bytes_a_value(plan: Plan, values: int) -> float:
+    """Of a client's submission: sealed blocks, envelopes, commitments and correction."""
+    explained = explain(plan, {"all": values}, service(plan))
+    assert explained.committee is not None
+    return (explained.groups[0].bytes_up + explained.committee.submission) / values
+
+
+def student(freedom: int) -> float:
+    """The 97.5 % point of Student's t (Abramowitz and Stegun 1964, 26.7.5), from 4 on to 1 %."""
+    z = statistics.NormalDist().inv_cdf(0.975)
+    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    return z + first / freedom + second / freedom**2
+
+
+def main() -> None:
+    seeds = range(1, 1 + int(sys.argv[1] if len(sys.argv) > 1 else SEEDS))
+    rows: list[Row] = []
+    lost: list[float] = []
+    for seed in seeds:
+        scores = [accuracy(clear(plan), seed) for plan in (whole(THIN), THIN)]
+        lost.append(scores[0] - scores[1])
+        rows.append(
+            {"seed": str(seed), "whole, %": scores[0], "thin, %": scores[1], "lost": lost[-1]}
+        )
+    values = 64 * 1000 + 1000 + 1000 * 1000 + 1000 + 1000 * 10 + 10
+    up = [bytes_a_value(plan, values) for plan in (whole(THIN), THIN)]
+    rows.append(
+        {"seed": "bytes a value", "whole, %": up[0], "thin, %": up[1], "lost": up[0] / up[1]}
+    )
+    spread = statistics.stdev(lost) / math.sqrt(len(lost)) * student(len(lost) - 1)
+    title = f"lost {statistics.mean(lost):.2f} +- {spread:.2f} points (95 %, {len(lost)} pairs)"
+    report("thin", title, rows)
+
+
+if __name__ == "__main__":
+    main()
