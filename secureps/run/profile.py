@@ -35,7 +35,7 @@ from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
 from secureps.run.report.terminal import headed
 from secureps.run.server_app import found
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.run.warm import warm_for
+from secureps.run.warm import warm_once
 from secureps.store.journal import SqliteJournal
 from secureps.store.spool import DiskSpool
 from secureps.wording import duration, size
@@ -81,7 +81,8 @@ FUNCTIONS = (
     Named("codec/grid.py:Grid.weighted_mean", "average"),
     Named("codec/chain.py:BlockCode.decode", "decode"),
     Named("crypto/sampling.py:*", "random words"),
-    Named("crypto/*:*.seal", "seal"),
+    Named("crypto/*:*Seal*.pieces*", "seal"),
+    Named("crypto/rlwe.py:_sealed", "seal"),
     Named("crypto/*:*.check", "check"),
     Named("crypto/*:*.add", "add"),
     Named("crypto/*:*.total", "add"),
@@ -93,6 +94,7 @@ FUNCTIONS = (
     Named("store/spool.py:*.get", "read"),
     Named("store/spool.py:*.read", "read"),
     Named("store/spool.py:*.put", "write, sync"),
+    Named("store/spool.py:*.keep", "write, sync"),
     Named("store/checkpoint.py:write_state", "write, sync"),
 )
 """In the order in which an update meets them; the first that fits counts."""
@@ -244,7 +246,7 @@ def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profi
         wanted = clients.count if clients else _fewest(plan)
         played = _played(plan, question.clients or wanted, question.values is not None)
     refuse_unsealable(played.opening)
-    warm_for(played, say)
+    warm_once(say)
     with TemporaryDirectory(prefix="secureps-profile-") as folder:
         phases = _play(played, schema, question, Path(folder))
     values = sum(group.size for group in played.layout(schema).groups)

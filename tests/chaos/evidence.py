@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from secureps.messages.requests import PutBlock
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.machine import Effect, Machine, Step
 from secureps.roles.member.tasks import SealedUpdate
+from tests.kits.sealed_blocks import cut, whole
 
 Key = tuple[SubmissionId, bytes]
 """A submission and the root of its payloads: another sealing of the same name is another one."""
@@ -50,9 +50,10 @@ class Evidence:
         seal, seal_again, offer = sealer.seal, sealer.seal_again, sealer.offer
 
         def sealed(pinned: Any, receipt: Any, blocks: Any, weight: int) -> SealedUpdate:
-            made = [integers() for integers in blocks]  # each may be made once
-            again = (partial(np.copy, block) for block in made)
-            return self._note(seal(pinned, receipt, again, weight), np.concatenate(made), weight)
+            layout = pinned.layout.group(receipt.id.group)
+            made = whole(layout, blocks)  # each may be made once
+            update = seal(pinned, receipt, cut(layout, made), weight)
+            return self._note(update, made.astype(np.int64), weight)
 
         def sealed_again(pinned: Any, receipt: Any, headers: Any, sequence: int) -> SealedUpdate:
             known = self.integers[receipt.id, receipt.root]

@@ -15,7 +15,7 @@ from secureps.model.layout import GroupLayout
 
 def whole(layout: GroupLayout, blocks: Iterable[BlockIntegers]) -> NDArray[np.integer[Any]]:
     """Those of the whole update, from every block in two pieces."""
-    sizes = [last - first for first, last in map(layout.span, range(layout.blocks))]
+    sizes = [last - first for first, last in map(layout.sent_span, range(layout.blocks))]
     spans = [(0, size // 2, size) for size in sizes]
     return np.concatenate(
         [
@@ -28,7 +28,7 @@ def whole(layout: GroupLayout, blocks: Iterable[BlockIntegers]) -> NDArray[np.in
 
 def cut(layout: GroupLayout, values: NDArray[np.integer[Any]]) -> Iterator[BlockIntegers]:
     """Those of every block, from those of the whole update."""
-    spans = (slice(*layout.span(block)) for block in range(layout.blocks))
+    spans = (slice(*layout.sent_span(block)) for block in range(layout.blocks))
     return (partial(_part, values[span]) for span in spans)
 
 
