@@ -44,7 +44,7 @@ T = TypeVar("T")
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
 ASK_FROM = 64 << 10
-"""Bytes of a payload of which it is asked first how much of it is there already."""
+"""Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
 
 
 class GrpcTransport:
@@ -81,6 +81,8 @@ class GrpcTransport:
         self._lanes = Lanes()
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
+        self._taking: set[str] = set()
+        """Servers that took the last block: they hold nothing of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
         self._closed = False
 
@@ -224,7 +226,7 @@ class GrpcTransport:
     def _put(self, to: str, message: PutBlock) -> Any:
         """Sends a block, after a break from where the server has it; as long as it moves."""
         offset = 0
-        if len(message.payload) > ASK_FROM:
+        if len(message.payload) > ASK_FROM and to not in self._taking:
             asked = self._ask(to, message)
             if asked.have is None:
                 return asked
@@ -232,7 +234,9 @@ class GrpcTransport:
         while True:
             try:
                 reply = self._fresh(to, partial(self._put_from, to, message, offset))
+                self._taking.add(to)
             except Exception as error:
+                self._taking.discard(to)
                 if not _broke(self._failed(error, to)):
                     raise
                 reply = self._ask(to, message)
