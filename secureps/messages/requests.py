@@ -301,6 +301,13 @@ class Welcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Proposal:
+    """The plan, for a client that did not tell its frozen tensors yet: it joins again with them."""
+
+    plan: str
+
+
+@dataclass(frozen=True, slots=True)
 class MemberStatus:
     """One client: alive or not, in which state, and what it has spent.
 
@@ -495,5 +502,5 @@ Request = (
 )
 """What a server is asked or told: the coordinator, or (last line) a shard."""
 
-Reply = Noted | Welcome | Status | Stored | Payload
+Reply = Noted | Welcome | Proposal | Status | Stored | Payload
 """What it answers, if it does not refuse."""

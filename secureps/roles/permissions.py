@@ -33,6 +33,7 @@ from secureps.messages.requests import (
     OpenRefused,
     Payload,
     Prepared,
+    Proposal,
     PutBlock,
     Refusal,
     Register,
@@ -80,14 +81,14 @@ TO_SHARD: Allowed = {
 MESSAGES: frozenset[type] = frozenset(get_args(Request | AnyOrder))
 """Everything that a party may say to another, but for answers."""
 
-_ANSWERS: Mapping[type, type] = {
-    Join: Welcome,
-    AskRun: Welcome,
-    AskStatus: Status,
-    GetBlock: Payload,
-    GetSum: Payload,
-    PutBlock: Stored,
-    AskBlock: Stored,
+_ANSWERS: Mapping[type, tuple[type, ...]] = {
+    Join: (Welcome, Proposal),
+    AskRun: (Welcome,),
+    AskStatus: (Status,),
+    GetBlock: (Payload,),
+    GetSum: (Payload,),
+    PutBlock: (Stored,),
+    AskBlock: (Stored,),
 }
 
 
@@ -97,11 +98,12 @@ SAID = MESSAGES.union(get_args(Reply), (Refusal,))
 
 def check_answer(server: str, request: object, reply: object) -> None:
     """Malformed if this server answers the request with what is no answer to it."""
-    kind = _ANSWERS.get(type(request), Noted)
-    if type(reply) is not kind:
+    kinds = _ANSWERS.get(type(request), (Noted,))
+    if type(reply) not in kinds:
+        wanted = " or ".join(kind.__name__ for kind in kinds)
         raise Malformed(
             f"{server} answered {type(request).__name__} with {type(reply).__name__}, and not "
-            f"with {kind.__name__}: it is no secureps server of this version"
+            f"with {wanted}: it is no secureps server of this version"
         )
 
 

@@ -67,6 +67,11 @@ class Client:
         welcome = requests.Welcome(run, make_placement(self.plan), ADDRESSES)
         return self.give(COORDINATOR, Answered(requests.Join("c0", SCHEMA), welcome))
 
+    def propose(self, told: bool = False) -> Step:
+        values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors if told}
+        asked = requests.Join("c0", SCHEMA.telling(values))
+        return self.give(COORDINATOR, Answered(asked, requests.Proposal(self.plan.text)))
+
     def joined(self) -> Client:
         self.welcome()
         return self

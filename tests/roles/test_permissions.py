@@ -33,7 +33,7 @@ SENDERS = {
     "observer": STRANGER,
     "coordinator": COORDINATOR,
 }
-ANSWERS = {"Noted", "Welcome", "Status", "Stored", "Payload", "Refusal"}
+ANSWERS = {"Noted", "Welcome", "Proposal", "Status", "Stored", "Payload", "Refusal"}
 KINDS = sorted(permissions.SAID, key=lambda kind: kind.__name__)
 
 

@@ -12,7 +12,6 @@ from contextlib import suppress
 from secureps.errors import NotReady, WrongShape
 from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
-from secureps.messages.requests import Welcome
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
@@ -65,19 +64,6 @@ def _demand_nobody_elsewhere(tx: Transaction, settings: PinnedRun) -> None:
             "and the coordinator's state folder holds none; its log says what to do",
             LATER,
         )
-
-
-def proposal(tx: Transaction, settings: PinnedRun, schema: Schema) -> Welcome:
-    """What a client hears that does not tell its frozen tensors: the plan, which names them.
-
-    It is no run yet: it has no nonce, and nobody takes it for one.
-
-    Raises:
-        PlanRefused: the plan cannot carry the client's model.
-    """
-    layout = tx.plan.layout(schema).digest
-    run = RunInfo(tx.plan.text, schema, layout, settings.holders, settings.roster.digest, b"")
-    return Welcome(run, Placement(0, (), ()), ())
 
 
 def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:

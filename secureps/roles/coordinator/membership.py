@@ -17,7 +17,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.requests import Decline, Join, Welcome, Withdraw
+from secureps.messages.requests import Decline, Join, Proposal, Withdraw
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
@@ -34,7 +34,7 @@ from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_sequence
 
 
-def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Welcome | None:
+def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
     """A client takes part, or says anew which groups it contributes to; the first founds the run.
 
     Returns:
@@ -43,6 +43,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Welc
 
     Raises:
         WrongShape: the run trains another model than its own.
+        PlanRefused: the plan cannot carry its model.
         Malformed: there is no such group, or no such number of examples.
         NotReady: the run cannot be founded yet, or it changed its mind too often.
     """
@@ -50,7 +51,8 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Welc
     if federation.pinned is None and (waits := founding.elsewhere(tx, client, message.run)):
         return waits
     if tx.plan.section.frozen and not schema.told:
-        return founding.proposal(tx, settings, schema)
+        tx.plan.layout(schema)  # a plan that cannot carry its model is refused here
+        return Proposal(tx.plan.text)
     if federation.pinned is None:
         founding.found(tx, settings, schema)
     assert federation.pinned is not None

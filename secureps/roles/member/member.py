@@ -403,8 +403,7 @@ class Member:
     ) -> None:
         match request:
             case requests.Join():
-                assert isinstance(reply, requests.Welcome)
-                self._welcomed(now, step, request, reply)
+                self._joined(now, step, request, reply)
             case requests.GetBlock(group=group, block=block):
                 assert isinstance(reply, requests.Payload)
                 if not self._model.got(self.pinned, request, reply.digest):
@@ -423,23 +422,24 @@ class Member:
                     self._timing.sent(now - transfer.since)
                     step.tell(transfer.report(now, receipt))
 
-    def _welcomed(
-        self, now: float, step: Step, request: requests.Join, welcome: requests.Welcome
+    def _joined(
+        self, now: float, step: Step, request: requests.Join, reply: requests.Reply
     ) -> None:
-        self._greeting = False
+        self._greeting = isinstance(reply, requests.Proposal)
         try:
-            if self._pinned is None and (told := self._settings.joins_again(welcome)):
-                self._greeting = True
+            if isinstance(reply, requests.Proposal):
+                told = self._settings.joins_again(self._pinned, request, reply)
                 step.effects.append(Call(COORDINATOR, told))
                 return
-            self._settings.agree(welcome, self._pinned, self._out)
+            assert isinstance(reply, requests.Welcome)
+            self._settings.agree(reply, self._pinned, self._out)
         except SecurepsError as error:
             step.effects.append(Halt(str(error), type(error)))
             return
         if self._pinned is None:
-            self._write(step, RunPinned(welcome.run, welcome.placement, welcome.shards))
-            if any(at.version for at in welcome.next):
-                self._write(step, SequencesBegun(welcome.next))
+            self._write(step, RunPinned(reply.run, reply.placement, reply.shards))
+            if any(at.version for at in reply.next):
+                self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:
                     step.effects.append(Say(STATE_GONE))
         if (request.groups, request.examples) != (self._join.groups, self._join.examples):
@@ -449,7 +449,7 @@ class Member:
             return
         self._watching = True
         self._lease.at = now + self._plan.section.lease / 3
-        step.effects += [*self.pinned.located(welcome.run, welcome.shards), Watch()]
+        step.effects += [*self.pinned.located(reply.run, reply.shards), Watch()]
 
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.identity import Roster
-from secureps.errors import ConfigError, DamagedStore, WrongRun, WrongShape
-from secureps.messages.requests import Join, Welcome
+from secureps.errors import ConfigError, DamagedStore, Malformed, WrongRun, WrongShape
+from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
@@ -82,18 +82,23 @@ class MemberSettings:
         some = () if groups == pinned.plan.groups else groups
         return Join(self.name, self.model(pinned.plan), some, pinned.run.id, told)
 
-    def joins_again(self, proposed: Welcome) -> Join | None:
-        """What it says to a plan that is no run yet: its model, with all that the plan asks of it.
+    def joins_again(self, pinned: Pinned | None, asked: Join, proposed: Proposal) -> Join:
+        """What it says to a plan that freezes tensors: its model, with the digests of these.
 
+        Args:
+            asked: what it said before.
         Raises:
             ConfigError, PlanRefused: the plan is unsound, or cannot carry the model.
-            WrongRun: it is not the one that this client agreed to.
+            WrongRun: it is not that of this client's run, or not the one that it agreed to.
+            Malformed: nobody has to join again.
         """
-        if proposed.run.nonce:
-            return None
-        self._check_terms(proposed.run.plan)  # before a plan learns which values are here
-        model = self.model(Plan.from_text(proposed.run.plan))
-        return None if model == proposed.run.schema else Join(self.name, model)
+        if pinned is not None:
+            raise WrongRun("the coordinator has another run than this client takes part in")
+        self._check_terms(proposed.plan)  # before a plan learns which values are here
+        model = self.model(Plan.from_text(proposed.plan))
+        if asked.schema.told or not model.told:
+            raise Malformed("the coordinator asks for frozen values twice, or for none")
+        return Join(self.name, model)
 
     def model(self, plan: Plan) -> Schema:
         """Its model under a plan: with digests of the tensors that all parties must have alike.

@@ -197,11 +197,25 @@ def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
     for agreed, tells in ((theirs, True), (PLAN, False)):
         terms = Terms(plan=agreed.text)
         kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=terms, values=values)
-        step = Client(theirs, kit=kit).welcome(nonce=b"")
+        step = Client(theirs, kit=kit).propose()
         calls = [each.message for each in step.effects if isinstance(each, Call)]
         told = [each.schema.told for each in calls if isinstance(each, requests.Join)]
         assert told == ([{"weight"}] if tells else [])
         assert [halt.error for halt in halts(step)] == ([] if tells else [WrongRun])
+
+
+def test_a_proposal_is_heard_once_of_a_plan_that_freezes_something_and_before_any_run() -> None:
+    values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors}
+    kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, values=values)
+    freezes = make_plan(frozen=["weight"])
+    assert not halts(Client(freezes, kit=kit).propose())
+    for step, error in (
+        (Client(freezes, kit=kit).propose(told=True), Malformed),
+        (Client(kit=kit).propose(), Malformed),
+        (Client().joined().propose(), WrongRun),
+    ):
+        assert [halt.error for halt in halts(step)] == [error]
+        assert not [each for each in step.effects if isinstance(each, Call)]
 
 
 # --- founding ---------------------------------------------------------------------
