@@ -114,6 +114,7 @@ class Large(Deployed):
         )
         self.values, self.hold = values, folder / "hold"
         super().__init__(folder, cipher, clients, versions, plan=plan, json_logs=True)
+        self.settings |= dict.fromkeys(self.holders, f"minimum = {min(clients, 5)}")
 
     @property
     def environment(self) -> dict[str, str]:

@@ -45,6 +45,9 @@ TELLING, TELLING_EACH = 64, 8
 """Small messages that are taken in at once: in all, and of one party."""
 TRANSFERS, TRANSFERS_EACH = 12, 4
 """Payloads that a shard takes in at once, and as many that it sends; the others wait, unread."""
+ROOM = 2.0
+"""Seconds that an upload waits, unread, for memory for all of it. Then it is read: whoever has the
+memory may not be sending."""
 CLOSING = 1.0
 """Seconds that gRPC gets to end calls that it has cancelled."""
 MOST_CONNECTIONS = 1 << 14
@@ -263,6 +266,7 @@ class ShardServer(_Server):
         if isinstance(upload, Stored):
             return upload
         with upload:
+            await asyncio.wait({asyncio.wrap_future(upload.wait())}, timeout=ROOM)
             if begin:
                 upload.add(begin)
             del begin  # no piece is held while the next one is on its way

@@ -1,10 +1,11 @@
 """Uploads on their way into one server: which bytes of which blocks are here, within a bound.
 
 A block takes as much memory as has come of it: one that is announced and not sent keeps nobody
-out, and one sender's blocks leave half of the memory to the others. An upload that breaks keeps
-what came, so that its sender goes on from there; where memory runs short, what nobody is sending
-now goes first, the oldest before all others. What must not live here: gRPC, threads that wait,
-and what becomes of a block that is whole.
+out for long, and one sender's blocks leave half of the memory to the others. As many blocks come
+at once as there is room for when they are whole: of more, none would ever be. An upload that breaks
+keeps what came, so that its sender goes on from there; where memory runs short, what nobody is
+sending now goes first, the oldest before all others. What must not live here: gRPC, threads that
+wait, and what becomes of a block that is whole.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ class Uploads:
         self._each = max(longest, limit // 2)
         self._buffers = Buffers(limit // 2)
         self._held: Counter[str] = Counter()
+        self._promised: Counter[str] = Counter()
+        """Bytes that have not come, and for which there is room, by sender."""
+        self._waiting: list[Upload] = []
         self._lock = threading.Lock()
         self._uploads: dict[tuple[str, BlockHeader], Upload] = {}
         """By sender and block, of those that are not whole; what was begun last is at the end."""
@@ -108,6 +112,25 @@ class Uploads:
         """Under the lock."""
         self._free += count
         self._held[sender] -= count
+        self._let_in()
+
+    def _let_in(self) -> None:
+        """Under the lock: promises room to those that wait, in their order, while there is any."""
+        for upload in tuple(self._waiting):
+            if self._fits(upload):
+                self._waiting.remove(upload)
+                upload.promise(upload.header.length - upload.have)
+                upload.room.set_result(None)
+
+    def _fits(self, upload: Upload) -> bool:
+        """Whether there is room for all of it, where what nobody sends now has gone."""
+        idle = Counter[str]()
+        for each in self._uploads.values():
+            idle[each.sender] += each.have if each.idle else 0
+        more, sender = upload.header.length - upload.have, upload.sender
+        taken = self.taken - idle.total() + self._promised.total()
+        own = self._held[sender] - idle[sender] + self._promised[sender]
+        return taken + more <= self._limit and own + more <= self._each
 
     def _take(self, sender: str, count: int) -> None:
         """Under the lock."""
@@ -134,6 +157,9 @@ class Upload:
     ) -> None:
         self.sender, self.header = sender, header
         self.idle = False
+        self.room: Future[None] = Future()
+        """Ends when there is room for the rest; `wait` asks for it."""
+        self._promised = 0
         self._intake = intake
         self._bytes = (
             Gathering(header.length, intake._buffers) if before is None else before.forget()
@@ -155,6 +181,22 @@ class Upload:
                 self.idle = True
             elif self._current:
                 self._drop()
+            self.promise(-self._promised)
+            if self in self._intake._waiting:
+                self._intake._waiting.remove(self)
+            self._intake._let_in()
+
+    def wait(self) -> Future[None]:
+        """Ends when there is room for the rest of it, which this context then has."""
+        with self._intake._lock:
+            self._intake._waiting.append(self)
+            self._intake._let_in()
+        return self.room
+
+    def promise(self, count: int) -> None:
+        """Under the lock: so many bytes more have room; so many fewer, as they came."""
+        self._promised += count
+        self._intake._promised[self.sender] += count
 
     def add(self, piece: bytes | memoryview) -> None:
         """The next bytes.
@@ -175,6 +217,7 @@ class Upload:
                 self._drop()
                 raise Oversized(f"more than the announced {self.header.length} bytes of payload")
             self._intake._take(self.sender, len(news))
+            self.promise(-min(self._promised, len(news)))
             self._known -= len(piece) - len(news)
             try:
                 self._bytes.add(news)

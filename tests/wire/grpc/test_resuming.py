@@ -6,6 +6,7 @@ import dataclasses
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from types import SimpleNamespace
@@ -16,13 +17,22 @@ import pytest
 from secureps.errors import Busy, Malformed, Oversized, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stored
-from secureps.wire.grpc import pacing
+from secureps.wire.grpc import pacing, servers
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
 from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.grpc.uploads import UNFINISHED, Upload, Uploads
 from tests.kits.relay import Relay
-from tests.kits.transport_kit import PATIENCE, EchoServer, Grpc, get, put, sign_as, values
+from tests.kits.transport_kit import (
+    BLOCK_LIMIT,
+    PATIENCE,
+    EchoServer,
+    Grpc,
+    get,
+    put,
+    sign_as,
+    values,
+)
 
 SIZE = 3 << 20
 CUT = 256 << 10
@@ -174,7 +184,60 @@ def test_the_same_block_twice_at_once_arrives_twice(link: Link, server: EchoServ
     assert all(seen == message for _, seen in server.seen if isinstance(seen, PutBlock))
 
 
+def test_more_blocks_than_there_is_memory_for_come_one_after_another(
+    world: Grpc, server: EchoServer, taken: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Side by side none would be whole: what came of one would go for the next, and come again."""
+    monkeypatch.setattr(servers, "ROOM", PATIENCE)
+    relay = Relay(world.address("shard-0"), rate=8 << 20)
+    world.ports["shard-0"] = int(relay.address.rpartition(":")[2])
+    data, senders = os.urandom(BLOCK_LIMIT), "abcdef"  # there is memory for three
+    answers = [world.transport(a).call("shard-0", put(data, a)) for a in senders]
+    assert {answer.result(PATIENCE) for answer in answers} == {Stored(payload_digest(data))}
+    assert sum(taken) == len(answers) * BLOCK_LIMIT
+    relay.close()
+
+
+def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
+    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(servers, "ROOM", 0.1)
+    for number in range(3):
+        silent = Relay(world.address("shard-0"), silent=100_000)
+        transport = GrpcTransport(f"s{number}", sign_as(f"s{number}"), {"shard-0": silent.address})
+        world.transports.append(transport)
+        transport.call("shard-0", put(bytes(BLOCK_LIMIT), f"s{number}"))
+    shard = world.servers["shard-0"]
+    assert isinstance(shard, servers.ShardServer)
+    while shard.bytes_in_flight == 0 or shard._intake._promised.total() < 2 * BLOCK_LIMIT:
+        time.sleep(0.01)
+    message = put(os.urandom(BLOCK_LIMIT))
+    assert until_answered(world.transport("a"), message) == Stored(message.header.digest)
+
+
 # --- memory of a server -----------------------------------------------------------
+
+
+def test_room_is_for_whole_blocks_and_half_of_it_for_one_sender() -> None:
+    intake = Uploads(100, 50)
+    with begun(intake, put(bytes(30))) as first, begun(intake, put(b"x" * 30)) as second:
+        assert first.wait().done()
+        first.add(bytes(20))
+        assert not second.wait().done(), "60 bytes of one sender"
+        with begun(intake, put(bytes(50), "b"), "b") as third:
+            with begun(intake, put(bytes(50), "c"), "c") as fourth:
+                assert third.wait().done(), "whoever waits keeps nobody out"
+                assert not fourth.wait().done()
+                first.add(bytes(10))
+                assert not fourth.room.done(), "what came has its room, and no other's"
+                first.hand_over(EchoServer()).result(0)
+                assert second.room.done()
+                assert not fourth.room.done()
+            assert intake._waiting == []
+            broken(intake, put(b"y" * 20, "d"), 20, "d")
+        with begun(intake, put(bytes(50), "e"), "e") as fifth:
+            assert fifth.wait().done(), "what nobody sends goes for it, and what is broken off"
+    assert intake._promised.total() == 0
 
 
 def begun(intake: Uploads, message: PutBlock, sender: str = "a") -> Upload:
