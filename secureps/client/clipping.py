@@ -7,17 +7,21 @@ here: telemetry, receipts or journals, because no noise covers an update's norm.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.update import Update, furthest, pieces
 from secureps.config.plan import PrioritySection
+from secureps.errors import NotFinite
+from secureps.messages.encoding import payload_hasher
+from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import declared
 from secureps.policy.tensor_kinds import Kind
-from secureps.privacy.mechanism import clip_l2
+from secureps.privacy.mechanism import PIECE, clip_factor, shrink
 from secureps.service.logs import tell
 
 EVENT = "UpdateCut"
@@ -26,10 +30,10 @@ EVENT = "UpdateCut"
 def clip_update(
     of: tuple[str, Plan],
     layout: GroupLayout,
-    delta: NDArray[np.float32],
+    delta: Part,
     scale: float | None,
     kinds: Mapping[str, Kind],
-) -> NDArray[np.float32]:
+) -> Update:
     """Clips an update of a group to its L2 norm; running statistics are left as they are.
 
     Statistics are in the units of a layer's inputs, not of gradient steps: counted in the same norm
@@ -38,7 +42,7 @@ def clip_update(
 
     Args:
         of: the client that is told, and the plan.
-        delta: float32 of shape (values of the group,).
+        delta: makes the values of the group.
         scale: of an adaptive clip, None where it stays.
 
     Raises:
@@ -47,60 +51,86 @@ def clip_update(
     party, plan = of
     adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
     if adaptive is not None and scale is not None:
-        return adaptive.clipped(delta, scale)
-    clipped, norm = clip_l2(without_statistics(layout, delta, kinds), clip)
-    for part in _statistics(layout, kinds):
-        clipped[part] = delta[part]
+        joint = adaptive.clipped(delta(0, layout.size), scale)
+        return Update.of(joint, adaptive.norm)
+    statistics, hasher, largest = _statistics(layout, kinds), payload_hasher(), 0.0
+
+    def counted() -> Iterator[NDArray[np.float32]]:
+        """Without statistics; what of an update is hashed and measured is all of it."""
+        nonlocal largest, hasher
+        hasher, largest = payload_hasher(), 0.0
+        for start in range(0, layout.size, PIECE):
+            values = delta(start, min(start + PIECE, layout.size))
+            hasher.update(values.astype("<f4", copy=False).data.cast("B"))
+            largest = max(largest, furthest(values))
+            if statistics and not np.isfinite(values).all():
+                raise NotFinite("an update has a value that is not a finite float32")
+            for part in _within(statistics, start, start + values.size):
+                values[part] = 0
+            yield values
+
+    factor, norm = clip_factor(counted, clip)
+
+    def clipped(first: int, last: int) -> NDArray[np.float32]:
+        values = delta(first, last)
+        kept = [(part, values[part].copy()) for part in _within(statistics, first, last)]
+        shrink(values, factor)
+        for part, as_it_was in kept:
+            values[part] = as_it_was
+        return values
+
     if norm > clip:
         cut = f"cut to {100 * clip / norm:.2g} %"
         where = plan.headed(layout.name, "")
         tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
-    return clipped
+    of_it = clipped if factor < 1 else delta
+    return Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)
 
 
-def without_statistics(
-    layout: GroupLayout, delta: NDArray[np.float32], kinds: Mapping[str, Kind]
-) -> NDArray[np.float32]:
-    """The update that the clip measures: a copy, if it has running statistics, with zeros there."""
-    parts = _statistics(layout, kinds)
-    bare = delta.copy() if parts else delta
-    for part in parts:
-        bare[part] = 0
-    return bare
-
-
-def magnitude(
-    plan: Plan, layout: GroupLayout, clipped: NDArray[np.float32], kinds: Mapping[str, Kind]
-) -> int | None:
-    """The norm that a receipt declares, if the rule asks for it; statistics do not count."""
-    section = plan.group(layout.name)
+def magnitude(plan: Plan, group: str, update: Update) -> int | None:
+    """The norm that a receipt declares, if the rule asks for it."""
+    section = plan.group(group)
     if not isinstance(section.rule, PrioritySection) or section.rule.score != "magnitude":
         return None
-    counted = without_statistics(layout, clipped, kinds)
-    return declared(float(np.linalg.norm(counted)), section.clip)
+    return declared(update.norm, section.clip)
 
 
 def tell_range(
     party: str,
     where: str,
     layout: GroupLayout,
-    clipped: NDArray[np.float32],
+    update: Update,
     share: float,
     most: float,
 ) -> None:
     """Tells the client how many values of its share exceed the grid's range, and in which tensor.
 
     Args:
-        clipped, share: the values that are put on the grid are `share` times these, in float64.
+        update, share: the values that are put on the grid are `share` times these, in float64.
         most: the range.
     """
-    if max(float(clipped.max(initial=0)), -float(clipped.min(initial=0))) * share > most:
-        beyond = np.abs(clipped.astype(np.float64) * share) > most
-        count = {name: int(beyond[part].sum()) for name, part in _parts(layout)}
-        worst = max(count, key=lambda name: count[name], default="")
-        text = f"{int(beyond.sum()):,} of the update's {clipped.size:,} values are beyond range"
-        whose = f", {count[worst]:,} of them in {worst}" if count.get(worst) else ""
+    if update.largest * share <= most:
+        return
+    count = {
+        name: sum(
+            int((np.abs(values.astype(np.float64) * share) > most).sum())
+            for values in pieces(update.part, part.start, part.stop)
+        )
+        for name, part in _parts(layout)
+    }
+    if beyond := sum(count.values()):
+        worst = max(count, key=lambda name: count[name])
+        text = f"{beyond:,} of the update's {update.size:,} values are beyond range"
+        whose = f", {count[worst]:,} of them in {worst}"
         tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
+
+
+def _within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
+    """What of these slices of a vector lies in its values [first, last), counted from `first`."""
+    for part in parts:
+        start, stop = max(part.start, first), min(part.stop, last)
+        if start < stop:
+            yield slice(start - first, stop - first)
 
 
 def _statistics(layout: GroupLayout, kinds: Mapping[str, Kind]) -> list[slice]:

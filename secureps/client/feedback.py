@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.model.difference import Part
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.service.logs import tell
 from secureps.store.spool import Spool
@@ -25,28 +26,29 @@ def keep(outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32]) ->
     Args:
         rest: float32 (values of the group,).
     """
-    values = rest.astype("<f4", copy=False).tobytes()
-    outbox.put(kept_key(group, update), payload_digest(values) + values)
+    values = rest.astype("<f4", copy=False).data.cast("B")
+    outbox.put(kept_key(group, update), b"".join((payload_digest(values), values)))
 
 
-def add_kept(party: str, outbox: Spool, aim: Aim, delta: NDArray[np.float32]) -> None:
-    """Adds what the last included update of a group did not carry, in place.
+def add_kept(party: str, outbox: Spool, aim: Aim, size: int, delta: Part) -> Part:
+    """A group's difference and what its last included update did not carry, together.
 
     Where its file is gone or damaged nothing is added, and the client is told: that much of its
     training is lost, and nothing else.
 
     Args:
-        delta: float32 (values of the group,).
+        size: values of the group, which `delta` makes.
     """
     if not aim.carried:
-        return
+        return delta
     try:
         data = memoryview(outbox.get(kept_key(aim.group, aim.carried)))
     except (KeyError, OSError):
         data = memoryview(b"")
-    whole = len(data) == DIGEST_BYTES + delta.nbytes
+    whole = len(data) == DIGEST_BYTES + 4 * size
     if whole and payload_digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
-        delta += np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
-    else:
-        text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
-        tell(party, "FeedbackLost", f"{text}: this one goes on without it")
+        kept = np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
+        return lambda first, last: delta(first, last) + kept[first:last]
+    text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
+    tell(party, "FeedbackLost", f"{text}: this one goes on without it")
+    return delta

@@ -8,7 +8,7 @@ must not live here: making the file (`run.server_app`), and what is in it beside
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -64,18 +64,19 @@ def initial_digest(trainer: Trainer) -> str:
 
 
 def refuse_other_start(
-    layout: GroupLayout, initial: Mapping[str, NDArray[Any]], served: NDArray[np.float32]
+    layout: GroupLayout, initial: Mapping[str, NDArray[Any]], served: Sequence[NDArray[np.float32]]
 ) -> None:
     """Refuses a run whose version 0 is not the file's.
 
     Args:
-        initial: the file's tensors; served: float32 of shape (values of the group,).
+        initial: the file's tensors; served: the group's blocks, float32.
 
     Raises:
         WrongRun: the values differ.
     """
     # A malicious server could found the run on a model whose updates give records away.
-    if not np.array_equal(layout.flatten(initial), served):
+    own = layout.flatten(initial)
+    if not all(np.array_equal(own[slice(*layout.span(k))], each) for k, each in enumerate(served)):
         raise WrongRun(
             "version 0 of the run is not the model of the file that this client was given "
             "(the setting initial); nothing was trained: ask the run's operator which file it is "

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from secureps.client.clipping import tell_range
 from secureps.client.trainer import SECRET_BYTES
+from secureps.client.update import Update
 from secureps.codec.chain import BlockCode
 from secureps.crypto.sampling import Label, Stream
 from secureps.model.layout import GroupLayout
@@ -28,8 +29,8 @@ from secureps.roles.member.tasks import Aim
 BlockIntegers = Callable[[int, int], NDArray[np.integer[Any]]]
 """Makes the integers of a block's values [first, last), from any thread; each once."""
 
-_Part = tuple[BlockCode, NDArray[np.float32], slice]
-"""A block: its code, its values, and where its integers are among those of the update."""
+_Part = tuple[BlockCode, tuple[int, int], slice]
+"""A block: its code, its values' place, and where its integers are among those of the update."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class UpdateIntegers:
     stream: Callable[..., Stream]
 
     def blocks(
-        self, codes: Iterable[BlockCode], clipped: NDArray[np.float32], weight: int
+        self, codes: Iterable[BlockCode], update: Update, weight: int
     ) -> Iterator[BlockIntegers]:
         """Yields what makes the integers of each block, when it is sealed.
 
@@ -57,34 +58,39 @@ class UpdateIntegers:
 
         Args:
             codes: of all blocks.
-            clipped: float32 (values of the group,).
+            update: in memory, where the plan has feedback.
         Raises:
             NotFinite: a value is not finite.
         """
         spans = (slice(*self.layout.sent_span(block)) for block in range(self.layout.blocks))
-        values = (clipped[slice(*self.layout.span(block))] for block in range(self.layout.blocks))
+        values = map(self.layout.span, range(self.layout.blocks))
         parts = list(zip(codes, values, spans, strict=True))
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         if mechanism is not None:
-            return self._noised(mechanism, parts, clipped)
-        return self._rounded(parts, clipped, weight)
+            return self._noised(mechanism, parts, update)
+        return self._rounded(parts, update, weight)
 
     @cached_property
     def _labels(self) -> tuple[Label, ...]:
         return self.client, self.layout.name, self.aim.version, self.attempt
 
-    def _rounded(
-        self, parts: list[_Part], clipped: NDArray[np.float32], weight: int
-    ) -> Iterator[BlockIntegers]:
+    def _rounded(self, parts: list[_Part], update: Update, weight: int) -> Iterator[BlockIntegers]:
         """Rounds piece by piece; the stream's words are those of the whole vector."""
         grid = self.plan.grid(self.layout.name, self.layout.sent)
         share, section = weight / grid.weights.most, self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)
         if not section.rotates:
             where = self.plan.headed(self.layout.name, "")
-            tell_range(self.client, where, self.layout, clipped, share, grid.range)
+            tell_range(self.client, where, self.layout, update, share, grid.range)
 
-        def rounded(code: BlockCode, part: NDArray[np.float32], span: slice) -> BlockIntegers:
+        def rounded(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
+            def straight(first: int, last: int) -> NDArray[np.int32]:
+                drawn = words.at(span.start + first).words(last - first)
+                return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
+
+            if not (section.codec or section.feedback):
+                return straight
+            part = update.part(*place)
             values = code.encode(part)
 
             def piece(first: int, last: int) -> NDArray[np.int32]:
@@ -100,7 +106,7 @@ class UpdateIntegers:
         return (rounded(*part) for part in parts)
 
     def _noised(
-        self, mechanism: ClientMechanism, parts: list[_Part], clipped: NDArray[np.float32]
+        self, mechanism: ClientMechanism, parts: list[_Part], update: Update
     ) -> Iterator[BlockIntegers]:
         """Rounds and adds this client's noise; a norm of integers needs all of them at once.
 
@@ -109,12 +115,17 @@ class UpdateIntegers:
         bound to the integers that it hides, by a digest under the secret seed, so this holds even
         if the client lost the part of its state that counts how often it was asked.
         """
-        section, whole = self.plan.group(self.layout.name), clipped
+        section = self.plan.group(self.layout.name)
         if section.codec:  # in float32 it may have become longer than the clip
-            encoded = np.concatenate([code.encode(part) for code, part, _ in parts])
+            encoded = np.empty(self.layout.sent, np.float32)
+            for code, place, span in parts:
+                encoded[span] = code.encode(update.part(*place))
             whole, _ = clip_l2(encoded, mechanism.clip)
+        else:
+            whole = update.whole()
         rounded = mechanism.rounded(whole, self.stream("round", *self._labels).words)
-        for code, part, span in parts if section.feedback else ():
+        for code, place, span in parts if section.feedback else ():
+            part = update.part(*place)
             part -= code.decode(rounded[span] * mechanism.calibration.step)
         hidden = self.stream("noise", *self._labels, *self._digests(rounded))
         noised = mechanism.noised(rounded, hidden.words)

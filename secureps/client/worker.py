@@ -42,13 +42,15 @@ from secureps.client.trainer import (
     kinds_of,
     record_privacy,
 )
+from secureps.client.update import Update
 from secureps.crypto.sampling import Label, Stream
-from secureps.errors import BudgetSpent, InternalError, Malformed, ScriptFailed
+from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
+from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.counting import public_number, remarks
@@ -170,14 +172,14 @@ class ClientWorker(Worker):
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
-        base = self._assemble(task)
-        result, training = self._trained(task, base)
+        staying = self._staying(task)
+        result, training = self._trained(task, staying)
         trained = time.perf_counter()
         try:
-            made = {aim: self._seal(aim, base, result, task, kinds) for aim in task.aims}
+            made = {aim: self._seal(aim, result, task, kinds) for aim in task.aims}
             sealed = time.perf_counter()
             own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
-            LocalTensors(self._site.local).save(task.model, base, own)
+            LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
             if refused(error):  # done again when the disk works again, and not trained again
                 self._early = (task, result, training)
@@ -198,48 +200,53 @@ class ClientWorker(Worker):
     def _count(self, task: Count) -> Counted:
         """Trains to learn the number of examples; the first contribution reuses the result."""
         whole = Contribute(task.model, task.blocks, ())
-        self._early = (whole, *self._trained(whole, self._assemble(whole)))
+        self._early = (whole, *self._trained(whole, self._staying(whole)))
         return Counted(self._early[1].examples)
 
-    def _trained(self, task: Contribute, base: Tensors) -> tuple[FitResult, float]:
+    def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """The trained model and the seconds of its training, which may have been done before."""
         self._sealer.afford(self._machine.pinned, self._site.name, task)
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
             return early[1:]
         began = time.perf_counter()
-        result = self._fit(task, base)
+        result = self._fit(task, staying)
         return result, time.perf_counter() - began
 
-    def _assemble(self, task: Contribute | Evaluate) -> Tensors:
-        """The pulled model, in the order of the schema, with what stays with this client."""
+    def _staying(self, task: Contribute | Evaluate) -> Tensors:
+        """The tensors that stay with this client, as they are before the task."""
+        layout = self._layout()
+        tensors = self._load_local(task) if layout.local else {}
+        return tensors | self._frozen.load(layout.frozen or ())
+
+    def _assemble(self, task: Contribute | Evaluate, staying: Tensors) -> Tensors:
+        """The pulled model, in the order of the schema, in memory of its own but for `staying`."""
         layout, blocks = self._layout(), self._blocks(task)
-
-        def values(group: GroupLayout) -> NDArray[np.float32]:
-            """Zeros where this client's data touches nothing, which it does not pull."""
-            if group.name not in blocks:
-                return np.zeros(group.size, np.float32)
-            return np.concatenate([self.pulled[block_key(each)] for each in blocks[group.name]])
-
-        tensors = layout.assemble(values)
-        self._check_start(task, values)
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
-        if layout.local:
-            tensors |= self._load_local(task)
-        tensors |= self._frozen.load(layout.frozen or ())
+        self._check_start(task)
+
+        def values(group: GroupLayout) -> list[NDArray[np.float32]]:
+            """Zeros where this client's data touches nothing, which it does not pull."""
+            if group.name not in blocks:
+                return [np.zeros(group.size, np.float32)]
+            return self._published(blocks[group.name])
+
+        tensors = layout.assemble(values) | staying
         return {spec.name: tensors[spec.name] for spec in self._machine.pinned.run.schema.tensors}
 
-    def _check_start(
-        self, task: Contribute | Evaluate, values: Callable[[GroupLayout], NDArray[np.float32]]
-    ) -> None:
+    def _published(self, blocks: Iterable[bytes]) -> list[NDArray[np.float32]]:
+        """Pulled blocks by their digests."""
+        return [self.pulled[block_key(each)] for each in blocks]
+
+    def _check_start(self, task: Contribute | Evaluate) -> None:
         """Refuses a version 0 that is not the file's (WrongRun), if the client was given one."""
-        trainer, layout, pulled = self._site.trainer, self._layout(), self._blocks(task)
+        trainer, pulled = self._site.trainer, self._blocks(task)
         first = [at.group for at in task.model if at.version == 0 and at.group in pulled]
         if first and initial_digest(trainer):
             initial = initial_parameters(trainer, self._site.seed)
-            for group in map(layout.group, first):
-                refuse_other_start(group, initial, values(group))
+            for group in map(self._layout().group, first):
+                refuse_other_start(group, initial, self._published(pulled[group.name]))
 
     def _blocks(self, task: Contribute | Evaluate) -> dict[str, tuple[bytes, ...]]:
         """The digests of the pulled blocks, by group."""
@@ -249,7 +256,7 @@ class ClientWorker(Worker):
             for at in task.model
         }
 
-    def _fit(self, task: Contribute, base: Tensors) -> FitResult:
+    def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
@@ -260,11 +267,13 @@ class ClientWorker(Worker):
             work=task.work,
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
+        # The trainer may change what it gets: nothing of that is anybody else's.
+        given = self._assemble(task, {name: each.copy() for name, each in staying.items()})
         with blamed("fit", site.name):
-            result = site.trainer.fit({name: each.copy() for name, each in base.items()}, config)
+            result = site.trainer.fit(given, config)
         with blamed("what fit returned"):
             check_result(result, self._machine.pinned.run.schema)
-            refuse_changed(base, result.parameters, self._layout().frozen or ())
+            refuse_changed(staying, result.parameters, self._layout().frozen or ())
         return result
 
     @staticmethod
@@ -277,7 +286,6 @@ class ClientWorker(Worker):
     def _seal(
         self,
         aim: Aim,
-        base: Tensors,
         result: FitResult,
         task: Contribute,
         kinds: Mapping[str, Kind],
@@ -287,10 +295,15 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            delta = layout.flatten(result.parameters)
-            delta -= layout.flatten(base)
-            add_kept(self._site.name, self._outbox, aim, delta)
-            clipped = clip_update((self._site.name, plan), layout, delta, scale, kinds)
+            delta = difference(layout, self._published(blocks), result.parameters)
+            delta = add_kept(self._site.name, self._outbox, aim, layout.size, delta)
+            try:
+                update = clip_update((self._site.name, plan), layout, delta, scale, kinds)
+            except NotFinite:
+                layout.flatten(result.parameters)  # says which tensor, if it is one's
+                raise
+            if plan.group(aim.group).feedback:
+                update = update.held()
             weight = self._weight(aim, result.examples)
         spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
         # With more or fewer private steps than are charged, epsilon would be wrong.
@@ -298,14 +311,14 @@ class ClientWorker(Worker):
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
-        return self._contribution(task, aim, model, clipped, weight)
+        return self._contribution(task, aim, model, update, weight)
 
     def _contribution(
         self,
         task: Contribute | Evaluate,
         aim: Aim,
         base: bytes,
-        clipped: NDArray[np.float32],
+        update: Update,
         weight: int,
     ) -> SealedUpdate | None:
         """Rounds an update, adds the plan's noise, seals it, and puts it into the outbox.
@@ -317,9 +330,8 @@ class ClientWorker(Worker):
         """
         site, plan = self._site, self._machine.pinned.plan
         layout = self._layout().group(aim.group)
-        values, step = clipped.data.cast("B"), aim.step.to_bytes(8, "little")
-        weighed = weight.to_bytes(8, "little")
-        content = digest("secureps-update", weighed, payload_digest(values), step, *task.blocks)
+        numbers = (weight.to_bytes(8, "little"), update.digest, aim.step.to_bytes(8, "little"))
+        content = digest("secureps-update", *numbers, *task.blocks)
         known = aim.known
         attempt = known.index(content) if content in known else len(known)
         name = self._name(aim, attempt, content)
@@ -327,7 +339,7 @@ class ClientWorker(Worker):
             return None
         spends = fact(plan, site.name, aim.group, layout.sent, aim.version, attempt)
         pulled = self._blocks(task)
-        sent = self._on_grid(aim, attempt, clipped, weight, pulled.get(aim.group, ()))
+        sent = self._on_grid(aim, attempt, update, weight, pulled.get(aim.group, ()))
         receipt = draft(
             self._machine.pinned.run.id,
             SubmissionId(site.name, aim.group, aim.sequence),
@@ -337,14 +349,14 @@ class ClientWorker(Worker):
             spends,
             not site.seed.private,
             step=aim.step,
-            magnitude=magnitude(plan, layout, clipped, kinds_of(site.trainer)),
+            magnitude=magnitude(plan, aim.group, update),
             update=name,
             beside=beside(plan, aim.group, task.model, pulled),
             most_examples=aim.most_examples,
         )
         sealed = self._sealer.seal(self._machine.pinned, receipt, sent, weight)
         if plan.group(aim.group).feedback:
-            keep(self._outbox, aim.group, name, clipped)
+            keep(self._outbox, aim.group, name, update.part(0, layout.size))
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
@@ -372,7 +384,8 @@ class ClientWorker(Worker):
         assert section is not None
         try:
             self._sealer.afford(pinned, site.name, task)
-            judgement = judge(site.trainer, self._assemble(task), section, task.model)
+            model = self._assemble(task, self._staying(task))
+            judgement = judge(site.trainer, model, section, task.model)
         except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
@@ -393,9 +406,9 @@ class ClientWorker(Worker):
         aim = task.aim
         with blamed("what evaluate returned"):
             weight = self._weight(aim, judgement.examples)
-        clipped, _ = clip_l2(judgement.vector, pinned.plan.group(aim.group).clip)
+        update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
-        made = self._contribution(task, aim, base, clipped, weight)
+        made = self._contribution(task, aim, base, update, weight)
         return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
@@ -420,7 +433,7 @@ class ClientWorker(Worker):
         self,
         aim: Aim,
         attempt: int,
-        clipped: NDArray[np.float32],
+        update: Update,
         weight: int,
         base: Sequence[bytes] = (),
     ) -> Iterator[BlockIntegers]:
@@ -428,7 +441,7 @@ class ClientWorker(Worker):
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         codes = block_codes(plan, layout, aim.version, base)
         made = UpdateIntegers(self._site.name, plan, layout, aim, attempt, self._stream)
-        return made.blocks(codes, clipped, weight)
+        return made.blocks(codes, update, weight)
 
     def _note(self, notes: Iterable[str]) -> None:
         """Prints each remark once, on the client's own terminal and nowhere else."""

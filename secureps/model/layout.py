@@ -8,7 +8,7 @@ one and can compare digests. What must not live here: the shard of a block
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -36,6 +36,9 @@ MOST_SLOTS = 1 << 22
 MOST_BLOCKS = 1 << 14
 """The most blocks in a group: a receipt, which is one message, names each. Counted before anything
 is allocated: a malicious schema of a few bytes can speak of billions."""
+
+_PIECE = 1 << 16
+"""Values that are looked at at a time, so that what it takes stays in the cache."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
 """The last value of a group under adaptive clipping: the scale of its clip
@@ -121,9 +124,25 @@ class GroupLayout:
         """
         flat = np.empty(self.size, dtype=np.float32)
         start = 0
+        for spec, view in self.views(tensors):
+            for first in range(0, view.size, _PIECE):
+                piece = view[first : first + _PIECE]
+                stop = start + piece.size
+                with np.errstate(over="ignore"):
+                    flat[start:stop] = piece
+                _demand_finite(flat[start:stop], spec.name)
+                start = stop
+        return flat
+
+    def views(self, tensors: Mapping[str, Any]) -> Iterator[tuple[TensorSpec, NDArray[Any]]]:
+        """The group's tensors in their order, each flat: a view, of those that lie in one piece.
+
+        Raises:
+            WrongShape: as `flatten`.
+        """
         for spec in self.tensors:
             if spec == SCALE:
-                flat[start] = 1
+                yield spec, np.ones(1, np.float32)
                 continue
             if spec.name not in tensors:
                 raise WrongShape(f"tensor {spec.name!r} of group {self.name!r} is missing")
@@ -133,16 +152,9 @@ class GroupLayout:
                     f"tensor {spec.name!r} is {tensor.dtype.name}{list(tensor.shape)}, but the "
                     f"run's layout has {spec.dtype}{list(spec.shape)}"
                 )
-            if self.rows is not None:
-                tensor = tensor[slice(*self.rows)]
-            stop = start + tensor.size
-            with np.errstate(over="ignore"):
-                flat[start:stop] = tensor.reshape(-1)
-            _demand_finite(flat[start:stop], spec.name)
-            start = stop
-        return flat
+            yield spec, (tensor if self.rows is None else tensor[slice(*self.rows)]).reshape(-1)
 
-    def unflatten(self, values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
+    def unflatten(self, *values: NDArray[np.float32]) -> dict[str, NDArray[Any]]:
         """The group's tensors, new arrays with the shape and dtype of their specs; no scale.
 
         Of a row-block, its rows of them.
@@ -151,26 +163,29 @@ class GroupLayout:
         true above 0.5.
 
         Args:
-            values: float32 of shape (size,).
+            values: float32 of shape (size,), or its parts in their order.
         Raises:
             WrongShape: another shape.
             NotFinite: a value is not finite, or becomes infinite in its tensor's dtype.
         """
-        if values.shape != (self.size,):
-            raise WrongShape(
-                f"group {self.name!r} has {self.size} values, not shape {list(values.shape)}"
-            )
+        found = [n for part in values for n in part.shape]
+        if len(found) != len(values) or sum(found) != self.size:
+            raise WrongShape(f"group {self.name!r} has {self.size} values, not shape {found}")
         tensors: dict[str, NDArray[Any]] = {}
-        start = 0
+        rest, start = deque(values), 0
         for spec in self.tensors:
             shape = _shape(spec, self.rows)
-            stop = start + math.prod(shape)
-            part = values[start:stop]
-            _demand_finite(part, spec.name)
-            if spec == SCALE:
-                continue
-            tensors[spec.name] = _cast(part, spec).reshape(shape)
-            start = stop
+            flat, filled = np.empty(math.prod(shape), spec.dtype), 0
+            while filled < flat.size:
+                part = rest[0][start : start + min(flat.size - filled, _PIECE)]
+                _demand_finite(part, spec.name)
+                flat[filled : filled + part.size] = cast(part, spec)
+                filled, start = filled + part.size, start + part.size
+                if start == rest[0].size:
+                    rest.popleft()
+                    start = 0
+            if spec != SCALE:
+                tensors[spec.name] = flat.reshape(shape)
         return tensors
 
 
@@ -284,18 +299,18 @@ class Layout:
         return *self.local, *(self.frozen or ())
 
     def assemble(
-        self, values: Callable[[GroupLayout], NDArray[np.float32]]
+        self, values: Callable[[GroupLayout], Sequence[NDArray[np.float32]]]
     ) -> dict[str, NDArray[Any]]:
         """Makes the model's tensors from the groups' values, without those that stay.
 
         Args:
-            values: of a group, float32 of shape (size,).
+            values: of a group, float32, in parts that are (size,) together.
         Raises:
             WrongShape, NotFinite: as `GroupLayout.unflatten`.
         """
         parts: dict[str, list[NDArray[Any]]] = {}
         for group in self.groups:
-            for name, part in group.unflatten(values(group)).items():
+            for name, part in group.unflatten(*values(group)).items():
                 parts.setdefault(name, []).append(part)
         return {n: each[0] if len(each) == 1 else np.concatenate(each) for n, each in parts.items()}
 
@@ -416,8 +431,12 @@ def _demand_finite(values: NDArray[Any], name: str) -> None:
         raise NotFinite(f"tensor {name!r} has a value that is not a finite float32")
 
 
-def _cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
-    """A copy of a tensor's values in its own dtype, flat."""
+def cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
+    """Values of a tensor in its own dtype; float32 are no copy.
+
+    Raises:
+        NotFinite: one becomes infinite.
+    """
     dtype = np.dtype(spec.dtype)
     if dtype.kind == "b":
         return part > 0.5
@@ -428,7 +447,7 @@ def _cast(part: NDArray[np.float32], spec: TensorSpec) -> NDArray[Any]:
             top = math.nextafter(top, 0.0)
         return np.clip(np.rint(part.astype(np.float64)), float(info.min), top).astype(dtype)
     with np.errstate(over="ignore"):
-        cast = part.astype(dtype)
-    if dtype.itemsize < part.itemsize and not np.isfinite(cast).all():
+        made = part.astype(dtype, copy=False)
+    if dtype.itemsize < part.itemsize and not np.isfinite(made).all():
         raise NotFinite(f"tensor {spec.name!r} has a value that is too large for {spec.dtype}")
-    return cast
+    return made

@@ -5,8 +5,9 @@ What must not live here: rounding, noise samplers, the ledger, and accounting.
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 import numpy as np
@@ -22,7 +23,7 @@ _SLACK = 2.0**-45
 """More than the relative error of numpy's pairwise sum of squares (below 2^-47 for any n
 that fits into memory; Higham 2002, section 4.2)."""
 
-_PIECE = 1 << 15
+PIECE = 1 << 15
 """Values that are worked on at a time, so that they stay in the cache."""
 
 
@@ -45,24 +46,44 @@ def clip_l2(
     References:
         min(1, C / ||x||) * x: Abadi et al. 2016, Algorithm 1.
     """
-    if not (math.isfinite(bound) and bound > 0):
-        raise PlanRefused(f"a clipping bound must be finite and > 0, not {bound}")
     with np.errstate(over="ignore"):
         single = x.astype(np.float32)
     flat = single.reshape(-1)
-    pieces = [flat[start : start + _PIECE] for start in range(0, flat.size, _PIECE)]
-    total = math.fsum(float(np.sum(np.square(piece, dtype=np.float64))) for piece in pieces)
+    pieces = [flat[start : start + PIECE] for start in range(0, flat.size, PIECE)]
+    factor, norm = clip_factor(lambda: pieces, bound)
+    for piece in pieces if factor < 1 else ():
+        shrink(piece, factor)
+    return single, norm
+
+
+def clip_factor(
+    pieces: Callable[[], Iterable[NDArray[np.float32]]], bound: float
+) -> tuple[float, float]:
+    """By what `clip_l2` multiplies an update, and its norm; the update comes in pieces.
+
+    Args:
+        pieces: of PIECE values, the last may have fewer; asked twice where once is too close.
+        bound: C, finite and > 0.
+    Returns:
+        (factor, norm): 1.0 where the norm is within the bound; else for `shrink`.
+    Raises:
+        NotFinite, PlanRefused: as `clip_l2`.
+    """
+    if not (math.isfinite(bound) and bound > 0):
+        raise PlanRefused(f"a clipping bound must be finite and > 0, not {bound}")
+    total = math.fsum(float(np.sum(np.square(piece, dtype=np.float64))) for piece in pieces())
     if not math.isfinite(total):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
     norm = math.sqrt(total)
     if abs(norm - bound) <= _SLACK * bound:  # too close to call: sum without error
-        norm = math.sqrt(math.fsum(np.square(flat, dtype=np.float64).tolist()))
-    if norm <= bound:
-        return single, norm
-    factor = bound / norm * (1.0 - _SLACK)
-    for piece in pieces:
-        scaled = np.multiply(piece, factor, dtype=np.float64)
-        piece[:] = scaled
-        # Rounding to nearest may push the norm above the bound again; towards zero cannot.
-        piece.view(np.int32)[:] -= np.abs(piece) > np.abs(scaled)
-    return single, norm
+        squares = (np.square(piece, dtype=np.float64).tolist() for piece in pieces())
+        norm = math.sqrt(math.fsum(itertools.chain.from_iterable(squares)))
+    return (1.0 if norm <= bound else bound / norm * (1.0 - _SLACK)), norm
+
+
+def shrink(piece: NDArray[np.float32], factor: float) -> None:
+    """Multiplies values in place, in float64, and rounds them towards zero to float32."""
+    scaled = np.multiply(piece, factor, dtype=np.float64)
+    piece[:] = scaled
+    # Rounding to nearest may push the norm above the bound again; towards zero cannot.
+    piece.view(np.int32)[:] -= np.abs(piece) > np.abs(scaled)

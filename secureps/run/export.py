@@ -167,6 +167,6 @@ def _layout(directory: Path, manifest: checkpoint.Manifest) -> Layout:
     return layout
 
 
-def _values(group: GroupLayout, blocks: Tensors) -> NDArray[np.float32]:
+def _values(group: GroupLayout, blocks: Tensors) -> list[NDArray[np.float32]]:
     names = [checkpoint.tensor_name(group.name, block) for block in range(group.blocks)]
-    return np.concatenate([blocks[name] for name in names]).astype(np.float32)
+    return [blocks[name] for name in names]

@@ -87,14 +87,14 @@ class StatusClient:
 
         layout = Plan.from_text(welcome.run.plan).layout(welcome.run.schema)
 
-        def values(group: GroupLayout) -> NDArray[np.float32]:
+        def values(group: GroupLayout) -> list[NDArray[np.float32]]:
             asked = [
                 self._transport.call(
                     owner, GetBlock(welcome.run.id, group.name, versions[group.name], block)
                 )
                 for block, owner in enumerate(welcome.placement.of(group.name).owners)
             ]
-            return np.concatenate([_values(future) for future in asked])
+            return [_values(future) for future in asked]
 
         return layout.assemble(values)
 

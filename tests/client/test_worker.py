@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from secureps.client.clipping import magnitude
+from secureps.client.clipping import clip_update, magnitude
 from secureps.client.site import Site
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
@@ -19,13 +19,14 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import GetBlock
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
+from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate
 from secureps.roles.pinned_run import Pinned
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
-from tests.kits.sealed_blocks import whole
+from tests.kits.sealed_blocks import made_of, parts_of, whole
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
@@ -49,7 +50,7 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
     plan = make_plan(**CLIENT_PRIVACY) if private else make_plan()
     most = plan.weights("all").most
     for seed in (SecretSeed(bytes(range(32))), UnsafeSeed(3)):
-        update, aim = np.full(VALUES, 0.01, np.float32), Aim("all", 1, 4)
+        update, aim = made_of(np.full(VALUES, 0.01, np.float32)), Aim("all", 1, 4)
         made = [worker(plan, tmp_path, seed, nonce) for nonce in (1, 2)]
         layout = made[0]._layout().group("all")
         first, second = (whole(layout, each._on_grid(aim, 0, update, most)) for each in made)
@@ -57,7 +58,7 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
 
 
 def contributed(own: ClientWorker, weight: int, known: tuple[bytes, ...] = ()) -> SealedUpdate:
-    task, update = Contribute((), (b"one",), ()), np.full(VALUES, 0.01, np.float32)
+    task, update = Contribute((), (b"one",), ()), made_of(np.full(VALUES, 0.01, np.float32))
     made = own._contribution(task, Aim("all", 0, 4, known), bytes(32), update, weight)
     assert made is not None
     return made
@@ -79,8 +80,10 @@ def test_what_is_declared_of_an_update_is_what_its_clip_counts(tmp_path: Path) -
     layout = worker(plan, tmp_path, UnsafeSeed(1))._layout().group("all")
     update = np.zeros(VALUES, np.float32)
     update[:5], update[5] = 900.0, 1.0  # tensor "bias" of five values comes first
-    assert magnitude(plan, layout, update, {}) == LARGEST
-    assert magnitude(plan, layout, update, {"bias": "statistics"}) == LARGEST - 2 * 3
+    bias: dict[str, Kind] = {"bias": "statistics"}
+    for kinds, wanted in (({}, LARGEST), (bias, LARGEST - 2 * 3)):
+        clipped = clip_update(("c0", plan), layout, parts_of(update), None, kinds)
+        assert magnitude(plan, "all", clipped) == wanted
 
 
 @pytest.mark.parametrize("examples", [1, 7, 900])

@@ -18,6 +18,7 @@ from secureps.client.worker import ClientWorker
 from secureps.codec.grid import Grid
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.crypto.suite import cipher
+from secureps.model.difference import Part
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import Aim
@@ -39,7 +40,7 @@ from tests.kits.privacy_kit import (
     scales,
 )
 from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
-from tests.kits.sealed_blocks import whole
+from tests.kits.sealed_blocks import made_of, whole
 
 PLACEMENTS = ["local", "distributed", "aggregator"]
 
@@ -186,8 +187,8 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     simulation = federation(plan, tmp_path)
     keep = clip_update
 
-    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
-        sent[of[0], round(math.log(scale) * -2)] = delta
+    def kept(of: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
+        sent[of[0], round(math.log(scale) * -2)] = delta(0, layout.size)
         return keep(of, layout, delta, scale, kinds)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -219,8 +220,8 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
     updates: dict[str, NDArray[np.float32]] = {}
     keep = clip_update
 
-    def kept(of: Any, layout: Any, delta: NDArray[np.float32], scale: Any, kinds: Any) -> Any:
-        updates[of[0]] = delta[:-1]
+    def kept(of: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
+        updates[of[0]] = delta(0, layout.size - 1)
         return keep(of, layout, delta, scale, kinds)
 
     simulation = federation(plan, tmp_path)
@@ -239,7 +240,8 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         joint = np.append(clipped, np.float32(0.25 if norm <= 1.0 else -0.25))
         own = simulation.parties[name].worker
         assert isinstance(own, ClientWorker)
-        total += whole(own._layout().group("all"), own._on_grid(Aim("all", 0, 1), 0, joint, 1))
+        on_grid = own._on_grid(Aim("all", 0, 1), 0, made_of(joint), 1)
+        total += whole(own._layout().group("all"), on_grid)
     mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
     layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])

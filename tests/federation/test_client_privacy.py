@@ -26,7 +26,7 @@ from tests.kits.faults_kit import Drop, faulty
 from tests.kits.federations import Tensors, Walker, same
 from tests.kits.privacy_kit import CLIENTS, PRIVACY, SIGMAS, Still, federation, private_plan
 from tests.kits.roles_kit import SCHEMA
-from tests.kits.sealed_blocks import whole
+from tests.kits.sealed_blocks import made_of, whole
 
 
 @pytest.mark.parametrize("placement", ["local", "aggregator"])
@@ -185,7 +185,7 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
 
 def drawn(worker: ClientWorker, aim: Aim, attempt: int, update: NDArray[np.float32]) -> Any:
     layout = worker._layout().group(aim.group)
-    return whole(layout, worker._on_grid(aim, attempt, update, 1))
+    return whole(layout, worker._on_grid(aim, attempt, made_of(update), 1))
 
 
 @pytest.mark.parametrize("at", [0, 216])
@@ -234,7 +234,7 @@ def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
     simulation.run()
     worker = simulation.parties["client-00"].worker
     assert isinstance(worker, ClientWorker)
-    update, task = np.zeros(217, dtype=np.float32), Contribute((), (b"one",), ())
+    update, task = made_of(np.zeros(217, dtype=np.float32)), Contribute((), (b"one",), ())
     aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, (), 1)]
     aims.append(Aim("all", 2, 104, (b"another",)))
     made = [worker._contribution(task, aim, bytes(32), update, 1) for aim in aims]
@@ -252,7 +252,7 @@ def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -
     simulation.run()
     worker = simulation.parties["client-00"].worker
     assert isinstance(worker, ClientWorker)
-    update = np.zeros(217, dtype=np.float32)
+    update = made_of(np.zeros(217, dtype=np.float32))
     found, known = list[int](), tuple[bytes, ...]()
     for task, step in tasks:
         made = worker._contribution(task, Aim("all", 2, 100, known, step), bytes(32), update, 1)

@@ -1,4 +1,4 @@
-"""The integers of a whole update, which clients make block by block."""
+"""Updates that are in memory, and the integers of whole ones, which clients make block by block."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.integers import BlockIntegers
+from secureps.client.update import Update
+from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
+
+
+def made_of(values: NDArray[np.float32]) -> Update:
+    """An update that no clip cuts."""
+    return Update.of(values, float(np.linalg.norm(values)))
+
+
+def parts_of(values: NDArray[np.float32]) -> Part:
+    """What makes a difference that is known."""
+    return lambda first, last: values[first:last].copy()
 
 
 def whole(layout: GroupLayout, blocks: Iterable[BlockIntegers]) -> NDArray[np.integer[Any]]:

@@ -234,15 +234,14 @@ class Simulation:
         layout = self.plan.layout(federation.pinned.run.schema)
         placement = federation.pinned.placement
 
-        def values(group: GroupLayout) -> NDArray[np.float32]:
+        def values(group: GroupLayout) -> list[NDArray[np.float32]]:
             version = federation.groups[group.name].version
-            parts = [
+            return [
                 np.frombuffer(
                     self._shard(owner).fetch(model_key(group.name, version, block)), dtype="<f4"
                 )
                 for block, owner in enumerate(placement.of(group.name).owners)
             ]
-            return np.concatenate(parts).astype(np.float32)
 
         return layout.assemble(values)
 

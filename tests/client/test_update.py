@@ -1,0 +1,77 @@
+"""An update in parts is the update, and no part of it is longer than the clip allows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.client.clipping import clip_update
+from secureps.client.update import Update, pieces
+from secureps.errors import NotFinite
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.policy.tensor_kinds import Kind
+from secureps.privacy.mechanism import PIECE, clip_l2
+from tests.kits.roles_kit import make_plan
+from tests.kits.sealed_blocks import parts_of
+
+SIZE = 3 * PIECE + 5
+SPECS = (TensorSpec("mean", (PIECE,), "float32"), TensorSpec("weight", (SIZE - PIECE,), "float32"))
+VALUES = np.random.default_rng(4).standard_normal(SIZE).astype(np.float32)
+MEAN: dict[str, Kind] = {"mean": "statistics"}
+
+
+def clipped(clip: float, kinds: dict[str, Kind], values: NDArray[np.float32] = VALUES) -> Update:
+    group = {"clip": clip, "rule": {"quorum": 3, "minimum": 2}}
+    plan = make_plan(block_size=1 << 16, group=[group])
+    layout = plan.layout(Schema(SPECS)).group("all")
+    return clip_update(("c0", plan), layout, parts_of(values), None, kinds)
+
+
+@pytest.mark.parametrize("clip", [1.0, 1e4])
+def test_parts_have_the_bits_of_the_whole_that_is_clipped(clip: float) -> None:
+    """Wherever they begin: sealing asks for other parts than the norm was summed by."""
+    whole, norm = clip_l2(VALUES, clip)
+    update = clipped(clip, {})
+    assert update.norm == min(norm, clip)
+    assert np.array_equal(update.whole(), whole)
+    at = PIECE - 3
+    assert np.array_equal(update.part(at, at + PIECE), whole[at : at + PIECE])
+    assert sum(len(piece) for piece in pieces(update.part, 1, SIZE)) == SIZE - 1
+
+
+def test_statistics_keep_their_values_in_whatever_part_they_lie() -> None:
+    update = clipped(1.0, MEAN)
+    rest, _ = clip_l2(VALUES[PIECE:], 1.0)
+    assert np.array_equal(update.part(0, PIECE), VALUES[:PIECE])
+    assert np.array_equal(update.part(PIECE - 9, SIZE), [*VALUES[PIECE - 9 : PIECE], *rest])
+
+
+def test_its_digest_is_of_what_was_trained() -> None:
+    """Whatever of that is told from one another, no two releases count as one."""
+    other = VALUES.copy()
+    other[3] *= 2
+    made = [clipped(clip, MEAN) for clip in (1.0, 1e4)] + [clipped(1.0, MEAN, other)]
+    assert len({update.digest for update in made}) == 2
+    assert made[0].largest == np.abs(VALUES).max()
+
+
+def test_who_holds_it_may_change_it() -> None:
+    update = clipped(1.0, {})
+    held = update.held()
+    held.part(5, 9)[:] = 7
+    assert held.part(4, 10)[1:-1].tolist() == [7.0] * 4
+    assert (held.digest, held.norm) == (update.digest, update.norm)
+    assert update.part(5, 9).max() < 1
+
+
+@pytest.mark.parametrize("kinds", [{}, MEAN], ids=["all", "statistics"])
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("at", [3, SIZE - 1])
+def test_a_value_that_is_no_number_is_refused(
+    wrong: float, at: int, kinds: dict[str, Kind]
+) -> None:
+    values = VALUES.copy()
+    values[at] = wrong
+    with pytest.raises(NotFinite):
+        clipped(1.0, kinds, values)
