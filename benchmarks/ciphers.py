@@ -34,7 +34,9 @@ VALUES = 1 << 18
 WEIGHT = 4
 """Of a member of a cohort: the largest there is."""
 WIDE_CAPACITY = 100
-"""At which 16 bits need the larger of the two rings."""
+"""At which 16 bits need the second ring."""
+LARGE = 1 << 22
+"""Values of a block for which the third ring takes the fewest bytes."""
 CAPACITY = 32
 DIGITS = 2
 """Values in a coefficient: of every cipher that packs."""
@@ -50,6 +52,7 @@ def measure(values: int = VALUES, tries: int = 5) -> Sequence[Row]:
     for name in CIPHERS:
         _cipher(watch, name, CipherParameters(name, CAPACITY, levels), integers)
     _cipher(watch, "rlwe wide", CipherParameters("rlwe", WIDE_CAPACITY, levels), integers)
+    _cipher(watch, "rlwe large", CipherParameters("rlwe", CAPACITY, levels, slots=LARGE), integers)
     time_vectors(watch)
     return watch.rows
 

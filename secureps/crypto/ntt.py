@@ -4,7 +4,7 @@ Forward: Cooley and Tukey's butterflies with the powers of a 2N-th root of unity
 (Longa and Naehrig 2016, algorithm 1), products by Shoup's trick (Harvey 2014): for a constant w
 with w' = floor(w 2^32 / p) and any y < 2^32, w y - floor(w' y / 2^32) p lies in [0, 2p) and needs
 one high product and two low ones. Every stage adds 2p at most, so that with p < 2^26.5 an input
-below 10p stays below 2^32 through all 12 stages, and nothing is reduced on the way. Inverse:
+below 10p stays below 2^32 through all 13 stages, and nothing is reduced on the way. Inverse:
 Gentleman and Sande's butterflies, one conditional subtraction each.
 
 The last stages run over a transposed copy, so that every inner loop is long and contiguous. The
@@ -117,7 +117,7 @@ def once(y: np.uint32, p: np.uint32) -> np.uint32:
 
 @kernel
 def forward(a: U32, out: U32, head: U32, tail: U32, prime: U32) -> None:
-    """Transforms `a` (N,), entries below 10p, into `out`, entries below 34p; `a` is spoilt."""
+    """Transforms `a` (N,), entries below 10p, into `out`, entries below 36p; `a` is spoilt."""
     size, p = a.size, prime[0]
     rows = size // WIDTH
     twice = _u32(_u32(2) * p)

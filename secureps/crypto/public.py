@@ -24,9 +24,13 @@ from secureps.crypto.sampling import fill
 from secureps.errors import InternalError, PlanRefused
 from secureps.messages.encoding import digest
 
-SPARE_WORDS = 128
-"""Of a window, beyond N: about 0.6% of the words are rejected, and the chance that 128 do not
-suffice is below 2^-160."""
+
+def spare_words(degree: int) -> int:
+    """Of a window, beyond N: at most 0.7% of the words are rejected, and the chance that so many
+    do not suffice is below 2^-160."""
+    return max(128, degree // 32)
+
+
 RUN = 16
 """Words that are tried together; a window has whole runs."""
 _CHACHA_BLOCK = 64
@@ -39,7 +43,7 @@ class PublicPolynomials:
         self._ring = ring
         name, group = ring.name.encode(), place.group.encode()
         self._key = digest("secureps-a", place.run, name, group, place.layout)
-        self._window = 4 * (ring.degree + SPARE_WORDS)
+        self._window = 4 * (ring.degree + spare_words(ring.degree))
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.

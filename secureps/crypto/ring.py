@@ -1,17 +1,17 @@
 """The rings of `rlwe`: Z_q[X]/(X^N + 1), and what of a cohort's sum fits into them.
 
 q is a product of word moduli; a word modulus is a product of two primes, below 2^53, so that a
-shard adds whole words and a client transforms halves of 27 bits. Every prime is 1 modulo 8192
-(it has 2N-th roots of unity for both degrees) and below 2^26.5, which leaves room in 32 bits
-for a whole transform without reductions (`crypto.ntt`).
+shard adds whole words and a client transforms halves of 27 bits. Every prime is 1 modulo 2N (it
+has 2N-th roots of unity) and below 2^26.5, which leaves room in 32 bits for a whole transform
+without reductions (`crypto.ntt`).
 
 **Security.** 128 bits classical, by the Security Guidelines for Implementing Homomorphic
 Encryption (Bossuat et al. 2024, IACR Communications in Cryptology 1(4)), table 5.2 for small
-secrets: log2 q <= 53 at N = 2048 and <= 106 at N = 4096. The standard of
-HomomorphicEncryption.org (2018), table 1, allows 54 and 109. Keys and errors are centred
+secrets: log2 q <= 53 at N = 2048, <= 106 at N = 4096 and <= 214 at N = 8192. The standard of
+HomomorphicEncryption.org (2018), table 1, allows 54, 109 and 218. Keys and errors are centred
 binomial, eta = 41 (sigma 4.53, above the 3.19 of both tables), because the sum of a cohort's
 keys is published: with a hint of that size the rest stays as hard (Kim et al. 2023, Hint-MLWE).
-By the core-SVP of the primal attack these are 104 to 110 bits, 101 at least with hints
+By the core-SVP of the primal attack these are 101 to 110 bits, 99 at least with hints
 (`crypto.hardness`); whoever wants 128 of that too takes the conservative ring.
 
 What must not live here: arithmetic on polynomials (`crypto.ntt`, `crypto.rlwe`).
@@ -42,6 +42,8 @@ MOST_BASE = 1 << 48
 """Digits are estimated in float64."""
 WORD_BITS = 53
 """Of one word on the wire."""
+COEFFICIENT_BYTES = 4
+"""Of a key's coefficient in a correction or an answer, modulo 2^31 - 1."""
 GUIDELINES_LOG_Q = {1024: 26, 2048: 53, 4096: 106, 8192: 214, 16384: 430}
 """Security Guidelines 2024: bits of q by N at 128 bits, classical, small secrets."""
 
@@ -90,6 +92,11 @@ class Ring:
 RINGS = (
     Ring("n2048-q53", 2048, ((94887937, 94904321),)),
     Ring("n4096-q106", 4096, ((94887937, 94904321), (94789633, 94863361))),
+    Ring(
+        "n8192-q212",
+        8192,
+        ((94781441, 94863361), (93290497, 93356033), (93110273, 93192193), (92897281, 92946433)),
+    ),
     Ring("n4096-q53", 4096, ((94887937, 94904321),), "conservative"),
 )
 """Every set, the smallest degree first of those of one security."""
@@ -159,7 +166,8 @@ def most_digits(ring: Ring, base: int, bound: float) -> int:
 
 @lru_cache(maxsize=16)
 def choose(parameters: CipherParameters) -> Encoding:
-    """The encoding with the fewest bytes of a full block; of two alike, the smaller ring.
+    """The encoding with the fewest bytes of a full block and a key's correction, which has one
+    coefficient for each of the ring's; of two alike, the smaller ring.
 
     Raises:
         PlanRefused: not one value fits a coefficient of any ring, or the kernels' integers.
@@ -179,4 +187,9 @@ def choose(parameters: CipherParameters) -> Encoding:
             f"for {rings[-1].modulus.bit_length()} bits with the noise; fewer bits or a smaller "
             "capacity would do"
         )
-    return min(found, key=lambda e: (e.block_bytes(parameters.slots), e.ring.degree))
+
+    def size(each: Encoding) -> tuple[int, int]:
+        degree = each.ring.degree
+        return each.block_bytes(parameters.slots) + COEFFICIENT_BYTES * degree, degree
+
+    return min(found, key=size)

@@ -27,6 +27,9 @@ _SIGN = np.uint64(63)
 _LOW = np.uint64(0xFFFFFFFF)
 _LIMB = np.float64(1 << 64)
 
+SOME = 512
+"""Coefficients of several limbs that are worked on at a time, so that they stay in the cache."""
+
 
 @kernel
 def open_narrow(
@@ -90,11 +93,11 @@ def squared_errors(rests: U64, half: np.uint64) -> float:
 def open_wide(
     words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
 ) -> tuple[float, bool]:
-    """The same for a ring with two words, in two limbs of 64 bits."""
+    """The same for a ring with several words, in as many limbs of 64 bits."""
     total, sound = 0.0, True
     for element in range(words.shape[0]):
         remove_key(words[element], a[element], key, ring, work)
-        squares, whole = decode_wide(work, ring, scale, room, out[element])
+        squares, whole = decode_wide(work, ring, scale, room[0], out[element])
         total += squares
         sound &= whole
     return total, sound
@@ -151,85 +154,151 @@ def high_product(x: np.uint64, y: np.uint64) -> np.uint64:
 def decode_wide(
     residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
 ) -> tuple[float, bool]:
-    """Digits of one element of a ring with two words, in `out` (d, N); returns as `open_narrow`.
+    """Digits of one element of a ring with several words; returns as `open_narrow`.
 
-    Two limbs of a coefficient lie in `room` (2, N); every step goes over all of them.
+    SOME coefficients at a time, in limbs of 64 bits, the lowest first. As many digits at once as an
+    estimate in float64 holds, the upper ones first. It is right or one too few; what is left then
+    is divided with the digits below, and carried up at the end.
+
+    Args:
+        residues: uint32 (primes + 1, N), the last row spoilt.
+        room: uint64 (2, N), spoilt.
+        out: int64 (d, N).
     """
-    lows, highs = room[0], room[1]
-    compose_wide(residues, ring, scale, lows, highs)
-    beyond = _u64(0)
-    for part in range(out.shape[0] - 1, -1, -1):
-        row, d_low, d_high = out[part], scale.places[part, 0], scale.places[part, 1]
-        inverse = 1.0 / (np.float64(d_high) * _LIMB + np.float64(d_low))
-        for k in range(row.size):
-            low, high = lows[k], highs[k]
-            digit = _u64((np.float64(high) * _LIMB + np.float64(low)) * inverse)
-            t_low = _u64(digit * d_low)
-            high = _u64(high - (digit * d_high + high_product(digit, d_low)) - _less(low, t_low))
-            low = _u64(low - t_low)
-            less = _u64(high >> _SIGN)  # the estimate was one too many
-            back = _u64(_u64(0) - less)
-            low = _u64(low + (d_low & back))
-            high = _u64(high + (d_high & back) + _less(low, d_low & back))
-            over = _u64(high - d_high - _less(low, d_low))
-            more = _u64(_ONE - (over >> _SIGN))  # or one too few
-            taken = _u64(_u64(0) - more)
-            lows[k] = _u64(low - (d_low & taken))
-            highs[k] = _u64((over & taken) | (high & ~taken))
-            digit = _u64(digit - less + more)
-            row[k] = np.int64(digit)
-            beyond |= _u64(_ONE - _less(digit, scale.base))
-    half = np.float64(scale.places[out.shape[0], 0])
-    half += np.float64(scale.places[out.shape[0], 1]) * _LIMB
-    a, b, c, d = 0.0, 0.0, 0.0, 0.0  # four sums that do not wait for one another
-    for k in range(0, lows.size, 4):
-        a += (np.float64(lows[k]) + np.float64(highs[k]) * _LIMB - half) ** 2
-        b += (np.float64(lows[k + 1]) + np.float64(highs[k + 1]) * _LIMB - half) ** 2
-        c += (np.float64(lows[k + 2]) + np.float64(highs[k + 2]) * _LIMB - half) ** 2
-        d += (np.float64(lows[k + 3]) + np.float64(highs[k + 3]) * _LIMB - half) ** 2
-    return (a + b) + (c + d), beyond == _u64(0)
+    limbs, digits, delta = scale.modulus.size, out.shape[0], scale.places[0]
+    rows = room.reshape(-1, SOME)
+    value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
+    by_base, total, beyond = 1.0 / np.float64(scale.base), 0.0, _u64(0)
+    ones[:] = _ONE
+    for start in range(0, out.shape[1], SOME):
+        here = out[:, start : start + SOME]
+        compose_wide(residues[:, start : start + SOME], ring, scale, rows)
+        end = digits
+        while end > 0:
+            end = (end - 1) // scale.together * scale.together
+            estimate(value, scale.places[end], times)
+            subtract(value, scale.places[end], times, carry)
+            here[end] = times.view(np.int64)
+        subtract(value, delta, ones, carry)  # of the lowest there is nothing below
+        for k in range(SOME):
+            times[k] = carry[k]
+            here[0, k] += np.int64(_ONE - carry[k])
+        add(value, delta, times, carry)
+        carry[:] = _u64(0)
+        for part in range(digits):
+            row = here[part]
+            if part % scale.together == 0:
+                for k in range(SOME):
+                    carry[k] += _u64(row[k])
+            for k in range(SOME):
+                carry[k], digit = divided(carry[k], scale.base, by_base)
+                row[k] = np.int64(digit)
+        for k in range(SOME):
+            beyond |= carry[k]
+        subtract(value, scale.places[digits], ones, carry)
+        lower, upper = value[0], value[1]
+        for k in range(SOME):  # an error below zero has all bits turned, and one more
+            turned, less = _u64(_u64(0) - carry[k]), np.float64(carry[k])
+            low, high = np.float64(lower[k] ^ turned), np.float64(upper[k] ^ turned)
+            total += (high * _LIMB + low + less) ** 2
+    return total, beyond == _u64(0)
 
 
 @kernel
-def compose_wide(residues: U32, ring: Constants, scale: Scale, lows: U64, highs: U64) -> None:
-    """v + Delta / 2 modulo q of one element, both limbs, by Garner's formula.
+def compose_wide(residues: U32, ring: Constants, scale: Scale, rows: U64) -> None:
+    """v + Delta / 2 modulo q, by Garner's formula, in the first of the rows, a limb each.
 
-    v = r0 + p0 (m1 + p1 (m2 + p2 m3)), one mixed digit for every prime.
+    v = m0 + p0 (m1 + p1 (m2 + ...)), one mixed digit for every prime; two of a word at a time.
+
+    Args:
+        residues: uint32 (primes + 1, SOME); they become mixed digits.
+        rows: uint64 (limbs + 3 or more, SOME); the last of so many has ones, the two before it
+            are spoilt.
     """
-    mixed = ring.mixed
-    p0, p1, p2, p3 = ring.primes[0, 0], ring.primes[1, 0], ring.primes[2, 0], ring.primes[3, 0]
-    first, second = _u64(p0) * _u64(p1), _u64(p2)
-    last = scale.places.shape[0] - 1
-    half_low, half_high = scale.places[last, 0], scale.places[last, 1]
-    q_low, q_high = scale.modulus[0], scale.modulus[1]
-    row0, row1, row2, row3 = residues[0], residues[1], residues[2], residues[3]
-    for k in range(lows.size):
-        r0 = row0[k]
-        m1 = _apart(row1[k], r0, mixed[0], p1)
-        m2 = _apart(_apart(row2[k], r0, mixed[1], p2), m1, mixed[2], p2)
-        m3 = _apart(row3[k], r0, mixed[3], p3)
-        m3 = _apart(_apart(m3, m1, mixed[4], p3), m2, mixed[5], p3)
-        lower = _u64(_u64(r0) + _u64(p0) * _u64(m1))
-        upper = _u64(_u64(m2) + second * _u64(m3))
-        product = _u64(first * upper)
-        low = _u64(product + lower)
-        high = _u64(high_product(first, upper) + _less(low, lower))
-        low = _u64(low + half_low)
-        high = _u64(high + half_high + _less(low, half_low))
-        over = _u64(high - q_high - _less(low, q_low))
-        taken = _u64(_u64(0) - (_ONE - (over >> _SIGN)))
-        lows[k] = _u64(low - (q_low & taken))
-        highs[k] = _u64((over & taken) | (high & ~taken))
+    count, limbs, at = ring.inverses.size, scale.modulus.size, 0
+    value, times, carry, ones = rows[:limbs], rows[limbs], rows[limbs + 1], rows[limbs + 2]
+    for j in range(count):
+        row, p = residues[j], ring.primes[j, 0]
+        for i in range(j):
+            other, w, w2 = residues[i], ring.mixed[at, 0], ring.mixed[at, 1]
+            for k in range(SOME):  # (x - y) / p_i, for x below p and y, another's digit, below 2p
+                apart = _u32(_u32(row[k] + _u32(p + p)) - other[k])
+                row[k] = once(shoup(apart, w, w2, p), p)
+            at += 1
+    value[:] = _u64(0)
+    for i in range(count - 2, -1, -2):
+        low = _u64(ring.primes[i, 0])
+        modulus = _u64(low * _u64(ring.primes[i + 1, 0]))
+        first, second = residues[i], residues[i + 1]
+        for k in range(SOME):
+            carry[k] = _u64(first[k]) + low * _u64(second[k])
+        for limb in range(limbs):
+            row_v = value[limb]
+            for k in range(SOME):
+                product, upper = _u64(row_v[k] * modulus), high_product(row_v[k], modulus)
+                sum = _u64(product + carry[k])
+                row_v[k] = sum
+                carry[k] = _u64(upper + _less(sum, product))
+    add(value, scale.places[scale.places.shape[0] - 1], ones, carry)
+    subtract(value, scale.modulus, ones, carry)
+    for k in range(SOME):
+        times[k] = carry[k]
+    add(value, scale.modulus, times, carry)
+
+
+@kernel
+def estimate(value: U64, by: U64, times: U64) -> None:
+    """value // by, or one less; below 2^49.
+
+    Args:
+        value: uint64 (limbs, SOME); by: uint64 (limbs,); times: uint64 (SOME,).
+    """
+    top = by.size - 1
+    while by[top] == _u64(0):
+        top -= 1
+    over, under = min(top + 1, by.size - 1), max(top - 1, 0)
+    whole = np.float64(by[top]) * _LIMB + np.float64(by[under]) * np.float64(top > under)
+    first, last = _LIMB * _LIMB * np.float64(over > top), np.float64(top > under)
+    upper, middle, lower, inverse = value[over], value[top], value[under], 1.0 / whole
+    for k in range(SOME):
+        about = np.float64(upper[k]) * first + np.float64(middle[k]) * _LIMB
+        about = (about + np.float64(lower[k]) * last) * inverse
+        times[k] = _u64(np.int64(max(about - 0.5, 0.0)))
+
+
+@kernel
+def subtract(value: U64, other: U64, times: U64, carry: U64) -> None:
+    """value -= times other, modulo 2^64 for all limbs together.
+
+    Args:
+        value: uint64 (limbs, SOME); other: uint64 (limbs,); times: uint64 (SOME,).
+        carry: uint64 (SOME,): 1 where that is below zero, else 0.
+    """
+    carry[:] = _u64(0)
+    for limb in range(value.shape[0]):
+        row, by = value[limb], other[limb]
+        for k in range(SOME):
+            product, before = _u64(times[k] * by), row[k]
+            taken = _u64(product + carry[k])
+            upper = high_product(times[k], by) + _less(taken, product)
+            row[k] = _u64(before - taken)
+            carry[k] = _u64(upper + _less(before, taken))
+
+
+@kernel
+def add(value: U64, other: U64, mask: U64, carry: U64) -> None:
+    """value += mask other, for a mask of 0 and 1; arguments as of `subtract`."""
+    carry[:] = _u64(0)
+    for limb in range(value.shape[0]):
+        row, more = value[limb], other[limb]
+        for k in range(SOME):
+            taken = _u64(more & _u64(_u64(0) - mask[k]))
+            sum = _u64(row[k] + taken)
+            row[k] = _u64(sum + carry[k])
+            carry[k] = _u64(_less(sum, taken) + _less(row[k], sum))
 
 
 @inlined
 def _less(x: np.uint64, y: np.uint64) -> np.uint64:
     """1 if x < y, else 0: the borrow of x - y, or the carry of a sum x with y in it."""
     return _u64(x < y)
-
-
-@inlined
-def _apart(x: np.uint32, y: np.uint32, inverse: U32, p: np.uint32) -> np.uint32:
-    """(x - y) / w modulo p, for x below p and y below 2p (another prime's residue)."""
-    difference = _u32(_u32(x + _u32(p + p)) - y)
-    return once(shoup(difference, inverse[0], inverse[1], p), p)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.crypto.ntt import companion, tables
-from secureps.crypto.ring import Encoding, Ring
+from secureps.crypto.ring import MOST_BASE, Encoding, Ring
 
 INVERSE_BITS = 58
 """Of floor(2^58 / p), with which the companion of a secret is found without a division."""
@@ -26,7 +26,7 @@ class Constants(NamedTuple):
         inverses: uint64 (primes,): floor(2^58 / p).
         garner: uint32 (words, 2): p_low^-1 modulo p_high of a word, and its companion.
         mixed: uint32 (pairs, 2): p_i^-1 modulo p_j and its companion, for (i, j) = (0, 1),
-            (0, 2), (1, 2), (0, 3), (1, 3), (2, 3).
+            (0, 2), (1, 2), (0, 3), and so on.
     """
 
     primes: NDArray[np.uint32]
@@ -45,12 +45,15 @@ class Scale(NamedTuple):
 
     Args:
         base: B.
+        together: how many digits fit into an integer below MOST_BASE, at least 1.
         digits: uint32 (primes, 2, d): Delta B^k modulo every prime, and its companion.
-        places: uint64 (d + 1, 2): Delta B^k and, last, floor(Delta / 2); low and high limb.
-        modulus: uint64 (2,): q, low and high limb.
+        places: uint64 (d + 1, words): Delta B^k and, last, floor(Delta / 2); limbs of 64 bits,
+            the lowest first.
+        modulus: uint64 (words,): q, in limbs.
     """
 
     base: np.uint64
+    together: int
     digits: NDArray[np.uint32]
     places: NDArray[np.uint64]
     modulus: NDArray[np.uint64]
@@ -82,13 +85,19 @@ def scale(encoding: Encoding) -> Scale:
         [[each % p for each in scaled], [companion(each % p, p) for each in scaled]]
         for p in encoding.ring.primes
     ]
+    together = 1
+    while encoding.base ** (together + 1) < MOST_BASE:
+        together += 1
+    count = len(encoding.ring.words)
     return Scale(
         base=np.uint64(encoding.base),
+        together=together,
         digits=np.array(digits, np.uint32),
-        places=_limbs([*scaled, encoding.delta // 2]),
-        modulus=_limbs([encoding.ring.modulus])[0],
+        places=_limbs([*scaled, encoding.delta // 2], count),
+        modulus=_limbs([encoding.ring.modulus], count)[0],
     )
 
 
-def _limbs(numbers: list[int]) -> NDArray[np.uint64]:
-    return np.array([[n & ((1 << 64) - 1), n >> 64] for n in numbers], np.uint64)
+def _limbs(numbers: list[int], count: int) -> NDArray[np.uint64]:
+    rows = [[n >> 64 * limb & ((1 << 64) - 1) for limb in range(count)] for n in numbers]
+    return np.array(rows, np.uint64)

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from secureps.crypto import envelope
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.ring import choose
+from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
 
 DIGEST_BYTES = 32
-COEFFICIENT_BYTES = 4
-"""Of a correction or an answer, modulo 2^31 - 1."""
 
 
 def value_bytes(parameters: CipherParameters) -> float:

@@ -19,6 +19,7 @@ from secureps.errors import InternalError
 EVERY_RING = (
     CipherParameters("rlwe", 32, (1 << 16) - 2),
     CipherParameters("rlwe", 32, 1 << 18),
+    CipherParameters("rlwe", 32, (1 << 16) - 2, slots=1 << 20),
     CipherParameters("rlwe", 32, (1 << 16) - 2, security="conservative"),
 )
 """Plans that use one ring each, and together all of them."""

@@ -161,7 +161,7 @@ def test_seal_multiplies_to_the_same(degree: int, prime: int) -> None:
     plain_bits = 20
     encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     encryption.set_poly_modulus_degree(degree)
-    other = next(p for p in RINGS[1].primes if p != prime)
+    other = next(p for n, p in CASES if n == degree and p != prime)
     encryption.set_coeff_modulus([sealapi.Modulus(prime), sealapi.Modulus(other)])
     encryption.set_plain_modulus(1 << plain_bits)
     stream = SealRing(plain_modulus(1))

@@ -24,6 +24,10 @@ KNOWN = {
         [84126206, 41646613, 85785436, 22321798],
         [89541442, 51859466, 58896701, 86550625],
     ],
+    "n8192-q212": [
+        [79686781, 72404910, 22053677, 91648579, 60776917, 50086848, 571408, 42489561],
+        [64183496, 60798191, 13560273, 82454972, 198896, 67120460, 50769252, 84887318],
+    ],
 }
 
 
@@ -119,7 +123,7 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
     ring = RINGS[0]
     made, rng = constants(ring), np.random.default_rng(1)
     limits = [(1 << 32) // p * p for p in ring.primes]
-    window = ring.degree + public.SPARE_WORDS
+    window = ring.degree + public.spare_words(ring.degree)
     words = rng.integers(0, limits[0], (1, 2, window)).astype(np.uint32)
     for index, limit in enumerate(limits):
         words[0, index, :6] = [0, limit - 1, limit, limit + 1, 2**32 - 1, ring.primes[index]]
@@ -133,8 +137,9 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
 
 def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = RINGS[0]
-    window = ring.degree + public.SPARE_WORDS
-    for spoilt, enough in ((public.SPARE_WORDS, True), (public.SPARE_WORDS + 1, False)):
+    spare_words = public.spare_words(ring.degree)
+    window = ring.degree + spare_words
+    for spoilt, enough in ((spare_words, True), (spare_words + 1, False)):
         words = np.zeros((1, 2, window), np.uint32)
         words[0, 1, :spoilt] = 2**32 - 1
         out, spare = np.empty((1, 2, ring.degree), np.uint32), np.empty(window, np.uint32)

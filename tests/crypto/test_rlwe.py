@@ -23,9 +23,12 @@ from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sea
 
 NARROW = CipherParameters("rlwe", 32, 65_534)
 WIDE = CipherParameters("rlwe", 32, 262_142)
+LARGE = CipherParameters("rlwe", 32, (1 << 20) - 2, slots=1 << 22)
 PARAMETERS = [
     NARROW,
     WIDE,
+    LARGE,
+    CipherParameters("rlwe", 16, 14, slots=1 << 22),
     CipherParameters("rlwe", 1, 1),
     CipherParameters("rlwe", 32, 254, 4),
     CipherParameters("rlwe", 50, 65_534),
@@ -43,7 +46,7 @@ def named(p: CipherParameters) -> str:
 
 
 every_set = pytest.mark.parametrize("parameters", PARAMETERS, ids=named)
-both_rings = pytest.mark.parametrize("parameters", [NARROW, WIDE], ids=named)
+each_ring = pytest.mark.parametrize("parameters", [NARROW, WIDE, LARGE], ids=named)
 
 
 def random_values(parameters: CipherParameters, slots: int, seed: int) -> Ints:
@@ -77,7 +80,7 @@ def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) 
         assert np.array_equal(opened(parameters, total, key, slots), clear)
 
 
-@pytest.mark.parametrize("parameters", [NARROW, WIDE, PARAMETERS[3]], ids=named)
+@pytest.mark.parametrize("parameters", [NARROW, WIDE, LARGE, PARAMETERS[5]], ids=named)
 def test_full_cohorts_of_extremes_over_ten_million_values(parameters: CipherParameters) -> None:
     """A member's block is added until the capacity is full: digits and the noise at their most."""
     slots, heaviest = 1 << 18, parameters.most_weight
@@ -104,7 +107,7 @@ def test_any_cohort_opens_exactly(data: st.DataObject) -> None:
     assert np.array_equal(opened(parameters, total, key, slots, block), clear)
 
 
-@both_rings
+@each_ring
 def test_the_capacity_is_reached_and_not_exceeded(parameters: CipherParameters) -> None:
     adder, sealing = RlweAdder(parameters), RlweSealing(parameters, place(3))
     top = np.full(3, parameters.levels, np.int64)
@@ -131,7 +134,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
     assert np.array_equal(found, 5_000 * values)
 
 
-@both_rings
+@each_ring
 def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
     adder, degree = RlweAdder(parameters), choose(parameters).ring.degree
     total = adder.total(adder.zero(5_000))
@@ -142,7 +145,7 @@ def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
 # --- the shard's side -------------------------------------------------------------
 
 
-@both_rings
+@each_ring
 def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) -> None:
     adder, slots = RlweAdder(parameters), 5_000
     payload = RlweSealing(parameters, place(slots)).seal(0, random_values(parameters, slots, 1))
@@ -168,7 +171,7 @@ def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) ->
     assert adder.total(sums) == total
 
 
-@both_rings
+@each_ring
 def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParameters) -> None:
     """q itself in any place of either word; q - 1 is let through."""
     adder, ring = RlweAdder(parameters), choose(parameters).ring
@@ -191,7 +194,7 @@ def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParamete
                         adder.check_total(slots, words.tobytes())
 
 
-@both_rings
+@each_ring
 def test_the_order_of_adding_does_not_show_and_memoryviews_will_do(
     parameters: CipherParameters,
 ) -> None:
@@ -233,7 +236,7 @@ def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
         RlweOpener(parameters, place(slots), *key).open(1, total, slots)
 
 
-@both_rings
+@each_ring
 def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -> None:
     degree = choose(parameters).ring.degree
     for wrong in (np.zeros(degree - 1, np.int64), np.zeros((1, degree), np.int64)):
@@ -249,7 +252,7 @@ def test_key_sums_that_none_can_be_are_malformed(parameters: CipherParameters) -
 
 
 @pytest.mark.parametrize("weights", [[1], [4], [1, 2, 4, 4, 2, 1], [1] * 30])
-@both_rings
+@each_ring
 def test_residuals_are_as_large_as_foretold(
     parameters: CipherParameters, weights: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -333,7 +336,7 @@ def words(parameters: CipherParameters, payload: bytes) -> npt.NDArray[np.uint64
     return sums.sums.view(np.uint64)
 
 
-@both_rings
+@each_ring
 def test_blocks_keys_and_elements_share_nothing(parameters: CipherParameters) -> None:
     """Differences of ciphertexts of the same values, and ciphertexts of zeros, are uniform."""
     enc = choose(parameters)
@@ -391,7 +394,7 @@ def fixed(parameters: CipherParameters, slots: int, monkeypatch: pytest.MonkeyPa
     return RlweSealing(parameters, place(slots))
 
 
-@both_rings
+@each_ring
 def test_a_block_is_bit_for_bit_its_definition(
     parameters: CipherParameters, monkeypatch: pytest.MonkeyPatch
 ) -> None:

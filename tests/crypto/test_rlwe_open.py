@@ -1,4 +1,4 @@
-"""Decoding of the ring with two words against Python's integers, where estimates are off by one."""
+"""Decoding of rings with several words, against Python's integers, where estimates are off."""
 
 from __future__ import annotations
 
@@ -10,26 +10,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from secureps.codec.pack import capacity_base
-from secureps.crypto.ring import RINGS, Encoding, error_bound, most_digits
+from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
 from secureps.crypto.rlwe_open import decode_wide
 from secureps.crypto.rlwe_tables import constants, scale
 
-RING = RINGS[1]
 
-
-def widely(capacity: int, levels: int) -> Encoding:
+def widely(ring: Ring, capacity: int, levels: int) -> Encoding:
     base = capacity_base(capacity, levels)
-    return Encoding(RING, base, most_digits(RING, base, error_bound(capacity, 1)))
+    return Encoding(ring, base, most_digits(ring, base, error_bound(capacity, 1)))
 
 
-WIDE = [widely(100, 65_534), widely(4096, (1 << 24) - 2), widely(1000, 3)]
+SUMS = [(100, 65_534), (4096, (1 << 24) - 2), (1000, 3), (1, (1 << 32) - 1), (1 << 20, 254)]
+WIDE = [widely(ring, *sums) for ring in RINGS if len(ring.words) > 1 for sums in SUMS]
 
 
 def decoded(enc: Encoding, values: list[int]) -> tuple[list[list[int]], float, bool]:
     """Digits of each of the values modulo q, the sum of squared errors, and whether all fit."""
     n = enc.ring.degree
     padded = values + [0] * (n - len(values))
-    residues = np.array([[v % p for v in padded] for p in enc.ring.primes], np.uint32)
+    residues = np.array([[v % p for v in padded] for p in (*enc.ring.primes, 1)], np.uint32)
     out, room = np.empty((enc.digits, n), np.int64), np.empty((2, n), np.uint64)
     total, whole = decode_wide(residues, constants(enc.ring), scale(enc), room, out)
     return out.T[: len(values)].tolist(), total, whole
@@ -52,7 +51,7 @@ def edges(enc: Encoding) -> list[int]:
     )
 
 
-@pytest.mark.parametrize("enc", WIDE, ids=lambda e: f"{e.digits} digits")
+@pytest.mark.parametrize("enc", WIDE, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
     values = edges(enc)
     found, total, whole = decoded(enc, values)
@@ -65,14 +64,15 @@ def test_every_edge_is_decoded_exactly(enc: Encoding) -> None:
 @given(st.data())
 def test_any_message_is_decoded_exactly(data: st.DataObject) -> None:
     enc = data.draw(st.sampled_from(WIDE))
-    message, error = data.draw(st.integers(0, enc.space - 1)), data.draw(st.integers(-999, 999))
+    most = min(999, enc.delta // 2 - 1)
+    message, error = data.draw(st.integers(0, enc.space - 1)), data.draw(st.integers(-most, most))
     value = enc.delta * message + error
     found, total, whole = decoded(enc, [value])
     assert (found, whole) == ([expected(enc, value)[0]], True)
     assert math.sqrt(total) == pytest.approx(abs(error), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("enc", WIDE, ids=lambda e: f"{e.digits} digits")
+@pytest.mark.parametrize("enc", WIDE, ids=lambda e: f"{e.ring.name}, {e.digits} digits")
 def test_what_is_no_message_is_seen(enc: Encoding) -> None:
     """From B^d on, up to where q wraps around."""
     half = enc.delta // 2

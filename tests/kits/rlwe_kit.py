@@ -37,7 +37,7 @@ def public_key(ring: Ring, at: Place) -> bytes:
 
 def public_element(ring: Ring, at: Place, element: int) -> list[list[int]]:
     """Transformed a_j, prime after prime: words of the stream that are not too large, mod p."""
-    window, key, rows = ring.degree + 128, public_key(ring, at), []
+    window, key, rows = ring.degree + max(128, ring.degree // 32), public_key(ring, at), []
     for index, prime in enumerate(ring.primes):
         first = (element * len(ring.primes) + index) * window // 16
         words = key_stream(key, first, window).tolist()

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from secureps.codec.grid import MOST_BITS, levels
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.hardness import core_svp
-from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
+from secureps.crypto.ring import COEFFICIENT_BYTES, GUIDELINES_LOG_Q, HINTED_SIGMA, choose
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
-from secureps.policy.envelope_size import COEFFICIENT_BYTES, envelope_bytes, value_bytes
+from secureps.policy.envelope_size import envelope_bytes, value_bytes
 from secureps.policy.explain.visibility import withstood
 from secureps.policy.plan import Plan
 
