@@ -63,9 +63,10 @@ bench-peers: $(STAMP)  ## other systems beside this one, in environments of thei
 numbers: $(STAMP)  ## figures of the pages, measured again: what differs by more than its spread
 	$(BIN)/python -m benchmarks.figures
 
-study: $(STAMP)  ## rules by virtual time to a target; about twenty minutes of two quiet cores
+study: $(STAMP)  ## rules by virtual time to a target, and what a codec loses; half an hour of two quiet cores
 	$(BIN)/secureps study simulations/stragglers.toml
 	$(BIN)/secureps study simulations/ctr.toml
+	$(BIN)/python -m benchmarks.thin
 
 proto: $(STAMP)  ## after a change of secureps.proto
 	$(BIN)/python -m grpc_tools.protoc -I . --python_out=. --pyi_out=. secureps/wire/secureps.proto

@@ -56,8 +56,8 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
 
-BATCH = 16
-"""Elements that are worked on at a time."""
+TOGETHER = 1 << 15
+"""Coefficients that are worked on at a time: of 16 elements, or fewer of a larger ring."""
 MOST_RESIDUAL = 2.0
 """Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
 _WORD = np.dtype("<u8")
@@ -222,18 +222,18 @@ class _Key(Secret):
 def _pieces(
     enc: Encoding, levels: int, slots: int, integers: Integers, key: _Key
 ) -> Iterator[Piece]:
-    """The payload of a block, BATCH elements at a time."""
-    elements = enc.elements(slots)
+    """The payload of a block, TOGETHER coefficients at a time."""
+    elements, batch = enc.elements(slots), TOGETHER // enc.ring.degree
 
     def sealed(first: int) -> Payload:
-        begin, count = first * enc.values, min(BATCH, elements - first)
+        begin, count = first * enc.values, min(batch, elements - first)
         values = integers(begin, min(begin + count * enc.values, slots))
         check_values(values, levels)
         digits = np.zeros(count * enc.values, np.uint32)
         digits[: values.size] = values
         return _sealed(enc, digits, first, count, key)
 
-    return (partial(sealed, first) for first in range(0, elements, BATCH))
+    return (partial(sealed, first) for first in range(0, elements, batch))
 
 
 def _sealed(
@@ -304,13 +304,14 @@ class RlweOpener(Opener):
         enc, degree = self._encoding, self._encoding.ring.degree
         elements, start = enc.elements(slots), block * enc.elements(self._slots)
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
-        out = np.empty((min(BATCH, elements), enc.digits, degree), np.int64)
+        batch = TOGETHER // degree
+        out = np.empty((min(batch, elements), enc.digits, degree), np.int64)
         work = np.empty((len(enc.ring.primes) + 1, degree), np.uint32)
         room = np.empty((2, degree), np.uint64)
         open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
         squares, sound = 0.0, True
-        for first in range(0, elements, BATCH):
-            count = min(BATCH, elements - first)
+        for first in range(0, elements, batch):
+            count = min(batch, elements - first)
             found, whole = open_elements(
                 words[first : first + count],
                 self._public.transformed(start + first, count),

@@ -18,7 +18,7 @@ MOST_EXAMPLES = 1 << 40
 """Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
 
 FEW_BITS = 8
-"""Of a cohort's mean: fewer are warned of."""
+"""Of a cohort's mean: fewer are warned of, where weights have taken some."""
 
 
 def agrees(section: GroupSection) -> bool:
@@ -104,13 +104,18 @@ def remarks(
     if agreed:  # somebody has more than half of it, though perhaps not in every cohort
         shares = max(shares, 0.5 + share * (members - 1))
     left = bits_left(section.bits, shares, members)
-    if left < FEW_BITS:
+    if few(left, section.bits):
         found.append(
             f"about {max(0.0, left):.1f} of {section.bits} bits{of} are left in a mean of "
             f"{members} clients like this one, whose {number} examples are few of {most}: ask for "
             "a plan without most_examples, or with more bits"
         )
     return tuple(found)
+
+
+def few(left: float, bits: int) -> bool:
+    """Whether weights leave few bits of those that a plan asks for."""
+    return left < min(FEW_BITS, bits - 0.5)
 
 
 def shares_of(section: GroupSection, numbers: Sequence[int]) -> list[float]:

@@ -95,17 +95,17 @@ def advice(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Bits or capacity that cost bytes, and what would cost fewer."""
     if plan.opening is not Opening.COMMITTEE:
         return
-    own = plan.fitted(group)
-    now, bits = value_bytes(own), _bits(own.levels)
+    own, part = plan.fitted(group), group.sent / group.size
+    now, bits = part * value_bytes(own), _bits(own.levels)
     largest = max(plan.bounds(name).most for name in plan.all_groups) + plan.noisy_shards
-    tight = value_bytes(replace(own, capacity=largest))
+    tight = part * value_bytes(replace(own, capacity=largest))
     if tight < now:
         yield (
             f"cipher.capacity: no cohort is larger than {largest}; that capacity would take "
             f"{tight:.2f} bytes a value in place of {now:.2f}"
         )
     for fewer in range(bits - 1, max(1, bits - 3), -1):
-        less = value_bytes(replace(own, levels=levels(fewer)))
+        less = part * value_bytes(replace(own, levels=levels(fewer)))
         if less < now:
             yield (
                 f"bits: {fewer} would take {less:.2f} bytes a value in place of {now:.2f}, in "

@@ -16,7 +16,7 @@ from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
-from secureps.policy.counting import FEW_BITS, bits_left, by_public_number, shares_of
+from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import FLOAT_BYTES, MemoryUse, Service, footprint
@@ -168,7 +168,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
     """What small clients should know before they are beside large ones."""
     for name in plan.groups:
         left, section = _left(plan, name, numbers), plan.group(name)
-        if left is not None and left < FEW_BITS:
+        if left is not None and few(left, section.bits):
             yield (
                 f"{_head(plan, name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
                 "a mean of the smallest clients: leave most_examples out, or take more bits"

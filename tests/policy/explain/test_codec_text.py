@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import re
 from typing import Any
+
+import numpy as np
+import pytest
 
 from secureps.model.layout import GroupLayout
 from secureps.policy.explain.codec_text import codec_words
@@ -22,11 +27,38 @@ def test_nothing_is_said_of_a_group_without_one() -> None:
 
 
 def test_what_is_sent_and_what_is_kept() -> None:
-    sent, kept = words(codec=[SUPPORT, "rotate", "round"], clip=4.0, bits=4, feedback=True)
+    sent, noise, kept = words(codec=[SUPPORT, "rotate", "round"], clip=4.0, bits=4, feedback=True)
     assert sent == (
         "all: of 1,600 values an update sends 400, rotated, each as one of 15 integers within +-0.3"
     )
+    said = "all: rounding adds noise 17% as long as an update of the clip's length, 8% in the mean"
+    assert noise == f"{said} of 5"
     assert "in the clear: 6,400 bytes" in kept
+
+
+@pytest.mark.parametrize("deviations", [0.5, 3.0, 30.0, 1000.0])
+def test_the_noise_of_rounding_is_that_of_rounding(deviations: float) -> None:
+    """Of an update of normal values as long as the clip, which a range that fits does not cut."""
+    stage = {"name": "round", "deviations": deviations}
+    plan = small_plan(
+        group=[{"rule": {"quorum": 6}, "codec": ["rotate", stage], "clip": 4.0, "bits": 6}]
+    )
+    values = 1 << 16
+    layout = GroupLayout("all", (), values, values, None, 1)
+    grid, rng = plan.grid("all", values), np.random.default_rng(1)
+    x = np.clip(rng.standard_normal(values) * (4 / math.sqrt(values)), -grid.range, grid.range)
+    rounded = grid.encode(x, rng.integers(0, 1 << 32, values, dtype=np.uint32))
+    noise = np.linalg.norm((rounded - grid.most) * grid.step - x) / 4
+    _, said, *_ = codec_words(plan, layout, "")
+    percent = re.search(r"noise (\d+)%", said)
+    assert percent is not None
+    assert int(percent[1]) == pytest.approx(100 * noise, rel=0.2, abs=1)
+
+
+def test_a_grid_that_is_too_coarse_for_its_range_is_told() -> None:
+    (coarse,) = words(clip=4.0, bits=3)
+    assert "take more bits, or rotate and round" in coarse
+    assert words(clip=4.0, bits=16) == ()
 
 
 def test_who_keeps_nothing_is_told_what_that_costs() -> None:
