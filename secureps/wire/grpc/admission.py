@@ -24,7 +24,6 @@ from secureps.wire.grpc.authentication import Claim, claim_of
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.concurrency import Connections, Place, Places
 from secureps.wire.grpc.uploads import RETRY_SECONDS
-from secureps.wire.protobuf import decode
 
 Authenticate = Callable[[str, bytes, bytes], None]
 """(party, signed bytes, signature): raises Unsigned or UnknownParty."""
@@ -116,11 +115,11 @@ async def sent(context: Any, data: bytes, place: Place | None = None) -> None:
         place.move()
 
 
-async def request(context: Any, claim: Claim, limit: int) -> Any:
+async def request(context: Any, claim: Claim, limit: int) -> bytes:
     """The one message of a call, as it was signed; Oversized beyond `limit` bytes."""
     data = await arrived(context)
     if data is None:
         raise Malformed("a call without a message")
     if len(data) > limit:
         raise Oversized(f"a message of {len(data)} bytes; at most {limit} are allowed")
-    return decode(claim.envelope(data))
+    return claim.envelope(data)

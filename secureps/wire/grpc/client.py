@@ -1,6 +1,6 @@
 """gRPC, the dialling side; the servers are in `wire.grpc.servers` and are named here too.
 
-Small messages are unary calls without a thread. Payloads go and come in pieces, by a small pool
+Small messages go as `wire.grpc.tells` sends them. Payloads go and come in pieces, by a small pool
 of threads, as many at once as the link carries (`wire.grpc.pacing`); one that moves is left to
 move, and goes on where it was when its connection breaks. A watch has a daemon thread at the
 watcher, none at the coordinator. What must not live here: what messages mean, and retries.
@@ -34,6 +34,7 @@ from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
 from secureps.wire.grpc.pacing import LANES, Lanes, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from secureps.wire.grpc.tells import Tells
 from secureps.wire.protobuf import decode, encode
 from secureps.wire.transport import Cancel, Deliver, closed, running, settle, told
 
@@ -78,6 +79,7 @@ class GrpcTransport:
         self._channels: dict[str, grpc.Channel] = {}
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
+        self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
         self._lanes = Lanes()
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
@@ -98,7 +100,7 @@ class GrpcTransport:
             elif isinstance(message, GetBlock | GetSum):
                 self._submit(self._get, future, to, message)
             else:
-                self._tell(future, to, envelope)
+                self._tells.add(to, envelope, isinstance(message, framing.ALONE), future)
         except Exception as error:
             self._settle(future, self._failed(error, to))
         return future
@@ -147,6 +149,7 @@ class GrpcTransport:
             channel.close()
         if pool is not None:
             pool.shutdown(cancel_futures=True)
+        self._tells.close()
         for watch in watches:
             watch.join()
 
@@ -203,23 +206,12 @@ class GrpcTransport:
                 self._threads = ThreadPoolExecutor(LANES, thread_name_prefix="payload")
             self._threads.submit(run)
 
-    def _tell(self, future: Future[Any], to: str, envelope: bytes, tries: int = TRIES) -> None:
+    def _tell(self, to: str, data: bytes) -> Any:
+        """Begins a call with small messages, signed."""
         method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
-        metadata = self._metadata(to, method, envelope)
         call: Any = self._channel(to).unary_unary(method)
-
-        def done(ended: Any) -> None:
-            try:
-                good = ended.code() is grpc.StatusCode.OK
-                result = decode(ended.result()) if good else framing.error_of(ended, self._at(to))
-                if not good and tries > 1 and self._anew(to, result):
-                    self._tell(future, to, envelope, tries - 1)
-                    return
-            except Exception as error:
-                result = self._failed(error, to)
-            self._settle(future, result)
-
-        call.future(envelope, timeout=self._timeout, metadata=metadata).add_done_callback(done)
+        metadata = self._metadata(to, method, data)
+        return call.future(data, timeout=self._timeout, metadata=metadata)
 
     # --- payloads -----------------------------------------------------------------
 
@@ -411,7 +403,8 @@ class _Watch:
             for data in call:
                 if self._cancelled:
                     break
-                self._deliver(decode(data))
+                for order in framing.unbundled(data):
+                    self._deliver(decode(order))
             error: SecurepsError = Unreachable("the coordinator ended the stream")
         except grpc.RpcError as failure:
             error = framing.error_of(failure, COORDINATOR)

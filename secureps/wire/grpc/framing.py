@@ -1,10 +1,13 @@
 """What both ends of gRPC agree on: methods, metadata, pieces of payload, errors.
 
-    /secureps.Coordinator/Tell    unary: an envelope in, an envelope out
-    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out
+    /secureps.Coordinator/Tell    unary: envelopes in, as many envelopes out
+    /secureps.Coordinator/Watch   Subscribe in, a stream of orders out, one or several at a time
     /secureps.Shard/Tell          unary, whatever has no payload
     /secureps.Shard/Put           a frame in (PutBlock), an envelope out
     /secureps.Shard/Get           GetBlock or GetSum in, a frame out (Payload)
+
+An envelope goes as it is; several go as a bundle: a zero byte, which begins no envelope, and each
+after its length (uint32, little endian). What is refused of a bundle is answered by a Refusal.
 
 A frame is a stream of pieces of at most 1 MiB: envelope length (uint32), payload length
 (uint64), both little endian, the envelope, and then the payload, which may begin in the
@@ -20,7 +23,7 @@ import io
 import math
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import grpc
@@ -36,7 +39,17 @@ from secureps.errors import (
     Unreachable,
     from_wire,
 )
-from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Refusal, Subscribe
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    GetBlock,
+    GetSum,
+    Join,
+    Payload,
+    PutBlock,
+    Refusal,
+    Subscribe,
+)
 from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.pacing import LONGEST, cut
 from secureps.wire.protobuf import MESSAGE_LIMIT, decode, encode
@@ -51,6 +64,10 @@ GET = f"/{SHARD_SERVICE}/Get"
 
 NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
+ALONE = (Join, AskRun, AskStatus)
+"""Requests that are in no bundle: their answers may be long."""
+BUNDLED, BUNDLE_LENGTH = 64, 32 << 10
+"""The most envelopes of a bundle, and bytes that it has where another envelope joins it."""
 
 HEADER_LIMIT = 64 << 10
 """Bytes of the envelope of a frame."""
@@ -71,6 +88,8 @@ RETRY_LIMIT = 3600.0
 
 _REFUSAL = "secureps-refusal-bin"
 _PREFIX = struct.Struct("<IQ")
+_LENGTH = struct.Struct("<I")
+_BUNDLE = b"\0"
 
 CLIENT_OPTIONS = (
     ("grpc.max_receive_message_length", SENT_LIMIT),
@@ -107,6 +126,36 @@ SERVER_OPTIONS = (
     ("grpc.experimental.tcp_max_read_chunk_size", CONNECTION_BUFFER),
     ("grpc.so_reuseport", 0),  # a second server on the port is an error, not a coin toss
 )
+
+
+# --- bundles ----------------------------------------------------------------------
+
+
+def joins(envelopes: Sequence[bytes]) -> bool:
+    """Whether another envelope goes with these."""
+    return len(envelopes) < BUNDLED and sum(map(len, envelopes)) < BUNDLE_LENGTH
+
+
+def bundle(envelopes: Sequence[bytes]) -> bytes:
+    """One or several envelopes as one message."""
+    if len(envelopes) == 1:
+        return envelopes[0]
+    return _BUNDLE + b"".join(_LENGTH.pack(len(each)) + each for each in envelopes)
+
+
+def unbundled(data: bytes) -> list[bytes]:
+    """The envelopes of a message; Malformed if `bundle` makes no such bytes."""
+    if not data.startswith(_BUNDLE):
+        return [data]
+    found: list[bytes] = []
+    at = len(_BUNDLE)
+    while at < len(data) and len(found) < BUNDLED:
+        length = int.from_bytes(data[at : at + _LENGTH.size], "little")
+        at += _LENGTH.size + length
+        found.append(data[at - length : at])
+    if at != len(data) or len(found) < 2:
+        raise Malformed(f"these {len(data)} bytes are no bundle of 2 to {BUNDLED} messages")
+    return found
 
 
 # --- frames -----------------------------------------------------------------------
@@ -187,7 +236,11 @@ class Collected:
 
 def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
     """(status, details, trailing metadata) that bring an error back as itself."""
-    name = type(error).__name__
+    return grpc.StatusCode[type(error).status], type(error).__name__, ((_REFUSAL, refusal(error)),)
+
+
+def refusal(error: SecurepsError) -> bytes:
+    """The envelope that brings an error back as itself."""
     retry_after = error.retry_after if isinstance(error, PeerError) else None
     if retry_after is not None and not math.isfinite(retry_after):
         retry_after = None
@@ -195,10 +248,9 @@ def refuse(error: SecurepsError) -> tuple[grpc.StatusCode, str, Metadata]:
     text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         challenge = error.challenge if isinstance(error, NotFresh) else b""
-        data = encode(Refusal(name, text, retry_after, challenge))
+        return encode(Refusal(type(error).__name__, text, retry_after, challenge))
     except SecurepsError:
-        data = encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
-    return grpc.StatusCode[type(error).status], name, ((_REFUSAL, data),)
+        return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
 
 def error_of(call: Any, to: str) -> SecurepsError:
@@ -218,13 +270,29 @@ def error_of(call: Any, to: str) -> SecurepsError:
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
 
+def replies(data: bytes, count: int, to: str) -> list[Any]:
+    """What a server answers to so many envelopes: messages, and SecurepsErrors of those refused.
+
+    Raises Malformed if it is something else.
+    """
+    found = unbundled(data)
+    if len(found) != count:
+        raise Malformed(f"{to} gave {len(found)} answers to {count} messages")
+    answers = [decode(each) for each in found]
+    return [_error(each) if isinstance(each, Refusal) else each for each in answers]
+
+
 def _told_by(data: bytes, to: str) -> SecurepsError:
     try:
-        refusal = decode(data)
+        told = decode(data)
     except SecurepsError:
-        refusal = None
-    if not isinstance(refusal, Refusal):
+        told = None
+    if not isinstance(told, Refusal):
         return InternalError(f"{to} answered with an error that cannot be read")
+    return _error(told)
+
+
+def _error(refusal: Refusal) -> SecurepsError:
     wait = refusal.retry_after
     if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)

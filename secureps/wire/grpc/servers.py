@@ -149,11 +149,44 @@ class _Server(ABC):
     async def _tell(self, context: Any) -> bytes:
         with self._callers.admitted(self.TELL, context) as claim:
             async with self._telling.taken(claim.party, context.peer()):
-                message = await request(context, claim, framing.REQUEST_LIMIT)
-                if isinstance(message, framing.NOT_TOLD):
-                    raise Malformed(f"{type(message).__name__} has a method of its own")
-            answer = await _answer(self._endpoint.request(claim.party, message))
-            return encode(self._answered(claim.party, message, answer))
+                data = await request(context, claim, framing.REQUEST_LIMIT)
+                envelopes = framing.unbundled(data)
+                several = len(envelopes) > 1
+                asked = [self._ask(claim.party, each, several) for each in envelopes]
+            replies = [await self._reply(claim.party, *each) for each in asked]
+        if several:  # each succeeds or fails alone
+            return framing.bundle(
+                [framing.refusal(r) if isinstance(r, SecurepsError) else r for r in replies]
+            )
+        if isinstance(replies[0], SecurepsError):
+            raise replies[0]
+        return replies[0]
+
+    def _ask(
+        self, party: str, envelope: bytes, several: bool
+    ) -> tuple[Any, Future[Any] | SecurepsError]:
+        """A message and what it will be answered with, or why it is not asked."""
+        message = None
+        try:
+            message = decode(envelope)
+            if isinstance(message, framing.NOT_TOLD):
+                raise Malformed(f"{type(message).__name__} has a method of its own")
+            if several and isinstance(message, framing.ALONE):
+                raise Malformed(f"{type(message).__name__} goes in no bundle")
+            return message, self._endpoint.request(party, message)
+        except Exception as error:
+            return message, told(error)
+
+    async def _reply(
+        self, party: str, message: Any, asked: Future[Any] | SecurepsError
+    ) -> bytes | SecurepsError:
+        """The encoded answer, or why there is none."""
+        if isinstance(asked, SecurepsError):
+            return asked
+        try:
+            return encode(self._answered(party, message, await _answer(asked)))
+        except Exception as error:
+            return told(error)
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         """What is said to a party to whom the endpoint answers this."""
@@ -188,7 +221,7 @@ class CoordinatorServer(_Server):
 
         with self._callers.admitted(framing.WATCH, context) as claim:
             async with self._telling.taken(claim.party, context.peer()):
-                message = await request(context, claim, framing.REQUEST_LIMIT)
+                message = decode(await request(context, claim, framing.REQUEST_LIMIT))
             if not isinstance(message, Subscribe):
                 raise Malformed(f"Watch takes Subscribe, not {type(message).__name__}")
             if self._stop is not None and self._stop.is_set():
@@ -196,12 +229,11 @@ class CoordinatorServer(_Server):
             cancel = self._endpoint.subscribe(claim.party, message, deliver)
             self._watchers.add(queue)
             try:
-                while not isinstance(order := await queue.get(), SecurepsError):
-                    await sent(context, encode(order))
+                while True:
+                    await sent(context, await _orders(queue))
             finally:
                 self._watchers.discard(queue)
                 cancel()
-            raise order
 
 
 class ShardServer(_Server):
@@ -279,7 +311,7 @@ class ShardServer(_Server):
     async def _get(self, context: Any) -> None:
         with self._callers.admitted(framing.GET, context) as claim:
             async with self._telling.taken(claim.party, context.peer()):
-                message = await request(context, claim, framing.HEADER_LIMIT)
+                message = decode(await request(context, claim, framing.HEADER_LIMIT))
             if not isinstance(message, GetBlock | GetSum):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
             async with self._downloads.taken(claim.party, context.peer()) as place:
@@ -322,6 +354,17 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
         while not queue.empty():
             queue.get_nowait()
     queue.put_nowait(order)
+
+
+async def _orders(queue: asyncio.Queue[Any]) -> bytes:
+    """All orders that wait for a watcher; raises the SecurepsError that ends its stream."""
+    taken: list[bytes] = []
+    while not taken or (not queue.empty() and framing.joins(taken)):
+        order = await queue.get()
+        if isinstance(order, SecurepsError):  # `_push` has dropped all others
+            raise order
+        taken.append(encode(order))
+    return framing.bundle(taken)
 
 
 async def _answer(future: Future[Any]) -> Any:

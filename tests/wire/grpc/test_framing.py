@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import grpc
 import pytest
 from hypothesis import given, settings
@@ -42,3 +44,41 @@ def test_every_error_has_a_status_of_grpc(name: str) -> None:
     assert details == name
     refusal = decode(dict(trailing)["secureps-refusal-bin"])  # type: ignore[arg-type]
     assert refusal == Refusal(name, "text ", None)
+
+
+@given(st.lists(st.binary(max_size=40).filter(lambda e: e[:1] != b"\0"), min_size=1, max_size=64))
+def test_bundles_hold_what_was_put_in(envelopes: list[bytes]) -> None:
+    data = framing.bundle(envelopes)
+    assert framing.unbundled(data) == envelopes
+    if len(envelopes) == 1:
+        assert data == envelopes[0]
+    else:
+        for cut in {1, 3, len(data) - 1}:
+            with suppress(Malformed):  # a shorter bundle is one too, of fewer
+                assert framing.unbundled(data[:cut]) == envelopes[: len(envelopes) - 1]
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_bundle_or_refused(rest: bytes) -> None:
+    data = b"\0" + rest
+    try:
+        envelopes = framing.unbundled(data)
+    except Malformed:
+        return
+    assert framing.bundle(envelopes) == data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\0",
+        b"\0\1\0\0\0a",
+        b"\0\1\0\0\0a\1\0\0\0",
+        b"\0\1\0\0\0a\1\0\0",
+        b"\0\1\0\0\0a\xff\xff\xff\xffa",
+        b"\0" + 65 * b"\1\0\0\0a",
+    ],
+)
+def test_what_is_no_bundle_is_refused(data: bytes) -> None:
+    with pytest.raises(Malformed, match="are no bundle of 2 to 64 messages"):
+        framing.unbundled(data)

@@ -1,4 +1,7 @@
-"""Servers stop in bounded time, whatever their handlers are waiting for, and without a fuss."""
+"""Servers stop in bounded time, whatever their handlers are waiting for, and without a fuss.
+
+What comes in bundles is answered one by one.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,17 @@ from typing import Any
 import grpc
 import pytest
 
-from secureps.errors import SecurepsError, Unreachable
-from secureps.messages.requests import GetBlock, Heartbeat, Subscribe
+from secureps.errors import (
+    Busy,
+    Malformed,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+)
+from secureps.messages.orders import Finish
+from secureps.messages.requests import AskStatus, GetBlock, Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.client import CoordinatorServer, ShardServer
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
@@ -311,3 +321,52 @@ def test_a_coordinator_answers_within_the_grace(
     threading.Timer(0.1, echo.release).start()
     assert stop(server, PATIENCE) < CLOSED
     assert door.outcomes() == [None]
+
+
+def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard) -> None:
+    server, endpoint, _ = shard
+    sent = [
+        encode(Heartbeat("a")),
+        b"\xff" * 5,
+        encode(get(10)),
+        encode(AskStatus()),
+        encode(ask("raise", "Busy")),
+        encode(ask("fail", "UnknownParty")),
+        framing.bundle([encode(Heartbeat("b"))] * 2),
+        encode(Heartbeat("c")),
+    ]
+    data, address = framing.bundle(sent), f"127.0.0.1:{server.port}"
+    metadata = signer(address, "shard-0", "a", sign_as("a")).metadata(framing.SHARD_TELL, b"", data)
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(framing.SHARD_TELL)
+        answers = framing.replies(call(data, metadata=metadata, timeout=PATIENCE), len(sent), "it")
+    assert [type(each) for each in answers] == [
+        Noted,
+        *(Malformed, Malformed, Malformed),
+        *(Busy, UnknownParty),
+        *(Malformed, Noted),
+    ]
+    assert str(answers[2]) == "GetBlock has a method of its own"
+    assert str(answers[3]) == "AskStatus goes in no bundle"
+    assert answers[4].retry_after == 1.5
+    heard = [message.party for _, message in endpoint.seen if isinstance(message, Heartbeat)]
+    assert heard == ["a", "c"]
+
+
+def test_orders_that_wait_together_come_in_their_order() -> None:
+    endpoint = EchoServer()
+    server = CoordinatorServer(endpoint, "127.0.0.1:0", authenticate)
+    server.start()
+    address = f"127.0.0.1:{server.port}"
+    transport = GrpcTransport("a", sign_as("a"), {"coordinator": address})
+    came: queue.Queue[Any] = queue.Queue()
+    try:
+        transport.watch(Subscribe("a", ()), came.put, came.put)
+        assert endpoint.subscribed.get(timeout=PATIENCE) == "a"
+        orders = [Finish(number, "x" * (number * 200 % 9_000)) for number in range(300)]
+        for order in orders:
+            endpoint.streams["a"](order)
+        assert [came.get(timeout=PATIENCE) for _ in orders] == orders
+    finally:
+        transport.close()
+        server.stop(0)

@@ -1,0 +1,118 @@
+"""Small messages on their way to servers: one call at a time to each, and no thread that waits.
+
+What is said to a server while a call to it is under way goes together in the next one
+(`framing.bundle`), and so does what a party says in one breath: a thread of its own begins the
+calls. Each message has an answer of its own. What must not live here: signatures, connections,
+payloads, and what messages mean.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from secureps.errors import SecurepsError
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import TRIES
+from secureps.wire.transport import closed
+
+
+@dataclass(frozen=True, slots=True)
+class _Tell:
+    """A message that waits; `alone` if it goes with no other."""
+
+    envelope: bytes
+    alone: bool
+    future: Future[Any]
+
+
+class Tells:
+    """The small messages of one party.
+
+    Args:
+        begin: begins a call to a server with these bytes: a gRPC future, or an exception.
+        anew: whether the same bytes are to be sent again after this error of this server.
+        failed: the SecurepsError behind an exception of a call.
+        settle: ends a message's future with its answer, or a SecurepsError.
+    """
+
+    def __init__(
+        self,
+        begin: Callable[[str, bytes], Any],
+        anew: Callable[[str, SecurepsError], bool],
+        failed: Callable[[Exception, str], SecurepsError],
+        settle: Callable[[Future[Any], Any], None],
+    ) -> None:
+        self._begin, self._anew, self._failed, self._settle = begin, anew, failed, settle
+        self._lock = threading.Lock()
+        self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
+        self._busy: set[str] = set()
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
+
+    def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
+        """Sends a message when its turn comes; may be called from any thread."""
+        with self._lock:
+            self._waiting[to].append(_Tell(envelope, alone, future))
+            if to in self._busy:
+                return
+            self._busy.add(to)
+        try:
+            self._thread.submit(self._next, to)
+        except RuntimeError:
+            self._settle(future, closed())
+
+    def close(self) -> None:
+        """Begins no more calls."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _next(self, to: str) -> None:
+        while sent := self._taken(to):
+            try:
+                self._send(to, sent, TRIES)
+                return
+            except Exception as error:
+                self._answer(sent, [self._failed(error, to)] * len(sent))
+
+    def _taken(self, to: str) -> list[_Tell]:
+        """What goes in the next call; if nothing does, there is none."""
+        with self._lock:
+            waiting, taken = self._waiting[to], list[_Tell]()
+            while waiting and (not taken or _together([*taken, waiting[0]])):
+                taken.append(waiting.popleft())
+            if not taken:
+                self._busy.discard(to)
+            return taken
+
+    def _send(self, to: str, sent: list[_Tell], tries: int) -> None:
+        call = self._begin(to, framing.bundle([each.envelope for each in sent]))
+        call.add_done_callback(partial(self._ended, to, sent, tries))
+
+    def _ended(self, to: str, sent: list[_Tell], tries: int, call: Any) -> None:
+        try:
+            answers = framing.replies(call.result(), len(sent), to)
+        except Exception as error:
+            failed = self._failed(error, to)
+            if tries > 1 and self._anew(to, failed):
+                try:
+                    self._send(to, sent, tries - 1)
+                    return
+                except Exception as again:
+                    failed = self._failed(again, to)
+            answers = [failed] * len(sent)
+        self._next(to)
+        self._answer(sent, answers)
+
+    def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:
+        for each, answer in zip(sent, answers, strict=True):
+            self._settle(each.future, answer)
+
+
+def _together(tells: Sequence[_Tell]) -> bool:
+    """Whether these fit into one call."""
+    envelopes = [each.envelope for each in tells]
+    return framing.joins(envelopes) and not any(each.alone for each in tells)

@@ -1,0 +1,171 @@
+"""Small messages wait for one call at a time, go on together, and each has an answer of its own."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from secureps.errors import (
+    Busy,
+    InternalError,
+    Malformed,
+    NotFresh,
+    SecurepsError,
+    UnknownParty,
+    Unreachable,
+)
+from secureps.messages.requests import Heartbeat, Noted
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import TRIES
+from secureps.wire.grpc.tells import Tells
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.transport import settle
+from tests.kits.transport_kit import PATIENCE
+
+
+class Line:
+    """What is begun: (server, names of the heartbeats), and the calls, to be ended by hand."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[str, list[str]]] = []
+        self.calls: list[Future[bytes]] = []
+        self.broken: Exception | None = None
+        self._changed = threading.Condition()
+        self.tells = Tells(self._begin, self._anew, self._failed, settle)
+
+    def say(self, *names: str, to: str = "shard-0", alone: bool = False) -> list[Future[Any]]:
+        said: list[Future[Any]] = [Future() for _ in names]
+        for name, future in zip(names, said, strict=True):
+            self.tells.add(to, encode(Heartbeat(name)), alone, future)
+        return said
+
+    def await_calls(self, count: int) -> None:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.begun) >= count, PATIENCE)
+        assert len(self.begun) == count
+
+    def end(self, number: int, *answers: Any) -> None:
+        """Ends a call; SecurepsErrors are refusals of one message, of a call without answers."""
+        told = [
+            framing.refusal(each) if isinstance(each, SecurepsError) else encode(each)
+            for each in answers
+        ]
+        self.calls[number].set_result(framing.bundle(told))
+
+    def _begin(self, to: str, data: bytes) -> Future[bytes]:
+        with self._changed:
+            self.begun.append((to, [decode(each).party for each in framing.unbundled(data)]))
+            self.calls.append(Future())
+            self._changed.notify_all()
+            if self.broken is not None:
+                raise self.broken
+            return self.calls[-1]
+
+    def _anew(self, to: str, error: SecurepsError) -> bool:
+        return isinstance(error, NotFresh)
+
+    def _failed(self, error: Exception, to: str) -> SecurepsError:
+        return error if isinstance(error, SecurepsError) else InternalError(repr(error))
+
+
+def busy() -> Line:
+    """A call with one message is under way, and three more wait."""
+    line = Line()
+    line.say("a")
+    line.await_calls(1)
+    return line
+
+
+def test_what_is_said_during_a_call_goes_together_in_the_next() -> None:
+    line = busy()
+    waiting = line.say("b", "c", "d")
+    other = line.say("x", to="shard-1")
+    line.await_calls(2)
+    assert line.begun == [("shard-0", ["a"]), ("shard-1", ["x"])]
+    line.end(0, Noted())
+    line.await_calls(3)
+    assert line.begun[2] == ("shard-0", ["b", "c", "d"])
+    line.end(2, Noted(), Busy("full", 2.0), Noted())
+    assert [waiting[0].result(PATIENCE), waiting[2].result(PATIENCE)] == [Noted(), Noted()]
+    refused = waiting[1].exception(PATIENCE)
+    assert isinstance(refused, Busy)
+    assert (str(refused), refused.retry_after) == ("full", 2.0)
+    assert not other[0].done()
+    line.say("e")
+    line.await_calls(4)
+
+
+def test_some_messages_go_alone() -> None:
+    line = busy()
+    line.say("b")
+    line.say("c", alone=True)
+    line.say("d", "e")
+    for number in range(3):
+        line.end(number, Noted())
+        line.await_calls(number + 2)
+    assert [names for _, names in line.begun] == [["a"], ["b"], ["c"], ["d", "e"]]
+
+
+def test_a_call_takes_so_many_messages_and_bytes_and_a_long_one_too() -> None:
+    line = busy()
+    line.say(*(str(number) for number in range(framing.BUNDLED + 5)))
+    line.say("l" * framing.BUNDLE_LENGTH, "m")
+    line.end(0, Noted())
+    line.await_calls(2)
+    first = len(line.begun[1][1])
+    assert first == framing.BUNDLED - 1
+    line.end(1, *[Noted()] * first)
+    line.await_calls(3)
+    assert len(line.begun[2][1]) == 6
+    line.end(2, *[Noted()] * 6)
+    line.await_calls(4)
+    assert [len(name) for name in line.begun[3][1]] == [framing.BUNDLE_LENGTH]
+    line.end(3, Noted())
+    line.await_calls(5)
+
+
+def test_messages_are_signed_anew_together_and_not_for_ever() -> None:
+    line = busy()
+    said = line.say("b", "c")
+    line.end(0, Noted())
+    for number in range(1, TRIES + 1):
+        line.await_calls(number + 1)
+        line.calls[number].set_exception(NotFresh("sign anew"))
+    assert [names for _, names in line.begun[1:]] == [["b", "c"]] * TRIES
+    assert [type(each.exception(PATIENCE)) for each in said] == [NotFresh, NotFresh]
+    line.say("d")
+    line.await_calls(TRIES + 2)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_as_many_answers_as_messages_or_none(count: int) -> None:
+    line = busy()
+    said = line.say("b", "c")
+    line.end(0, Noted())
+    line.await_calls(2)
+    line.end(1, *[Noted()] * count)
+    assert [type(each.exception(PATIENCE)) for each in said] == [Malformed, Malformed]
+
+
+def test_what_cannot_be_sent_fails_and_the_next_is_tried() -> None:
+    line = Line()
+    line.broken = Unreachable("nobody is there")
+    said = [each for name in ("a", "b") for each in line.say(name)]
+    assert [type(each.exception(PATIENCE)) for each in said] == [Unreachable, Unreachable]
+    line.broken = None
+    (later,) = line.say("c")
+    while len(line.begun) < 2 or line.begun[-1][1] != ["c"]:
+        threading.Event().wait(0.005)
+    line.end(len(line.calls) - 1, UnknownParty("who are you?"))
+    assert isinstance(later.exception(PATIENCE), UnknownParty)
+
+
+def test_nothing_is_begun_once_closed() -> None:
+    line = Line()
+    line.tells.close()
+    (said,) = line.say("a")
+    assert isinstance(said.exception(PATIENCE), Unreachable)
+    assert line.begun == []
