@@ -48,7 +48,7 @@ from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, Sc
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.requests import Decline, Figure, GetBlock, Request, Telemetry
+from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
@@ -188,14 +188,12 @@ class ClientWorker(Worker):
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained),
         )
-        aim = task.aims[0]
-        report = Telemetry(self._site.name, aim.group, aim.version + 1, figures, aim.step)
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
         # For the data holder's own terminal alone: no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
-        return Contributed(updates, (report,), others, told)
+        return Contributed(updates, figures, others, told)
 
     def _count(self, task: Count) -> Counted:
         """Trains to learn the number of examples; the first contribution reuses the result."""

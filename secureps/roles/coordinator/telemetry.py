@@ -1,10 +1,10 @@
 """The newest reports of what a version costs, and how long each client was waited for.
 
-Parties report seconds and bytes of their own. The coordinator adds when it published a
-version and with which clip, and of every client that was invited to its round how long after
-the opening its update arrived, or how long it was waited for in vain. All of it is for people:
-nothing is decided on it, none of it is journalled, and a restart forgets it. What must not live
-here: the status (`roles.coordinator.status`).
+Parties report seconds and bytes of their own. The coordinator adds how many bytes each update
+has, when it published a version and with which clip, and of every client that was invited to its
+round how long after the opening its update arrived, or how long it was waited for in vain. All of
+it is for people: nothing is decided on it, none of it is journalled, and a restart forgets it.
+What must not live here: the status (`roles.coordinator.status`).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CohortClosed, Received, VersionCommitted
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import UPDATE, Receipt
 from secureps.roles.coordinator.status import clip_of, most_spent
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -25,6 +26,9 @@ KEPT = 4096
 
 WAITED, ARRIVED = "waited_seconds", "arrived"
 """What the coordinator says of a client: seconds from the round's opening; 1 if it came, else 0."""
+
+UP = "bytes_up"
+"""The same, of an update that it has taken."""
 
 PUBLISHED = "published_seconds"
 """What it says as itself of a version: seconds of the run's clock."""
@@ -59,8 +63,8 @@ class Window:
             raise Malformed(f"no group is called {report.group!r}")
         if len(names) > 16 or any(len(name) > 64 for name in names):
             raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
-        if WAITED in names or ARRIVED in names:
-            raise Malformed(f"{WAITED} and {ARRIVED} are the coordinator's figures, not a party's")
+        if wrong := {WAITED, ARRIVED, UP}.intersection(names):
+            raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
         if not all(0 <= figure.value < math.inf for figure in report.figures):
             raise Malformed("telemetry has seconds and bytes: finite, at least 0")
         self._reports.append(report)
@@ -70,6 +74,7 @@ class Window:
         for record in tx.step.records:
             match record:
                 case Received(receipt):
+                    self._size(receipt)
                     self._waited(tx, receipt.id.group, (receipt.id.client,), arrived=True)
                 case CohortClosed(cohort):
                     group = tx.federation.groups[cohort.group]
@@ -80,6 +85,12 @@ class Window:
                     known = {PUBLISHED: tx.now, CLIP: clip, SPENT: spent}
                     figures = tuple(Figure(n, v) for n, v in known.items() if v is not None)
                     self._reports.append(Telemetry(COORDINATOR, name, version, figures))
+
+    def _size(self, receipt: Receipt) -> None:
+        if receipt.purpose == UPDATE:
+            client, group, made = receipt.id.client, receipt.id.group, receipt.version + 1
+            figures = (Figure(UP, float(receipt.size)),)
+            self._reports.append(Telemetry(client, group, made, figures, receipt.step))
 
     def _waited(self, tx: Transaction, name: str, clients: Iterable[str], arrived: bool) -> None:
         group = tx.federation.groups[name]

@@ -7,8 +7,6 @@ not live here: training, sealing and payloads (`client.runner`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from secureps.errors import (
     BudgetSpent,
     ConfigError,
@@ -381,12 +379,9 @@ class Member:
             step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
         for aim in event.others:
             self._appraiser.decline(step, self._followed[aim.group], evaluation.unsent(aim.group))
-        for report in event.telemetry:
-            figures = (
-                *report.figures,
-                requests.Figure("bytes_down", float(self._model.take_account())),
-            )
-            step.tell(replace(report, figures=figures))
+        if event.updates and event.figures:  # they go with the first one's receipt
+            down = requests.Figure("bytes_down", float(self._model.take_account()))
+            self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down)
 
     # --- push ---------------------------------------------------------------------
 
@@ -410,9 +405,11 @@ class Member:
                     text = f"block {block} of {group} is not the one that was published"
                     step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
             case requests.PutBlock(header):
-                receipt = self._out.stored(header)
+                receipt, transfer = self._out.stored(header), self._out.moving.get(header.id)
                 if receipt is not None:
                     step.tell(requests.Submit(receipt))
+                    if transfer is not None and receipt.purpose != FOUNDING:
+                        step.tell(transfer.report(now, receipt))
             case requests.Heartbeat():
                 self._lease.beating = False
             case requests.Submit(receipt):
@@ -420,7 +417,6 @@ class Member:
                 self._invites = unanswered(self._plan, self._invites, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._timing.sent(now - transfer.since)
-                    step.tell(transfer.report(now, receipt))
 
     def _joined(
         self, now: float, step: Step, request: requests.Join, reply: requests.Reply

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import Decline, Telemetry
+from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
 from secureps.roles.tasks import Task, TaskResult
 
@@ -126,12 +126,12 @@ class SealedUpdate:
 class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
-    `others` are aims of which another update came than was wanted; `told` is what the data holder
-    alone is told of the training.
+    `figures` are what it took; `others` are aims of which another update came than was wanted;
+    `told` is what the data holder alone is told of the training.
     """
 
     updates: tuple[SealedUpdate, ...]
-    telemetry: tuple[Telemetry, ...]
+    figures: tuple[Figure, ...]
     others: tuple[Aim, ...] = ()
     told: str = ""
 

@@ -21,15 +21,18 @@ REMEMBERED = 3
 
 @dataclass(slots=True)
 class Transfer:
-    """A submission on its way: since when, and which blocks its shards have."""
+    """A submission on its way: since when, what its making took, which blocks its shards have."""
 
     since: float
+    work: tuple[Figure, ...] = ()
     stored: set[int] = field(default_factory=set)
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
-        """What it took, now that it has arrived."""
-        seconds, size = Figure("network_seconds", now - self.since), float(receipt.size)
-        made, figures = receipt.version + 1, (seconds, Figure("bytes_up", size))
+        """What it took, now that all its blocks have arrived."""
+        made, figures = (
+            receipt.version + 1,
+            (*self.work, Figure("network_seconds", now - self.since)),
+        )
         return Telemetry(receipt.id.client, receipt.id.group, made, figures, receipt.step)
 
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Telemetry
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, WAITED
+from secureps.roles.coordinator.telemetry import ARRIVED, CLIP, PUBLISHED, SPENT, UP, WAITED
 
 SECONDS = ("training", "encryption", "network", "adding", "opening", "stepping")
 """The phases of a version, in the order of an update; their figures are NAME_seconds."""
 
-UP, DOWN = "bytes_up", "bytes_down"
+DOWN = "bytes_down"
 
 FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
 """The figures that are summed over the parties; a party may report others besides."""

@@ -33,11 +33,12 @@ from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
+from secureps.roles.coordinator.telemetry import UP
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
-from secureps.run.report.totals import DOWN, UP
+from secureps.run.report.totals import DOWN
 from secureps.run.report.trackers import Extras, Heading, open_sinks
 from secureps.run.report.version_metrics import Metrics, Tell
 from secureps.run.run_lock import new_folder

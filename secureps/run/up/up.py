@@ -28,13 +28,14 @@ from secureps.errors import ConfigError, SecurepsError, from_wire, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
+from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import Progress
-from secureps.run.report.totals import DOWN, SECONDS, UP
+from secureps.run.report.totals import DOWN, SECONDS
 from secureps.run.report.trackers import Extras, Heading, open_sinks
 from secureps.run.report.version_metrics import Line, Metrics
 from secureps.run.run_lock import claimed

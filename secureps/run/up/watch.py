@@ -18,11 +18,12 @@ from secureps.errors import PeerError, SecurepsError, TooFew
 from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
+from secureps.roles.coordinator.telemetry import UP
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
 from secureps.run.report.group_labels import folded
 from secureps.run.report.terminal import Progress, View
-from secureps.run.report.totals import DOWN, UP, Totals
+from secureps.run.report.totals import DOWN, Totals
 from secureps.run.report.version_metrics import Metrics
 from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Score

@@ -335,7 +335,7 @@ def test_a_shard_that_moved_is_located_anew() -> None:
 def test_status_says_what_is_waited_for() -> None:
     world = collecting()
     world.pump(1)
-    report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_up", 5.0),))
+    report = requests.Telemetry("c0", "all", 1, (requests.Figure("bytes_down", 5.0),))
     world.give("c0", report)
     (status,) = answers(world.give("c1", requests.AskStatus()))
     (group,) = status.groups

@@ -31,7 +31,8 @@ def waits(world: World, version: int = 1) -> list[tuple[str, float, float]]:
     for report in world.coordinator.telemetry:
         if report.version == version and report.party != "coordinator":
             figures = {figure.name: figure.value for figure in report.figures}
-            found.append((report.party, figures["waited_seconds"], figures["arrived"]))
+            if "arrived" in figures:
+                found.append((report.party, figures["waited_seconds"], figures["arrived"]))
     return found
 
 
@@ -43,6 +44,11 @@ def test_every_update_was_waited_for_since_its_round_opened() -> None:
         world.now = opened + seconds
         world.give(*take(world, client))
     assert waits(world) == [("c2", 1.5, 1.0), ("c0", 2.0, 1.0), ("c1", 7.25, 1.0)]
+    sizes = [
+        report for report in world.coordinator.telemetry if report.figures[0].name == "bytes_up"
+    ]
+    assert [report.party for report in sizes] == ["c2", "c0", "c1"]
+    assert {report.figures[0].value for report in sizes} == {float(world.receipt("c0", 1, 0).size)}
     world.pump()
     assert {client for client, _, _ in waits(world, 2)} == {"c0", "c1", "c2"}
 
@@ -112,7 +118,7 @@ def test_the_opening_of_a_round_survives_a_restart_and_the_reports_do_not() -> N
 def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     window = Window()
     for version in range(telemetry.KEPT + 3):
-        window.take(Telemetry("c0", "all", version, (Figure("bytes_up", 1.0),)), ("all",))
+        window.take(Telemetry("c0", "all", version, (Figure("bytes_down", 1.0),)), ("all",))
     assert len(window.newest) == telemetry.KEPT
     assert [window.newest[0].version, window.newest[-1].version] == [3, telemetry.KEPT + 2]
 
@@ -120,12 +126,15 @@ def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("figures", "reason"),
     [
-        ((Figure("bytes_up", math.inf),), "finite, at least 0"),
+        ((Figure("bytes_down", math.inf),), "finite, at least 0"),
         ((Figure("training_seconds", -0.5),), "finite, at least 0"),
         (tuple(Figure(f"f{i}", 0.0) for i in range(17)), "at most 16 figures"),
         ((Figure("f" * 65, 0.0),), "names of 64 letters"),
-        ((Figure("waited_seconds", 0.0),), "are the coordinator's figures, not a party's"),
-        ((Figure("bytes_up", 1.0), Figure("arrived", 1.0)), "are the coordinator's figures"),
+        ((Figure("waited_seconds", 0.0),), "is the coordinator's figure, not"),
+        (
+            (Figure("bytes_up", 1.0), Figure("arrived", 1.0)),
+            "is the coordinator's figure, not",
+        ),
     ],
 )
 def test_reports_that_are_not_taken(figures: tuple[Figure, ...], reason: str) -> None:

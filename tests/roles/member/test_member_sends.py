@@ -94,13 +94,10 @@ def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
     client.pull(0)
     update = client.sealed(0, 0)
     figure = requests.Figure("training_seconds", 2.0)
-    report = requests.Telemetry("c0", "all", 1, (figure,))
-    step = client.give(WORKER, Contributed((update,), (report,)))
+    step = client.give(WORKER, Contributed((update,), (figure,)))
     assert step.records == [member_records.Sealed(update.receipt, update.headers)]
     assert puts(step) == [(SHARDS[b % 2], h) for b, h in enumerate(update.headers)]
-    down = requests.Figure("bytes_down", 240.0)
-    wanted = dataclasses.replace(report, figures=(figure, down))
-    assert said(step, requests.Telemetry) == [wanted]
+    assert said(step, requests.Telemetry) == []
     client.now = 3.0
     steps = client.stored(update)
     assert [said(s, requests.Submit) for s in steps] == [
@@ -109,13 +106,15 @@ def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
         [],
         [requests.Submit(update.receipt)],
     ]
-    submit = requests.Submit(update.receipt)
-    step = client.give(COORDINATOR, Answered(submit, requests.Noted()))
-    (network,) = said(step, requests.Telemetry)
-    assert network.figures == (
+    (told,) = said(steps[-1], requests.Telemetry)
+    assert told.figures == (
+        figure,
+        requests.Figure("bytes_down", 240.0),
         requests.Figure("network_seconds", 3.0),
-        requests.Figure("bytes_up", float(update.receipt.size)),
     )
+    assert dataclasses.replace(told, figures=()) == requests.Telemetry("c0", "all", 1, ())
+    submit = requests.Submit(update.receipt)
+    assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
     assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
 
 

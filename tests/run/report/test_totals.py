@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from secureps.messages.requests import Figure, Telemetry
-from secureps.run.report.totals import DOWN, UP, Totals, Wait
+from secureps.roles.coordinator.telemetry import UP
+from secureps.run.report.totals import DOWN, Totals, Wait
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:
