@@ -50,6 +50,11 @@ class Journal(MemoryJournal):
             kind = RECORDS[type(record).__name__]
             yield at, from_plain(kind, json.loads(json.dumps(to_plain(record))))
 
+    @property
+    def durable(self) -> Sequence[Any]:
+        """The records that are there after a cut."""
+        return [record for _, record in self.rows[: self._synced]]
+
     def cut(self) -> None:
         """The power fails."""
         del self.rows[self._synced :]
@@ -90,6 +95,11 @@ class Disk:
             self._content[inode] = path.read_bytes()
             with suppress(FileExistsError):  # while it has a link its number is no other file's
                 os.link(path, self._links / str(inode))
+
+    def durable(self, path: Path) -> bool:
+        """Whether a file is there after a cut, whole and under its name."""
+        inode = self._names.get(path.parent, {}).get(path.name)
+        return inode is not None and self._content.get(inode) == path.read_bytes()
 
     def cut(self, folder: Path, rng: random.Random, mine: Callable[[Path], bool]) -> None:
         """The power fails: what was not synced may be there, torn, or gone."""

@@ -46,7 +46,12 @@ class Delays:
 
 
 class ChaosNetwork(FaultyNetwork):
-    """The network of one seed; `watch` sees every request that leaves its sender."""
+    """The network of one seed.
+
+    Args:
+        watch: is told of every request (sender, to, message) that leaves its sender.
+        answered: is told of every answer (who gives it, to what, answer or error) that leaves.
+    """
 
     def __init__(
         self,
@@ -54,9 +59,11 @@ class ChaosNetwork(FaultyNetwork):
         delay: DelayOf,
         faults: Table,
         watch: Callable[[str, str, Any], None],
+        answered: Callable[[str, Any, Any], None],
     ) -> None:
         super().__init__(clock, delay, faults, TIMEOUT)
-        self._watched = watch
+        self._watched, self._answered = watch, answered
+        self._asked: dict[_Call, Any] = {}
         self._cut: dict[frozenset[str], float] = {}
 
     def part(self, one: str, other: str, seconds: float) -> None:
@@ -69,6 +76,7 @@ class ChaosNetwork(FaultyNetwork):
 
     def _call(self, call: _Call, message: Any) -> None:
         self._watched(call.sender, call.to, message)
+        self._asked[call] = message
         if self._parted(call):
             self._begin(call)
             self._finish_later(TIMEOUT, call, _lost(call))
@@ -76,6 +84,7 @@ class ChaosNetwork(FaultyNetwork):
             super()._call(call, message)
 
     def _reply(self, call: _Call, result: Any) -> None:
+        self._answered(call.to, self._asked.pop(call), result)
         if self._parted(call):
             self._finish_later(TIMEOUT, call, _lost(call))
         else:

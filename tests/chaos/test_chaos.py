@@ -6,14 +6,19 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secureps.errors import DiskFailed
 from secureps.messages.records import Incarnated
+from secureps.roles.coordinator import submissions
+from secureps.roles.machine import Answer, Step
+from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.store.atomic_file import sync, write_durably
 from tests.chaos.disk import Disk, Journal
@@ -49,6 +54,52 @@ def test_two_at_once_and_a_disk_that_forgets() -> None:
     """The coordinator and a shard at one event, and a client in the middle of a write."""
     faults = parsed("power:coordinator@900+2,power:shard-0@900+3,torn:client-01@9+1")
     assert not play(0, faults).complaints
+
+
+# --- faults of the code, which chaos must find --------------------------------------
+
+
+def answers_first(executor: Executor, handled: list[tuple[Any, Step]]) -> None:
+    """As `Executor._commit`, but answers leave before the journal has anything."""
+    for item, step in handled:
+        for effect in step.effects:
+            if isinstance(effect, Answer) and effect.attach is None:
+                executor._settle(item.answer, effect.message)
+    COMMIT(executor, handled)
+
+
+@contextmanager
+def not_synced(fresh: Path, pieces: Iterable[bytes | memoryview]) -> Iterator[None]:
+    """As `atomic_file.written`, but the disk need not have any of it yet."""
+    fresh.write_bytes(b"".join(pieces))
+    yield
+
+
+COMMIT = Executor._commit
+EARLY = {
+    "before the record": ("secureps.service.executor.Executor._commit", answers_first, "journal"),
+    "before the journal": ("secureps.store.journal.SYNCHRONOUS", "NORMAL", "journal"),
+    "before the bytes": ("secureps.store.spool.written", not_synced, "durable"),
+    "before the name": ("secureps.store.spool.put_in_place", os.replace, "durable"),
+}
+
+
+@pytest.mark.parametrize("fault", EARLY)
+def test_whoever_acknowledges_too_early_is_found(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, wrong, said = EARLY[fault]
+    monkeypatch.setattr(where, wrong)
+    assert any(said in complaint for complaint in play(0, ()).complaints)
+
+
+def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    twice = parsed("twice:client-01>coordinator:Submit@1")
+    assert not play(0, twice).complaints
+    monkeypatch.setattr(submissions, "_is_known", lambda tx, receipt: False)
+    assert not play(0, twice).complaints, "a round takes one of each client"
+    monkeypatch.setattr(submissions, "_check_round", lambda tx, group, receipt: None)
+    assert play(0, twice).complaints == ("client-01/all/0 was received 2 times",)
 
 
 # --- schedules --------------------------------------------------------------------
@@ -100,8 +151,11 @@ def test_a_disk_forgets_what_was_not_synced(tmp_path: Path) -> None:
             sync(tmp_path)  # its name alone
             (tmp_path / "new").write_bytes(whole)
             os.replace(tmp_path / "new", tmp_path / "name")  # neither
+            assert not disk.durable(tmp_path / "torn")
+            assert not disk.durable(tmp_path / "name")
             disk.cut(tmp_path, random.Random(round), lambda path: True)
             assert (tmp_path / "kept").read_bytes() == whole
+            assert disk.durable(tmp_path / "kept")
             assert whole.startswith((tmp_path / "torn").read_bytes())
             found[(tmp_path / "torn").read_bytes()] += 1
             name = tmp_path / "name"

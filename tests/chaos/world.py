@@ -12,13 +12,17 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 from secureps.client.trainer import EvaluateResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import DiskFailed
+from secureps.errors import DiskFailed, SecurepsError
+from secureps.messages.coordinator_records import Received
+from secureps.messages.requests import PutBlock, Submit
 from secureps.messages.run import COORDINATOR
+from secureps.messages.shard_records import BlockSpooled
 from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -80,7 +84,9 @@ class World(Simulation):
         trainers = {name: Subject(i, SHAPE) for i, name in enumerate(client_names(CLIENTS))}
         conditions = Conditions(
             Delays(seed),
-            lambda clock, delay: ChaosNetwork(clock, delay, table(faults), self.evidence.leaves),
+            lambda clock, delay: ChaosNetwork(
+                clock, delay, table(faults), self.evidence.leaves, self._answered
+            ),
             self._journal,
             lambda name: DiskSpool(folder / name / "spool"),
         )
@@ -178,6 +184,23 @@ class World(Simulation):
             if operation == "append":
                 raise DiskFailed("journal: cannot write: database or disk is full")
             raise OSError(errno.ENOSPC, "No space left on device")
+
+    def _answered(self, party: str, message: Any, answer: Any) -> None:
+        """An answer leaves: what it acknowledges is there after a cut."""
+        if isinstance(answer, SecurepsError) or not isinstance(message, PutBlock | Submit):
+            return
+        journal, spool = self._stores[party].journal, self._stores[party].spool
+        assert isinstance(journal, Journal)
+        assert isinstance(spool, DiskSpool)
+        known: Received | BlockSpooled
+        if isinstance(message, Submit):
+            name, known = str(message.receipt.id), Received(message.receipt)
+        else:
+            name, known = message.header.key, BlockSpooled(message.header)
+            if not self._disk.durable(spool.path(name)):
+                self.evidence.broken(f"{party} acknowledged {name} before it was durable")
+        if known not in journal.durable:
+            self.evidence.broken(f"{party} acknowledged {name} before that was in its journal")
 
     # --- parties ------------------------------------------------------------------
 
