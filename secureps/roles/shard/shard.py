@@ -386,8 +386,13 @@ class Shard:
                 if telemetry is not None:
                     step.tell(telemetry)
             case Unopened(task, reason):
-                self._busy.discard(("state", task.cohort.group, task.cohort.version))
+                group, cohort = task.cohort.group, task.cohort
+                self._busy.discard(("state", group, cohort.version))
                 step.tell(self._spoilt(task, reason, payload_digest(task.key or b"")))
+                newest = self.shelves.shelf(group).keys.get(cohort.number, task.key)
+                if newest != task.key:  # it came while the one before was tried
+                    again = StepState(cohort, task.opened, newest)
+                    self._begin(step, ("state", group, cohort.version), again)
             case AdoptState(at):
                 self._busy.discard(("adopt", at.group, at.version))
                 self._write(
