@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from secureps.codec import delta
 from secureps.codec.grid import Grid
 from secureps.crypto.cipher import CipherParameters, Place
 from secureps.errors import InternalError
@@ -49,6 +50,8 @@ def warm() -> Warmth:
     grid, words = Grid(16, 1.0), np.zeros(values.size, np.uint32)
     grid.encode(values.astype(np.float32), words)  # of updates, and of what a codec makes of them
     grid.encode(values.astype(np.float64), words)
+    changed = values.astype(np.float32)
+    delta.add(changed, delta.encode(changed, changed, 2), 2)
     for parameters in EVERY_RING:
         place = Place(bytes(32), "warm", bytes(32), values.size)
         kind = cipher(parameters)

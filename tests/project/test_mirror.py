@@ -30,6 +30,7 @@ ELSEWHERE = {
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
     "codec/test_grid.py": ("codec/rounding",),
+    "codec/test_delta.py": ("codec/delta_kernels",),
     "policy/rules/test_rule.py": (
         "policy/rules/buffered",
         "policy/rules/priority",
