@@ -53,6 +53,7 @@ from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, mod
 from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
+from secureps.policy.block_deltas import block_delta
 from secureps.policy.counting import public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.spending import fact
@@ -117,16 +118,32 @@ class ClientWorker(Worker):
 
     # --- payloads -----------------------------------------------------------------
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
-        """Caches a published block; Malformed if it is no float32 block."""
+    def keep(self, request: Request, payload: bytes | memoryview) -> bytes:
+        """Caches a published block, which differences may have brought; returns its digest.
+
+        Raises:
+            Malformed: it is neither a float32 block nor differences from the one that is here.
+        """
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
-        first, last = self._layout().group(request.group).span(request.block)
+        plan, layout = self._machine.pinned.plan, self._layout().group(request.group)
+        first, last = layout.span(request.block)
         if len(payload) != 4 * (last - first):
-            raise Malformed(f"block {request.block} of {request.group} has a wrong length")
-        key = block_key(payload_digest(payload))
+            delta, base = (
+                block_delta(plan, layout, request.block),
+                self.pulled.get(block_key(request.base)),
+            )
+            if delta is None or base is None:
+                raise Malformed(f"block {request.block} of {request.group} has a wrong length")
+            payload = (
+                delta.follow(base, payload, request.version)
+                .astype("<f4", copy=False)
+                .data.cast("B")
+            )
+        digest = payload_digest(payload)
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
-        self.pulled[key] = _PULLED.setdefault(key, values)
+        self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
+        return digest
 
     def fetch(self, key: str) -> bytes:
         """A sealed block from the outbox."""

@@ -282,6 +282,7 @@ class GroupSection(Table):
     weighted mean (default: the largest number, as a power of two, that clients tell when the run
     begins); `versions` is how many are made of it (default: the plan's). `codec` makes updates
     small before they are rounded; with `feedback` a client sends later what it did not send.
+    Clients pull differences of `pull_bits` bits a value (default: whole blocks).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -292,6 +293,7 @@ class GroupSection(Table):
     range: float | None = Field(default=None, gt=0)
     codec: tuple[Stage, ...] = ()
     feedback: bool = False
+    pull_bits: int | None = Field(default=None, ge=2, le=8)
     weighting: Literal["examples", "uniform"] = "examples"
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)

@@ -207,8 +207,7 @@ class OpenRefused:
 class Spoilt:
     """A shard has no sum that it can use: a member sent what it may not, or it is lost.
 
-    `key` is the digest of the sum of keys that does not open the cohort's sums, if that is why:
-    another one may.
+    `key` is the digest of the sum of keys that does not open its sums, if that is why.
     """
 
     shard: str
@@ -450,13 +449,14 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for the values of a published block (float32, little endian), from byte `offset` on."""
+    """Asks for a block, or for what changed since the one of digest `base`, from byte `offset`."""
 
     run: bytes
     group: str
     version: int
     block: int
     offset: int = 0
+    base: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

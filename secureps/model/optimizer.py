@@ -130,6 +130,28 @@ SCHEDULES: dict[str, Callable[[float, ScheduleSection], Schedule]] = {
 
 # --- optimizers -------------------------------------------------------------------
 
+STATELESS = ("sgd",)
+"""Those that leave values alone of which nothing came."""
+EXACT = "exact"
+"""The slot of what an optimizer made, where what is published of it is coarser."""
+
+
+def keeping_exact(optimizer: Optimizer) -> Optimizer:
+    """The same, stepping from what it made itself: error feedback at the server."""
+
+    def init(values: Values) -> OptimizerState:
+        state = optimizer.init(values)
+        return OptimizerState(state.step, {**state.slots, EXACT: values})
+
+    def apply(
+        update: Values, values: Values, state: OptimizerState
+    ) -> tuple[Values, OptimizerState]:
+        made, after = optimizer.apply(update, state.slots[EXACT], state)
+        return made, OptimizerState(after.step, {**after.slots, EXACT: made})
+
+    return Optimizer(init, apply)
+
+
 Step: TypeAlias = Callable[[Values, Values, OptimizerState], tuple[Values, dict[str, Values]]]
 """(update, values, state) -> (new values, new slots)."""
 

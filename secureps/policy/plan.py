@@ -34,7 +34,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout, Layout, cut
-from secureps.model.optimizer import Optimizer, build_optimizer
+from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.committee import refuse_holders
@@ -379,7 +379,8 @@ class Plan:
 
     def optimizer(self, group: str) -> Optimizer:
         """The group's server optimizer."""
-        return build_optimizer(self.group(group).optimizer)
+        made = build_optimizer(self.group(group).optimizer)
+        return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
         """Groups and blocks of a model.

@@ -114,10 +114,11 @@ class WorkFailed:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """Event: the answer to a call."""
+    """Event: the answer to a call; of a payload that came with it, how many bytes came."""
 
     request: Request
     reply: Reply
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)

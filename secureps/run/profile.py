@@ -80,6 +80,8 @@ FUNCTIONS = (
     Named("privacy/client_level.py:*.noised", "noise"),
     Named("codec/grid.py:Grid.weighted_mean", "average"),
     Named("codec/chain.py:BlockCode.decode", "decode"),
+    Named("policy/block_deltas.py:BlockDelta.follow", "add differences"),
+    Named("policy/block_deltas.py:BlockDelta.publish", "take differences"),
     Named("crypto/sampling.py:*", "random words"),
     Named("crypto/*:*Seal*.pieces*", "seal"),
     Named("crypto/rlwe.py:_sealed", "seal"),

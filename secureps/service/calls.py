@@ -43,8 +43,8 @@ class Caller(Protocol):
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Reads the payload under a key; KeyError if it was deleted, since nobody needs it."""
 
-    def kept(self, request: Request, payload: bytes | memoryview) -> Future[None]:
-        """Checks and stores the payload that answers a request."""
+    def kept(self, request: Request, payload: bytes | memoryview) -> Future[bytes | None]:
+        """Checks and stores the payload that answers a request; see `Worker.keep`."""
 
     def heard(self, sender: str, event: Event) -> None:
         """Takes the outcome of a request: an event for the machine."""
@@ -145,8 +145,7 @@ class Calls:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
             self._caller.heard(to, Failed(request, damaged))
             return
-        kept = self._caller.kept(request, reply.payload)
-        bare = dataclasses.replace(reply, payload=b"")
+        kept, length = self._caller.kept(request, reply.payload), len(reply.payload)
 
         def finish() -> None:
             error = kept.exception()
@@ -158,6 +157,7 @@ class Calls:
             elif error is not None:
                 raise error
             else:
-                self._caller.heard(to, Answered(request, bare))
+                bare = Payload(kept.result() or reply.digest)
+                self._caller.heard(to, Answered(request, bare, length))
 
         kept.add_done_callback(lambda _: self._caller.later(finish))

@@ -28,6 +28,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
+from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
@@ -226,7 +227,7 @@ class Executor:
         kept = self.kept(bare, message.payload)
         kept.add_done_callback(lambda done: self.later(partial(self._kept, event, done)))
 
-    def _kept(self, event: _Event, done: Future[None]) -> None:
+    def _kept(self, event: _Event, done: Future[bytes | None]) -> None:
         error = done.exception()
         self._disk("payloads", error)
         if error is None:
@@ -264,7 +265,7 @@ class Executor:
         """Has the worker read a payload."""
         return self._beside(partial(self.worker.fetch, key))
 
-    def kept(self, request: Request, payload: bytes | memoryview) -> Future[None]:
+    def kept(self, request: Request, payload: bytes | memoryview) -> Future[bytes | None]:
         """Has the worker check and store a payload."""
         return self._beside(partial(self.worker.keep, request, payload))
 
@@ -407,7 +408,9 @@ class Executor:
             error = done.exception()
             if error is None:
                 assert isinstance(message, Payload)
-                self._settle(answer, dataclasses.replace(message, payload=done.result()))
+                payload = done.result()
+                digest = message.digest or payload_digest(payload)  # of differences none is known
+                self._settle(answer, Payload(digest, payload))
             elif isinstance(error, PeerError):
                 self._warn(item, error)
                 self._settle(answer, error)

@@ -20,8 +20,11 @@ class Worker(Protocol):
     def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns the event that reports its end, or None."""
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview) -> bytes | None:
         """Checks and stores the payload that came with a PutBlock or answers a request.
+
+        Returns:
+            the digest of what it made of it, if that is kept in its place.
 
         Raises:
             Malformed: it is not what that message has to bring.

@@ -658,18 +658,20 @@ class Stored(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., have: _Optional[int] = ...) -> None: ...
 
 class GetBlock(_message.Message):
-    __slots__ = ("run", "group", "version", "block", "offset")
+    __slots__ = ("run", "group", "version", "block", "offset", "base")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BASE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     group: str
     version: int
     block: int
     offset: int
-    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    base: bytes
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
 
 class GetSum(_message.Message):
     __slots__ = ("run", "group", "cohort", "block", "offset")

@@ -15,13 +15,15 @@ from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
 from secureps.errors import Malformed
 from secureps.messages import records
+from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import GetBlock
+from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate
+from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate, block_key
 from secureps.roles.pinned_run import Pinned
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
@@ -116,3 +118,25 @@ def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> N
         own.keep(ask, bytes(4 * values))
     own.keep(ask, bytes(4 * 15))
     assert [len(block) for block in own.pulled.values()] == [15]
+
+
+def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
+    group = {"rule": {"quorum": 3, "minimum": 2}, "most_examples": 32, "pull_bits": 5}
+    plan = make_plan(group=[group])
+    own = worker(plan, tmp_path, UnsafeSeed(1))
+    first = np.arange(15, dtype="<f4")
+    base = own.keep(GetBlock(bytes(32), "all", 0, 1), first.tobytes())
+    assert base == payload_digest(first.tobytes())
+    delta = block_delta(plan, own._layout().group("all"), 1)
+    assert delta is not None
+    values = (first + np.float32(0.25)).astype(np.float32)
+    codes = delta.publish(values, first.astype(np.float32), None).tobytes()
+    ask = GetBlock(bytes(32), "all", 1, 1, base=base)
+    assert own.keep(ask, codes) == payload_digest(values.tobytes())
+    assert own.pulled[block_key(payload_digest(values.tobytes()))].tobytes() == values.tobytes()
+    assert own.pulled[block_key(base)].tobytes() == first.tobytes(), "it may be asked from again"
+    for unknown in (b"", bytes(32)):
+        with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
+            own.keep(GetBlock(bytes(32), "all", 1, 1, base=unknown), codes)
+    with pytest.raises(Malformed, match="no differences of 15 values"):
+        own.keep(ask, codes[:-1])

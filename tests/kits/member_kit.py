@@ -86,7 +86,7 @@ class Client:
     def got(self, version: int, block: int, group: str = "all", **changes: Any) -> Step:
         ask = requests.GetBlock(self.run.id, group, version, block)
         reply = requests.Payload(model_blocks(group, version, COUNTS[group])[block])
-        return self.give("shard-a", Answered(ask, dataclasses.replace(reply, **changes)))
+        return self.give("shard-a", Answered(ask, dataclasses.replace(reply, **changes), 60))
 
     def pull(self, version: int, group: str = "all") -> Step:
         steps = [self.got(version, b, group) for b in range(COUNTS[group])]

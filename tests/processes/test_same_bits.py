@@ -47,6 +47,7 @@ def model(folder: Path, report: Path) -> Tensors:
 THIN = """clip = 2.0
 bits = 4
 feedback = true
+pull_bits = 5
 most_examples = 32
 codec = [{{ name = "support", one_in = 3 }}, "rotate", "round"]
 """

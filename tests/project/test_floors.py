@@ -28,6 +28,7 @@ FLOORS = (
     ("policy/checks",),
     ("policy/plan",),
     ("policy/block_codes", "policy/groups", "policy/spending", "policy/tensor_kinds"),
+    ("policy/block_deltas",),
     ("policy/explain",),
     ("roles",),
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),

@@ -313,7 +313,10 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     stage.line.calls[0][2].set_result(Payload(payload_digest(payload), payload))
     stage.play()
     assert stage.worker.kept["kept"] == payload
-    assert stage.machine.heard[-1] == ("there", Answered(ask, Payload(payload_digest(payload))))
+    assert stage.machine.heard[-1] == (
+        "there",
+        Answered(ask, Payload(payload_digest(payload)), len(payload)),
+    )
     assert not disk.full
 
 

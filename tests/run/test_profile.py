@@ -38,7 +38,7 @@ noise_multiplier = 1.0
 delta = 1e-5
 budget = 1.0
 """
-CODEC = 'codec = ["rotate"]'
+CODEC = 'codec = ["rotate"]\npull_bits = 4'
 VALUES = 3000
 
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 
 from secureps.model.layout import GroupLayout
-from secureps.policy.explain.memory import FLOAT_BYTES
+from secureps.policy.block_deltas import FLOAT_BYTES, block_delta, bytes_down
 from secureps.policy.plan import Plan
 
 LOUD = 0.5
@@ -41,6 +41,14 @@ def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
         yield (
             f"{head}each value that is sent stands for {section.one_in}, noise and rounding with "
             "it: feedback = true sends the others later instead"
+        )
+    delta = block_delta(plan, group, 0)
+    if delta is not None:
+        whole, each = FLOAT_BYTES * group.size, bytes_down(plan, group)
+        yield (
+            f"{head}clients pull what changed since the version that they have, {each:,} bytes a "
+            f"version, and the whole, {whole:,} bytes, when they begin or are {delta.behind + 1} "
+            "versions behind or more; a shard keeps what was rounded off for the next version"
         )
 
 

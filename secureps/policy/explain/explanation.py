@@ -16,10 +16,11 @@ from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
+from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.memory import FLOAT_BYTES, MemoryUse, Service, footprint
+from secureps.policy.explain.memory import MemoryUse, Service, footprint
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
 from secureps.policy.plan import LARGE_BLOCK, Plan
@@ -36,7 +37,7 @@ class GroupCost:
         bytes_value: of one value on the wire.
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
-        bytes_down: of a version that a client pulls, at most.
+        bytes_down: of a version that a client pulls, at most, who has the one before.
         bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
             known how many examples they have.
     """
@@ -203,7 +204,7 @@ def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
         cohort=(rule.minimum, rule.most),
         bytes_up=up,
         ratio=up / (FLOAT_BYTES * group.size),
-        bytes_down=FLOAT_BYTES * group.size,
+        bytes_down=bytes_down(plan, group),
         bits_left=_left(plan, group.name, numbers),
     )
 

@@ -4,7 +4,8 @@ Covers what is resident in one shard's process at its worst moment:
 
     program       Python and what a server imports, before the first block
     state         three versions (the last, the newest, and the one being made) of the values and
-                  of the optimizer's vectors, float32, of the blocks that lie on the busiest shard
+                  of the optimizer's vectors, float32, of the blocks that lie on the busiest shard,
+                  and differences between as many versions as are shorter than a block
     work          on one block: its sum with a member's ciphertext; it is opened and stepped in
                   pieces that are next to nothing; under a codec the mean is decoded as a whole
     uploads       as many blocks, and pieces of them, as threads take in at once
@@ -27,9 +28,9 @@ import numpy as np
 from secureps.crypto.suite import cipher
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_group
+from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 
-FLOAT_BYTES = 4
 VERSIONS = 3
 CODE_BYTES = 40
 """Of a value that is sent, while the mean of a block is decoded: its place, its factor, two
@@ -97,6 +98,8 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             start, stop = group.span(block)
             values = stop - start
             state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
+            if (delta := block_delta(plan, group, block)) is not None:
+                state[shard] += delta.behind * delta.length
             sent[shard] += sealed
             disk[shard] += most * sealed
             held[shard] += 1

@@ -92,12 +92,13 @@ class Member:
         match record:
             case RunPinned():
                 self._pinned = Pinned.of(record, self._settings.terms.threshold)
-                self._groups = self._pinned.plan.touched(self._settings.rows)
-                self._model = PulledModel.of(self._groups)
-                self._out.follow_plan(self._pinned.plan)
-                self._weighing = self._settings.weighing(self._pinned.plan)
+                plan = self._pinned.plan
+                self._groups = plan.touched(self._settings.rows)
+                self._model = PulledModel({g: bool(plan.group(g).pull_bits) for g in self._groups})
+                self._out.follow_plan(plan)
+                self._weighing = self._settings.weighing(plan)
                 own = self._settings.terms.budget
-                self._budget = Budget(self._pinned.plan, self._settings.name, own)
+                self._budget = Budget(plan, self._settings.name, own)
                 self._appraiser = Appraiser(
                     self._pinned, self._budget, self._ledger, self._model, self._history
                 )
@@ -159,8 +160,8 @@ class Member:
             ):
                 step.effects.append(self._leaving)
                 return step
-            case Answered(request, reply):
-                self._answered(now, step, request, reply)
+            case Answered(request, reply, length):
+                self._answered(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.pulling:
                     return step
             case Failed(request, error):
@@ -394,16 +395,15 @@ class Member:
             )
 
     def _answered(
-        self, now: float, step: Step, request: requests.Request, reply: requests.Reply
+        self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
     ) -> None:
         match request:
             case requests.Join():
                 self._joined(now, step, request, reply)
-            case requests.GetBlock(group=group, block=block):
+            case requests.GetBlock():
                 assert isinstance(reply, requests.Payload)
-                if not self._model.got(self.pinned, request, reply.digest):
-                    text = f"block {block} of {group} is not the one that was published"
-                    step.effects.append(Halt(f"{text}; tell the aggregator's operator", Refused))
+                if said := self._model.got(request, reply.digest, length):
+                    step.effects.append(said)
             case requests.PutBlock(header):
                 receipt, transfer = self._out.stored(header), self._out.moving.get(header.id)
                 if receipt is not None:
@@ -450,8 +450,8 @@ class Member:
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
             case requests.GetBlock():
-                if gone := self._model.not_got(request, error):
-                    step.effects.append(Halt(gone, type(error)))
+                if said := self._model.not_got(request, error):
+                    step.effects.append(said)
             case requests.PutBlock(header):
                 self._refused(step, header.id, error)
             case requests.Submit(receipt):

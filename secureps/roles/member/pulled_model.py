@@ -7,13 +7,13 @@ live here: the values (the worker caches them), and what they are pulled for
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from secureps.errors import ClientError, SecurepsError, WrongVersion
+from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
 from secureps.messages.orders import GroupVersion, Published
 from secureps.messages.requests import GetBlock
-from secureps.roles.machine import Call, Step
+from secureps.roles.machine import Call, Effect, Halt, Say, Step
 from secureps.roles.pinned_run import Pinned
 
 
@@ -25,25 +25,23 @@ class PulledModel:
     at those of all the others.
 
     Args:
-        groups: those whose blocks the client pulls, in the plan's order.
+        groups: those whose blocks the client pulls, in the plan's order; of which it asks for
+            differences from the blocks that it has.
         published: the newest version of every group that was heard of.
         pulled_bytes: since somebody last took account of them.
     """
 
-    groups: dict[str, None] = field(default_factory=dict)
+    groups: Mapping[str, bool] = field(default_factory=dict)
     published: dict[str, Published] = field(default_factory=dict)
     pulled_bytes: int = 0
     _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
     """Groups and blocks in which a digest is published: no other is cached or absent."""
     _cached: set[bytes] = field(default_factory=set)
     _absent: set[bytes] = field(default_factory=set)
+    _held: dict[tuple[str, int], bytes] = field(default_factory=dict)
+    """The newest block that came of each place: what the worker has until `take`."""
     _unasked: dict[bytes, None] = field(default_factory=dict)
     """Absent ones that are not on their way."""
-
-    @classmethod
-    def of(cls, groups: Iterable[str]) -> PulledModel:
-        """An empty one, for these groups."""
-        return cls(dict.fromkeys(groups))
 
     def publish(self, order: Published) -> None:
         """A version is published; an older one than is known changes nothing.
@@ -58,7 +56,9 @@ class PulledModel:
             return
         for block, digest in enumerate(order.blocks):
             self._places.setdefault(digest, {})[order.group, block] = None
-            if digest not in self._cached and digest not in self._absent:
+            if digest in self._cached:
+                self._held[order.group, block] = digest
+            elif digest not in self._absent:
                 self._absent.add(digest)
                 self._unasked[digest] = None
         if known is not None:
@@ -82,7 +82,9 @@ class PulledModel:
             owners = {placed.group: placed.owners for placed in pinned.placement.groups}
             for digest in self._unasked:
                 group, block = next(iter(self._places[digest]))
-                ask = GetBlock(pinned.run.id, group, self.published[group].version, block)
+                base = self._held.get((group, block), b"") if self.groups[group] else b""
+                version = self.published[group].version
+                ask = GetBlock(pinned.run.id, group, version, block, base=base)
                 step.effects.append(Call(owners[group][block], ask))
             self._unasked.clear()
         return bool(self._absent)
@@ -92,31 +94,44 @@ class PulledModel:
         """Whether all that is not here is on its way: there is nothing to do meanwhile."""
         return bool(self._absent) and not self._unasked
 
-    def got(self, pinned: Pinned, ask: GetBlock, digest: bytes) -> bool:
-        """A block came; whether it is the one that was published."""
+    def got(self, ask: GetBlock, digest: bytes, length: int) -> Effect | None:
+        """A block came, in so many bytes: what follows if it is not the one that was published."""
+        self.pulled_bytes += length
         published = self.published[ask.group]
         if published.version != ask.version:
-            return True
+            return None
         if published.blocks[ask.block] != digest:
-            return False
-        first, last = pinned.layout.group(ask.group).span(ask.block)
+            text = "is not the one that was published; tell the aggregator's operator"
+            return self._wrong(ask, text, Refused)
         self._cached.add(digest)
         self._absent.discard(digest)
         self._unasked.pop(digest, None)
-        self.pulled_bytes += 4 * (last - first)
-        return True
+        self._held |= dict.fromkeys(self._places[digest], digest)
+        return None
 
-    def not_got(self, ask: GetBlock, error: SecurepsError) -> str:
-        """A block did not come: why it never will; empty if it may be asked for again."""
+    def not_got(self, ask: GetBlock, error: SecurepsError) -> Effect | None:
+        """A block did not come: what follows, if it is more than that it is asked for again."""
         published = self.published[ask.group]
         if published.version != ask.version or isinstance(error, WrongVersion):
-            return ""  # a newer version is published, or will be in a moment
+            return None  # a newer version is published, or will be in a moment
         if isinstance(error, ClientError):
-            return f"block {ask.block} of {ask.group} cannot be pulled: {error}"
-        digest = published.blocks[ask.block]
+            return self._wrong(ask, f"cannot be pulled: {error}", type(error))
+        self._again(ask)
+        return None
+
+    def _wrong(self, ask: GetBlock, text: str, kind: type[SecurepsError]) -> Effect:
+        """What differences did not bring is asked for whole, once."""
+        text = f"block {ask.block} of {ask.group} {text}"
+        if not ask.base:
+            return Halt(text, kind)
+        self._held.pop((ask.group, ask.block), None)
+        self._again(ask)
+        return Say(f"{text}; differences were asked for, and now the whole block is")
+
+    def _again(self, ask: GetBlock) -> None:
+        digest = self.published[ask.group].blocks[ask.block]
         if digest in self._absent:
             self._unasked[digest] = None
-        return ""
 
     def take(self) -> tuple[tuple[GroupVersion, ...], tuple[bytes, ...]]:
         """Versions and blocks of the model for the worker, which keeps no others from now on."""

@@ -87,9 +87,9 @@ def noise_key(group: str, cohort: int, block: int) -> str:
     return f"{sum_key(group, cohort, block)}/noise"
 
 
-def model_key(group: str, version: int, block: int) -> str:
-    """Where a shard's worker finds the values of a published block."""
-    return f"model/{group}/{version}/{block}"
+def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
+    """Where a shard's worker finds a published block, or its differences `since` a version."""
+    return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
 
 
 class Shard:
@@ -231,8 +231,10 @@ class Shard:
             if event.version > shelf.committed:
                 raise NotReady(f"version {event.version} of {event.group} is not made yet")
             raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
-        key = model_key(event.group, event.version, event.block)
-        return Step(effects=[Answer(requests.Payload(state.blocks[place]), attach=key)])
+        since = self.shelves.since(event) if event.base else None
+        key = model_key(event.group, event.version, event.block, since)
+        digest = state.blocks[place] if since is None else b""
+        return Step(effects=[Answer(requests.Payload(digest), attach=key)])
 
     # --- orders -------------------------------------------------------------------
 

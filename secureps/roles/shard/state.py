@@ -14,6 +14,7 @@ from secureps.messages import shard_records as records
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.requests import GetBlock
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
@@ -23,6 +24,7 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
 )
+from secureps.policy.block_deltas import block_delta
 from secureps.roles.machine import Record
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.shard.tasks import MakeState, StepState
@@ -180,6 +182,24 @@ class Shelves:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.shelf(group)
         return self.pinned.placement.of(group).blocks_of(self._name)
+
+    def behind(self, group: str) -> int:
+        """Over how many versions clients pull differences of a group's blocks; 0 for none."""
+        layout, own = self.pinned.layout.group(group), self.own(group)
+        deltas = [block_delta(self.pinned.plan, layout, block) for block in own]
+        return max((delta.behind for delta in deltas if delta is not None), default=0)
+
+    def since(self, ask: GetBlock) -> int | None:
+        """The version on record since which a block's differences are to be served, if any is."""
+        layout, place = self.pinned.layout.group(ask.group), self.own(ask.group).index(ask.block)
+        delta = block_delta(self.pinned.plan, layout, ask.block)
+        states, most = self.shelf(ask.group).states, 0 if delta is None else delta.behind
+        for version in range(ask.version - 1, ask.version - 1 - most, -1):
+            if version not in states:
+                break
+            if states[version].blocks[place] == ask.base:
+                return version
+        return None
 
     def submissions(self) -> tuple[SubmissionId, ...]:
         """Those of which blocks are spooled, sorted."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Checkpointed
 from secureps.model.optimizer import OptimizerState
+from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.state import Shelves
 from secureps.roles.shard.tasks import MakeState, StepState
 from secureps.store.checkpoint import (
@@ -40,11 +41,15 @@ Values = NDArray[np.float32]
 
 @dataclass(frozen=True, slots=True)
 class GroupValues:
-    """A group's own blocks at one version: values and optimizer state by block."""
+    """A group's own blocks at one version: values and optimizer state by block.
+
+    `codes` are the differences from the version before, where clients pull those.
+    """
 
     version: int
     values: Mapping[int, Values]
     optimizer: Mapping[int, OptimizerState]
+    codes: Mapping[int, Codes] = field(default_factory=dict)
 
 
 Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
@@ -68,12 +73,22 @@ class States:
         self._folders = folders
         self._make = make
         self._newest: dict[str, dict[int, GroupValues]] = {}
+        self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
         digest = self._write(group, made)
-        self._newest.setdefault(group, {})[made.version] = made
+        self._hold(group, made)
         return digest
+
+    def codes(self, group: str, version: int) -> Mapping[int, Codes]:
+        """The differences of a version on record by block; raises as `values` does."""
+        known = self._codes.get(group, {}).get(version)
+        return self.values(group, version).codes if known is None else known
+
+    def _hold(self, group: str, made: GroupValues) -> None:
+        self._newest.setdefault(group, {})[made.version] = made
+        self._codes.setdefault(group, {})[made.version] = made.codes
 
     def values(self, group: str, version: int) -> GroupValues:
         """Reads or recomputes a version that is on record.
@@ -85,7 +100,7 @@ class States:
         if known is not None:
             return known
         found = self._found(group, version)
-        self._newest.setdefault(group, {})[version] = found
+        self._hold(group, found)
         return found
 
     def adopt(self, group: str, version: int, digest: bytes) -> None:
@@ -95,7 +110,7 @@ class States:
             DamagedStore: no part here is of that version and has that digest; says what to do.
         """
         whole = self._from_part(group, version, digest, self._not_here(group, version))
-        self._newest.setdefault(group, {})[version] = _group_values(version, whole)
+        self._hold(group, _group_values(version, whole))
 
     def _not_here(self, group: str, version: int) -> DamagedStore:
         found, whole = [], []
@@ -131,6 +146,11 @@ class States:
         held = self._newest.get(group, {})
         for old in [v for v in held if v < version - 1]:
             del held[old]
+        codes = self._codes.get(group, {})
+        for old in [
+            v for v in list(codes) if v < keep or v <= version - self._shelves.behind(group)
+        ]:
+            del codes[old]
         for path in self._folders.states.glob(f"{group}-*.safetensors"):
             name, _, number = path.stem.rpartition("-")
             if name == group and int(number) < keep:
@@ -242,6 +262,8 @@ def _tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
         tensors[tensor_name(group, block, "step")] = np.array([state.step], dtype=np.int64)
         for slot, array in state.slots.items():
             tensors[tensor_name(group, block, slot)] = array
+    for block, codes in made.codes.items():
+        tensors[tensor_name(group, block, "codes")] = codes
     return tensors
 
 
@@ -250,6 +272,7 @@ def _group_values(version: int, tensors: Tensors) -> GroupValues:
     values: dict[int, Values] = {}
     slots: dict[int, dict[str, Values]] = {}
     steps: dict[int, int] = {}
+    codes: dict[int, Codes] = {}
     for name, array in tensors.items():
         _, number, *slot = name.split("/")
         block = int(number)
@@ -257,7 +280,9 @@ def _group_values(version: int, tensors: Tensors) -> GroupValues:
             values[block] = array.astype(np.float32)
         elif slot == ["step"]:
             steps[block] = int(array[0])
+        elif slot == ["codes"]:
+            codes[block] = array
         else:
             slots.setdefault(block, {})[slot[0]] = array.astype(np.float32)
     optimizer = {b: OptimizerState(steps[b], slots.get(b, {})) for b in values}
-    return GroupValues(version, values, optimizer)
+    return GroupValues(version, values, optimizer, codes)

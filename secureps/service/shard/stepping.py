@@ -12,12 +12,14 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.codec.chain import BlockCode
 from secureps.errors import SecurepsError
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_codes import block_code
+from secureps.policy.block_deltas import Codes, block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.states import GroupValues
 
@@ -44,11 +46,14 @@ class Stepping:
 
     def step(
         self, block: int, opened: Iterator[NDArray[np.int64]]
-    ) -> tuple[Values, OptimizerState]:
+    ) -> tuple[Values, OptimizerState, Codes | None]:
         """Steps a block, as a pure function of its sums and of the version before.
 
         Args:
             opened: its sums, in pieces of which the first has all slots of the weight.
+        Returns:
+            the block as it is published, the optimizer's state, and what clients may pull in place
+            of the block, where the plan has `pull_bits`.
         Raises:
             Malformed, NotFinite: no members can have sent these who keep to the plan.
         """
@@ -61,7 +66,7 @@ class Stepping:
 
     def _stepped(
         self, block: int, opened: Iterator[NDArray[np.int64]]
-    ) -> tuple[Values, OptimizerState]:
+    ) -> tuple[Values, OptimizerState, Codes | None]:
         plan, cohort = self._plan, self._cohort
         apply, adaptive = plan.optimizer(cohort.group).apply, plan.adaptive(cohort.group)
         scale = None if adaptive is None else np.float32(adaptive.check(cohort.scale))
@@ -71,7 +76,8 @@ class Stepping:
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
         at, measured = 0, 0.0
         means = self._means(opened)
-        for mean in means if plan.chain(cohort.group).plain else self._decoded(block, means):
+        code = None if plan.chain(cohort.group).plain else self._code(block)
+        for mean in means if code is None else _decoded(code, means):
             here = slice(at, at + mean.size)
             measured = float(mean[-1])
             if scale is not None:
@@ -85,7 +91,10 @@ class Stepping:
             at = here.stop
         if adaptive is not None and scaled:
             made[-1] = adaptive.after(float(values[-1]), measured)
-        return made, OptimizerState(state.step, slots)
+        codes, delta = None, block_delta(plan, self._layout, block)
+        if delta is not None:
+            codes = delta.publish(made, values, code)
+        return made, OptimizerState(state.step, slots), codes
 
     def _means(self, opened: Iterator[NDArray[np.int64]]) -> Iterator[Values]:
         """The mean of what members sent of a block, piece by piece."""
@@ -99,13 +108,17 @@ class Stepping:
             for start in range(own, sums.size, PIECE):
                 yield grid.weighted_mean(sums[start : start + PIECE], weight, terms)
 
-    def _decoded(self, block: int, means: Iterator[Values]) -> Iterator[Values]:
-        """What of a block's values a codec made these means of, piece by piece."""
+    def _code(self, block: int) -> BlockCode:
+        """The code of updates of the version before."""
         published = self._before.values[block].astype("<f4", copy=False)
         base, version = payload_digest(published.data.cast("B")), self._cohort.version - 1
-        code = block_code(self._plan, self._layout, block, version, base)
-        mean = code.decode(np.concatenate(tuple(means)))
-        yield from (mean[start : start + PIECE] for start in range(0, mean.size, PIECE))
+        return block_code(self._plan, self._layout, block, version, base)
+
+
+def _decoded(code: BlockCode, means: Iterator[Values]) -> Iterator[Values]:
+    """What of a block's values a codec made these means of, piece by piece."""
+    mean = code.decode(np.concatenate(tuple(means)))
+    yield from (mean[start : start + PIECE] for start in range(0, mean.size, PIECE))
 
 
 def _room(like: Mapping[int, Values]) -> dict[int, Values]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
+from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.shard import noise_key, sum_key
 from secureps.roles.shard.state import Shelves
@@ -115,16 +117,22 @@ class ShardWorker(Worker):
                 raise Malformed("an opened sum is negative")
         self._spool.put(header.key, payload)
 
-    def fetch(self, key: str) -> memoryview:
+    def fetch(self, key: str) -> bytes | memoryview:
         """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.
+
+        Differences of a block, one after another, that are lost are not made: the block is.
 
         Raises:
             Refused: the sum is lost, or the version went while the request waited.
             DamagedStore: the version is lost.
         """
-        kind, group, number, block = key.split("/")
+        kind, group, number, block, *since = key.split("/")
         if kind == "sum":
             return self._held(group, int(number), int(block))
+        if since:
+            with suppress(DamagedStore, KeyError):
+                steps = range(int(since[0]) + 1, int(number) + 1)
+                return b"".join(self._states.codes(group, at)[int(block)].data for at in steps)
         try:
             values = self._states.values(group, int(number)).values[int(block)]
         except DamagedStore:
@@ -360,15 +368,16 @@ class ShardWorker(Worker):
         opener = None if task.opened is not None else self._opener(task)
         stepping = Stepping(plan, layout, cohort, before)
 
-        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState]:
+        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState, Codes | None]:
             place, block = at
             return stepping.step(block, self._opened(task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
             cohort.version,
-            {block: values for block, (values, _) in made.items()},
-            {block: state for block, (_, state) in made.items()},
+            {block: values for block, (values, _, _) in made.items()},
+            {block: state for block, (_, state, _) in made.items()},
+            {block: codes for block, (_, _, codes) in made.items() if codes is not None},
         )
 
     def _has_scale(self, group: str, block: int) -> bool:

@@ -11,6 +11,8 @@ import pytest
 
 from secureps.model.layout import GroupLayout
 from secureps.policy.explain.codec_text import codec_words
+from secureps.policy.explain.explanation import explain
+from tests.kits.explained import SERVICE
 from tests.kits.federations import small_plan
 
 SUPPORT = {"name": "support", "one_in": 4}
@@ -65,3 +67,16 @@ def test_who_keeps_nothing_is_told_what_that_costs() -> None:
     sent, stands = words(codec=[SUPPORT], range=1.0)
     assert "sends 400 each as one of 65,535 integers within +-1" in sent
     assert "stands for 4" in stands
+
+
+def test_what_clients_pull() -> None:
+    """A byte for each 512 values, and half a byte for each, in two blocks."""
+    (pulled,) = words(pull_bits=4, range=1.0)
+    each = 2 * (2 + 400)
+    assert pulled == (
+        f"all: clients pull what changed since the version that they have, {each} bytes a version, "
+        "and the whole, 6,400 bytes, when they begin or are 8 versions behind or more; a shard "
+        "keeps what was rounded off for the next version"
+    )
+    plan = small_plan(group=[{"rule": {"quorum": 6}, "pull_bits": 4, "range": 1.0}])
+    assert explain(plan, {"all": 1600}, SERVICE).groups[0].bytes_down < 1000

@@ -40,6 +40,14 @@ def test_the_optimizer_is_counted(name: str, slots: int) -> None:
     assert need(plan, 1000).state == 3 * 4 * 1000 * (1 + slots)
 
 
+def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> None:
+    """Exact values in every version, and differences up to the length of a block."""
+    plan = make_plan("plain", group=[{"rule": RULE, "pull_bits": 4}])
+    block = 1 + 2 * 4  # of 15 values; six of them are shorter than the block
+    whole = plan.sized({"all": 60})[0].blocks
+    assert need(plan, 60).state == 3 * 4 * 60 * 2 + whole * 6 * block
+
+
 def test_ciphertexts_are_summed_in_memory() -> None:
     assert need(make_plan("bfv"), 60).work == 2 * 65536
 

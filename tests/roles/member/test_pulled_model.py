@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Unreachable
+from secureps.errors import Malformed, Refused, Unreachable
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.model.layout import GroupLayout
-from secureps.roles.machine import Call, Step
+from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate
 from secureps.roles.pinned_run import Pinned
@@ -69,7 +69,7 @@ class ShardState:
 
     def __init__(self, **blocks: int) -> None:
         self.run = pinned(blocks)
-        self.pulled = PulledModel.of(blocks)
+        self.pulled = PulledModel(dict.fromkeys(blocks, False))
 
     def asks(self) -> list[tuple[str, str, int, int]]:
         step = Step()
@@ -87,9 +87,10 @@ class ShardState:
     def lacks(self) -> bool:
         return self.pulled.lacking(self.run, Step())
 
-    def got(self, group: str, version: int, at: int, name: str) -> bool:
-        ask = requests.GetBlock(b"", group, version, at)
-        return self.pulled.got(self.run, ask, block(name))
+    def got(self, group: str, version: int, at: int, name: str, base: str = "") -> bool:
+        """Whether it is the one that was published."""
+        ask = requests.GetBlock(b"", group, version, at, base=block(base) if base else b"")
+        return self.pulled.got(ask, block(name), 4) is None
 
 
 A, B = SHARDS
@@ -130,10 +131,73 @@ def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
     assert shelf.asks() == [], "an older version changes nothing"
     assert not shelf.got("w", 1, 1, "b"), "not the one that was published"
     assert shelf.got("w", 1, 1, "y")
-    assert shelf.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) == ""
+    assert shelf.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) is None
     assert shelf.asks() == [(A, "w", 1, 0)]
     assert shelf.got("w", 1, 0, "a")
     assert not shelf.lacks
+
+
+def with_bits(shelf: ShardState) -> ShardState:
+    shelf.pulled.groups = dict.fromkeys(shelf.pulled.groups, True)
+    return shelf
+
+
+def bases(shelf: ShardState) -> list[tuple[int, int, bytes]]:
+    step = Step()
+    shelf.pulled.lacking(shelf.run, step)
+    asks = [each.message for each in step.effects if isinstance(each, Call)]
+    return [(a.version, a.block, a.base) for a in asks if isinstance(a, requests.GetBlock)]
+
+
+def test_it_says_which_block_it_has_where_differences_are_pulled() -> None:
+    """The newest that came: also over versions that it never asked for, or that never came."""
+    shelf = with_bits(ShardState(w=2))
+    publish(shelf.pulled, "w", 0, "a", "b")
+    assert bases(shelf) == [(0, 0, b""), (0, 1, b"")]
+    assert shelf.got("w", 0, 0, "a")
+    assert shelf.got("w", 0, 1, "b")
+    publish(shelf.pulled, "w", 1, "c", "d")
+    publish(shelf.pulled, "w", 2, "e", "f")
+    assert bases(shelf) == [(2, 0, block("a")), (2, 1, block("b"))]
+    assert shelf.got("w", 2, 0, "e", "a")
+    publish(shelf.pulled, "w", 3, "g", "b")
+    assert bases(shelf) == [(3, 0, block("e")), (3, 1, block("b"))]
+    assert shelf.got("w", 2, 1, "f", "b"), "late, and of no use"
+    assert shelf.got("w", 3, 0, "g", "e")
+    assert shelf.got("w", 3, 1, "b")
+    shelf.pulled.take()
+    publish(shelf.pulled, "w", 4, "b", "h")
+    assert bases(shelf) == [(4, 1, block("b"))]
+    publish(shelf.pulled, "w", 5, "i", "h")
+    assert (5, 0, block("b")) in bases(shelf), "it came for another place"
+    without = ShardState(w=1)
+    publish(without.pulled, "w", 0, "a")
+    bases(without)
+    assert without.got("w", 0, 0, "a")
+    publish(without.pulled, "w", 1, "b")
+    assert bases(without) == [(1, 0, b"")], "the plan has no pull_bits"
+
+
+@pytest.mark.parametrize("wrong", ["another digest", "another length"])
+def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) -> None:
+    shelf = with_bits(ShardState(w=1))
+    publish(shelf.pulled, "w", 0, "a")
+    bases(shelf)
+    assert shelf.got("w", 0, 0, "a")
+    publish(shelf.pulled, "w", 1, "b")
+    found: list[object] = []
+    for base in (block("a"), b""):
+        assert bases(shelf) == [(1, 0, base)]
+        ask = requests.GetBlock(b"", "w", 1, 0, base=base)
+        if wrong == "another digest":
+            found.append(shelf.pulled.got(ask, block("c"), 4))
+        else:
+            found.append(shelf.pulled.not_got(ask, Malformed("a wrong length")))
+    said, halt = found
+    assert isinstance(said, Say)
+    assert said.text.endswith("differences were asked for, and now the whole block is")
+    assert isinstance(halt, Halt)
+    assert halt.error is (Refused if wrong == "another digest" else Malformed)
 
 
 def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None:

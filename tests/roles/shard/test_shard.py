@@ -43,6 +43,8 @@ from tests.kits.roles_kit import (
     SHARDS,
     STRANGER,
     make_cohort,
+    make_plan,
+    make_run,
     opened_header,
     sign,
 )
@@ -196,6 +198,38 @@ def test_published_blocks() -> None:
     assert step == Step(
         effects=[Answer(requests.Payload(blocks(0)[1]), attach=model_key("all", 0, 2))]
     )
+
+
+def test_differences_from_a_version_that_the_asker_has() -> None:
+    """As long as all versions between are on record, and they are shorter than the block."""
+    rule = {"quorum": 3, "minimum": 2}
+    desk = Desk()
+    desk.plan = make_plan("plain", group=[{"rule": rule, "most_examples": 32, "pull_bits": 2}])
+    desk.run = make_run(desk.plan).id
+    desk.founded()
+    for version in range(1, 15):
+        desk.version(version, keep=max(0, version - 13))
+
+    def served(version: int, base: bytes, block: int = 2) -> Answer:
+        ask = requests.GetBlock(desk.run, "all", version, block, base=base)
+        (answer,) = desk.give("c1", ask).effects
+        assert isinstance(answer, Answer)
+        return answer
+
+    for behind in range(1, 12):  # 15 values take 60 bytes, and a difference 5
+        found = served(14, blocks(14 - behind)[1])
+        assert found == Answer(requests.Payload(b""), model_key("all", 14, 2, 14 - behind))
+    whole = Answer(requests.Payload(blocks(14)[1]), model_key("all", 14, 2))
+    for base in (blocks(2)[1], blocks(3)[0], blocks(14)[1], bytes(32), b""):
+        assert served(14, base) == whole
+    assert served(3, blocks(1)[1]).attach == model_key("all", 3, 2, 1)
+    assert served(3, blocks(0)[1]) == Answer(requests.Payload(blocks(3)[1]), model_key("all", 3, 2))
+    alike = Desk().founded()
+    alike.version(1, keep=0)
+    ask = requests.GetBlock(alike.run, "all", 1, 2, base=blocks(0)[1])
+    assert alike.give("c1", ask).effects == [
+        Answer(requests.Payload(blocks(1)[1]), model_key("all", 1, 2))
+    ], "the plan has no pull_bits"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, Refused
 from secureps.messages.orders import GroupVersion
@@ -24,7 +25,7 @@ RULE = {"quorum": 3, "minimum": 2, "most": 4}
 PLAN = make_plan(
     group=[
         {"name": "a", "pattern": "bias", "rule": RULE},
-        {"name": "a-b", "pattern": "*", "rule": RULE},
+        {"name": "a-b", "pattern": "*", "rule": RULE, "pull_bits": 3},
     ]
 )
 GROUPS = {"a": (0,), "a-b": (0, 2)}
@@ -36,15 +37,27 @@ def version(group: str, number: int) -> GroupValues:
     sizes = {block: 5 + block for block in GROUPS[group]}
     values = {b: np.full(n, number + b / 8, np.float32) for b, n in sizes.items()}
     slots = {b: {"m": np.full(n, -number, np.float32)} for b, n in sizes.items()}
-    return GroupValues(number, values, {b: OptimizerState(number, slots[b]) for b in sizes})
+    optimizer = {b: OptimizerState(number, slots[b]) for b in sizes}
+    return GroupValues(number, values, optimizer, codes(group, number))
+
+
+def codes(group: str, number: int) -> dict[int, NDArray[np.uint8]]:
+    """Clients pull differences of one of the groups."""
+    blocks = GROUPS[group] if (group, number > 0) == ("a-b", True) else ()
+    return {block: np.full(7, 10 * number + block, np.uint8) for block in blocks}
 
 
 def same(left: GroupValues, right: GroupValues) -> bool:
-    return (left.version, sorted(left.values)) == (right.version, sorted(right.values)) and all(
-        left.values[b].tobytes() == right.values[b].tobytes()
-        and left.optimizer[b].step == right.optimizer[b].step
-        and left.optimizer[b].slots["m"].tobytes() == right.optimizer[b].slots["m"].tobytes()
-        for b in left.values
+    return (
+        (left.version, sorted(left.values)) == (right.version, sorted(right.values))
+        and all(
+            left.values[b].tobytes() == right.values[b].tobytes()
+            and left.optimizer[b].step == right.optimizer[b].step
+            and left.optimizer[b].slots["m"].tobytes() == right.optimizer[b].slots["m"].tobytes()
+            for b in left.values
+        )
+        and left.codes.keys() == right.codes.keys()
+        and all(left.codes[b].tobytes() == right.codes[b].tobytes() for b in left.codes)
     )
 
 
@@ -96,6 +109,22 @@ def test_what_is_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     assert same(disk.restarted().values("a-b", 1), version("a-b", 1))
     assert same(disk.states.values("a-b", 0), version("a-b", 0))
     assert disk.made == []
+
+
+def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_path: Path) -> None:
+    """Those of versions that are no longer in memory too; after a restart, from their files."""
+    disk = Disk(tmp_path)
+    disk.keep("a-b", *range(6))
+    disk.states.forget("a-b", 5, 3)
+    assert [v for v in range(1, 6) if v in disk.states._codes["a-b"]] == [3, 4, 5]
+    for number in (3, 4, 5):
+        assert disk.states.codes("a-b", number)[2].tobytes() == bytes([10 * number + 2] * 7)
+    assert sorted(disk.states._newest["a-b"]) == [4, 5], "nothing else is read for them"
+    assert disk.restarted().codes("a-b", 3)[2].tobytes() == bytes([32] * 7)
+    with pytest.raises(DamagedStore):
+        disk.states.codes("a-b", 2)
+    disk.states.forget("a-b", 50, 3)
+    assert disk.states._codes["a-b"] == {}, "so many would be longer than a block"
 
 
 def test_a_part_says_which_versions_it_holds(tmp_path: Path) -> None:

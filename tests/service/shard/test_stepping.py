@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from secureps.errors import Malformed, Refused
 from secureps.model.layout import SCALE, GroupLayout
-from secureps.model.optimizer import OPTIMIZERS, OptimizerState
+from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState
+from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.states import GroupValues
 from secureps.service.shard.stepping import PIECE, Stepping
@@ -71,10 +72,41 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
     stepping = Stepping(plan, layout, cohort, known)
     for lengths in ([], [8192] * 10, [layout.weight_slots + 1, 5, PIECE + 3]):
-        made, after = stepping.step(2, cut(sums, lengths))
+        made, after, codes = stepping.step(2, cut(sums, lengths))
         assert made.tobytes() == values.tobytes()
         assert after == state
+        assert codes is None
         assert made.dtype == np.float32
+
+
+@pytest.mark.parametrize("codec", [(), ("rotate",), ({"name": "support", "one_in": 3}, "rotate")])
+@pytest.mark.parametrize("name", ["sgd", "fedyogi"])
+def test_what_is_published_follows_what_the_optimizer_makes(
+    codec: tuple[Any, ...], name: str
+) -> None:
+    """It steps from its own values, with no trace of how they were rounded on their way."""
+    group = {"rule": {"quorum": 3, "minimum": 2}, "optimizer": {"name": name}, "codec": codec}
+    plan, exact = (
+        make_plan(group=[group | {"most_examples": 32, "clip": 4.0, "range": 1.0} | more])
+        for more in ({"pull_bits": 4}, {})
+    )
+    cohort, size = make_cohort(), PIECE + 9
+    slots, one_in = plan.weights("all").slots, plan.group("all").one_in
+    layout = GroupLayout("all", (), 3 * size, size, None, slots, one_in)
+    delta = block_delta(plan, layout, 2)
+    assert delta is not None
+    values = np.random.default_rng(7).normal(size=size).astype(np.float32)
+    known = GroupValues(4, {2: values}, {2: plan.optimizer("all").init(values)})
+    sums = sums_of(plan, -(-size // (one_in or 1)), 5)
+    made, after, codes = Stepping(plan, layout, cohort, known).step(2, cut(sums, [4096] * 3))
+    assert codes is not None
+    assert delta.follow(values, codes.data, cohort.version).tobytes() == made.tobytes()
+    start = GroupValues(4, {2: values}, {2: exact.optimizer("all").init(values)})
+    right, _, _ = Stepping(exact, layout, cohort, start).step(2, iter([sums]))
+    assert after.slots[EXACT].tobytes() == right.tobytes()
+    assert 0 < np.abs(made - right).max() <= np.abs(right - values).max() / 7
+    again, _, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
+    assert again.tobytes() == made.tobytes()
 
 
 @pytest.mark.parametrize("size", [PIECE, PIECE + 1])
@@ -94,7 +126,7 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     mean[-1] = 0
     values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
     values[-1] = clip.after(0.5, measured)
-    made, after = Stepping(plan, layout, cohort, known).step(0, cut(sums, [4096] * 3))
+    made, after, _ = Stepping(plan, layout, cohort, known).step(0, cut(sums, [4096] * 3))
     assert made.tobytes() == values.tobytes()
     assert after == state
 
@@ -126,6 +158,6 @@ def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: 
     layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
     sums, known = sums_of(plan, size, seed), before(plan, size)
     lengths = [layout.weight_slots, *lengths]
-    whole, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
-    made, _ = Stepping(plan, layout, cohort, known).step(2, cut(sums, lengths))
+    whole, _, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
+    made, _, _ = Stepping(plan, layout, cohort, known).step(2, cut(sums, lengths))
     assert made.tobytes() == whole.tobytes()

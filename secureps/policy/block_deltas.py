@@ -1,0 +1,125 @@
+"""What clients pull of a block in place of it: differences from one version to the next.
+
+Which values are in a difference, and so its length, follows from the plan and from the published
+block before it: the block's shard and all clients know it. The last value of an adaptive clip's
+group, its scale, goes as it is. What must not live here: how differences are coded (`codec.delta`),
+and who has which version (`roles`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.codec import delta, support
+from secureps.codec.chain import BlockCode
+from secureps.errors import Malformed
+from secureps.messages.encoding import payload_digest
+from secureps.model.layout import GroupLayout
+from secureps.model.optimizer import STATELESS, Values
+from secureps.policy.block_codes import block_code
+from secureps.policy.plan import Plan
+
+FLOAT_BYTES = 4
+Codes = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockDelta:
+    """The difference of one block from a version to the next: pure.
+
+    Args:
+        values: of the block; bits: of each that is in the difference.
+        one_in: one of so many is; 1: all are.
+        scaled: whether the last value is a scale, and goes as it is.
+        code: of updates of a version, by its number and by the digest of the block in it.
+    """
+
+    values: int
+    bits: int
+    one_in: int
+    scaled: bool
+    code: Callable[[int, bytes], BlockCode]
+
+    @property
+    def length(self) -> int:
+        """Of one difference."""
+        coded = support.sent(self.values, self.one_in) - self.scaled
+        return delta.length(coded, self.bits) + FLOAT_BYTES * self.scaled
+
+    @property
+    def behind(self) -> int:
+        """How many differences, one after another, are shorter than the block, at most."""
+        return (FLOAT_BYTES * self.values - 1) // self.length
+
+    def publish(self, values: Values, before: Values, code: BlockCode | None) -> Codes:
+        """Moves exact values, in place, to what is published of them; returns the difference.
+
+        Args:
+            values, before: float32 (values,), of a version and as published of the one before.
+            code: of updates of the one before, where they have one.
+        """
+        here, last = self._places(code), values[values.size - self.scaled :]
+        coded = delta.encode(values[here], before[here], self.bits)
+        codes = np.concatenate([coded, last.astype("<f4").view(np.uint8)])
+        values[:] = before
+        self._add(values, codes, code)
+        return codes
+
+    def follow(self, before: Values, payload: bytes | memoryview, version: int) -> Values:
+        """The block of a version, by differences from one before it, one after another.
+
+        Raises:
+            Malformed: these are no differences, or not shorter than the block.
+        """
+        count, rest = divmod(len(payload), self.length)
+        if rest or not 0 < count <= min(self.behind, version):
+            raise Malformed(f"{len(payload)} bytes are no differences of {self.values} values")
+        values, code = np.array(before), None
+        for k, codes in enumerate(np.frombuffer(payload, np.uint8).reshape(count, -1)):
+            if self.one_in > 1:
+                digest = payload_digest(values.astype("<f4", copy=False).data.cast("B"))
+                code = self.code(version - count + k, digest)
+            self._add(values, codes, code)
+        return values
+
+    def _add(self, values: Values, codes: Codes, code: BlockCode | None) -> None:
+        here, end = self._places(code), codes.size - FLOAT_BYTES * self.scaled
+        part = values[here]  # a view of them, or a copy of scattered ones
+        delta.add(part, codes[:end], self.bits)
+        values[here] = part
+        values[values.size - self.scaled :] = codes[end:].view("<f4")
+
+    def _places(self, code: BlockCode | None) -> slice | NDArray[np.int64]:
+        """Where in the block the values are that a difference has."""
+        if self.one_in == 1:
+            return slice(0, self.values - self.scaled)
+        assert code is not None
+        assert code.places is not None
+        return code.places
+
+
+def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | None:
+    """Of a block of a group; None where blocks are pulled whole."""
+    section, (start, stop) = plan.group(layout.name), layout.span(block)
+    if section.pull_bits is None:
+        return None
+    # A step without memory moves nothing but what was sent.
+    one_in = plan.chain(layout.name).one_in if section.optimizer.name in STATELESS else 1
+    code = partial(block_code, plan, layout, block)
+    scaled = layout.scaled and block == layout.blocks - 1
+    return BlockDelta(stop - start, section.pull_bits, one_in, scaled, code)
+
+
+def bytes_down(plan: Plan, layout: GroupLayout) -> int:
+    """Of a version of a group that a client pulls who has the one before, at most."""
+    deltas = (block_delta(plan, layout, block) for block in range(layout.blocks))
+    spans = (layout.span(block) for block in range(layout.blocks))
+    return sum(
+        FLOAT_BYTES * (stop - start) if delta is None or not delta.behind else delta.length
+        for delta, (start, stop) in zip(deltas, spans, strict=True)
+    )

@@ -1,0 +1,319 @@
+"""Clients pull differences between versions: the same bits everywhere, whatever goes wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.coordinator_records import CohortClosed
+from secureps.messages.requests import Payload, Telemetry
+from secureps.model.optimizer import EXACT
+from secureps.policy.plan import Plan
+from secureps.roles.machine import Answer, Step
+from secureps.roles.member.tasks import Contribute
+from secureps.roles.shard.shard import Shard
+from secureps.run.export import export
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.service.shard.worker import ShardWorker
+from tests.kits.cheats import journalled
+from tests.kits.evaluations import evaluated_plan, examined, metrics_of
+from tests.kits.federations import (
+    Tensors,
+    Walker,
+    events_of,
+    finished,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+)
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
+
+RULE = {"quorum": 6, "deadline": 10.0}
+THIN = ({"name": "support", "one_in": 4}, "rotate", "round")
+PART: dict[str, Any] = {"codec": THIN, "clip": 2.0, "bits": 4, "feedback": True}
+GROUPS: dict[str, dict[str, Any]] = {
+    "every value": {"range": 1.0, "clip": 3.0},
+    "a part": PART,
+    "a part, and momentum": PART | {"optimizer": {"name": "momentum"}},
+}
+VALUES, PULLED = 217, 4 * 217
+
+
+def group(kind: str = "a part", bits: int = 4, **more: Any) -> dict[str, Any]:
+    return GROUPS[kind] | {"most_examples": 32, "rule": RULE, "pull_bits": bits} | more
+
+
+def plan(cipher: str = "plain", kind: str = "a part", bits: int = 4, **more: Any) -> Plan:
+    return small_plan(cipher, **({"group": [group(kind, bits)], "versions": 4} | more))
+
+
+class Traffic:
+    """Payload bytes to every client, in the order in which they were sent."""
+
+    def __init__(self) -> None:
+        self.down: dict[str, list[int]] = {}
+        self.told: list[float] = []
+
+    def note(self, sender: str, to: str, message: Any) -> float:
+        if isinstance(message, Payload):
+            self.down.setdefault(to, []).append(len(message.payload))
+        if isinstance(message, Telemetry):
+            self.told += [f.value for f in message.figures if f.name == "bytes_down"]
+        return 0.0
+
+
+def played(folder: Path, own: Plan) -> Tensors:
+    simulation = small_federation(own, folder)
+    simulation.run(lambda: finished(simulation))
+    assert simulation.versions() == {"all": own.section.versions}
+    return simulation.model()
+
+
+@pytest.mark.parametrize("kind", GROUPS)
+@pytest.mark.parametrize("bits", [2, 5])
+def test_the_same_bits_under_every_cipher(kind: str, bits: int, tmp_path: Path) -> None:
+    first = played(tmp_path / "plain", plan("plain", kind, bits))
+    for cipher in ("rlwe", "bfv"):
+        assert same(first, played(tmp_path / cipher, plan(cipher, kind, bits)))
+
+
+@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
+@pytest.mark.parametrize("kind", ["every value", "a part"])
+def test_the_same_bits_whoever_is_killed_and_whenever(
+    party: str, kind: str, tmp_path: Path
+) -> None:
+    """A client that starts anew pulls blocks whole, a shard that does reads what it published."""
+    own = plan(kind=kind, versions=3)
+    whole = small_federation(own, tmp_path / "whole")
+    events = events_of(whole)
+    for moment in range(1, events, max(1, events // 16)):
+        broken = small_federation(own, tmp_path / str(moment))
+        killed_at(broken, party, moment)
+        assert same(broken.model(), whole.model())
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "delta"),
+    [("every value", (63, 28), (1 + 32, 1 + 16)), ("a part", (59, 40), (1 + 8, 1 + 8))],
+)
+def test_what_clients_pull_after_the_first_version(
+    kind: str, whole: tuple[int, int], delta: tuple[int, int], tmp_path: Path
+) -> None:
+    """Of three full blocks and a last one: 4 bytes for eight values, of all or of a quarter."""
+    traffic = Traffic()
+    small_federation(plan(kind=kind), tmp_path, Conditions(traffic.note)).run()
+    for client in client_names(6):
+        first, rest = traffic.down[client][:4], traffic.down[client][4:]
+        assert sorted(first) == sorted([*(3 * [4 * whole[0]]), 4 * whole[1]])
+        assert sorted(rest) == sorted(3 * [*(3 * [delta[0]]), delta[1]])
+    assert traffic.told[-6:] == [3 * delta[0] + delta[1]] * 6, "and so they say"
+
+
+def test_a_model_follows_what_its_clients_send(tmp_path: Path) -> None:
+    """What rounding leaves over stays with the shard, and comes with a later version."""
+    simulation = small_federation(plan(kind="every value", bits=5), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    worker = simulation.parties["shard-0"].worker
+    assert isinstance(worker, ShardWorker)
+    before, last = (worker._states.values("all", version) for version in (3, 4))
+    for block, values in last.values.items():
+        left = np.abs(last.optimizer[block].slots[EXACT] - values).max()
+        moved = np.abs(values - before.values[block]).max()
+        assert 0 < left <= moved / 15
+
+
+# --- who comes late, and who skips versions -------------------------------------------
+
+
+def slow(folder: Path, own: Plan, seconds: float = 35.0) -> tuple[Simulation, Traffic]:
+    """A client that trains while others make several versions."""
+    traffic = Traffic()
+
+    def cost(who: str, task: object) -> float:
+        return seconds if who == "client-05" and isinstance(task, Contribute) else 0.0
+
+    trainers = {each: Walker(i) for i, each in enumerate(client_names(6))}
+    cast = Cast(trainers, UnsafeSeed(3), cost)
+    return Simulation(own, cast, folder, Conditions(traffic.note)), traffic
+
+
+def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: Path) -> None:
+    rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
+    own = plan(versions=12, checkpoint_every=4, group=[group(rule=rule)])
+    simulation, traffic = slow(tmp_path, own)
+    simulation.run(lambda: finished(simulation))
+    lengths = set(traffic.down["client-05"])
+    assert lengths & {2 * 9, 3 * 9, 4 * 9}, "several differences in one payload"
+    model, (again, _) = (
+        simulation.model(),
+        slow(
+            tmp_path / "rlwe",
+            plan("rlwe", versions=12, checkpoint_every=4, group=[group(rule=rule)]),
+        ),
+    )
+    again.run(lambda: finished(again))
+    assert same(model, again.model())
+
+
+def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
+    """Versions that no checkpoint needs are gone, and their differences with them."""
+    rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
+    simulation, traffic = slow(tmp_path, plan(versions=16, group=[group(rule=rule)]), 65.0)
+    simulation.run(lambda: finished(simulation))
+    whole = [length for length in traffic.down["client-05"] if length == 4 * 59]
+    assert len(whole) > 3
+    assert all(length == 9 for length in traffic.down["client-00"][4:])
+
+
+@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY, ASYNC], ids=lambda rule: rule["name"])
+def test_without_rounds(rule: dict[str, Any], tmp_path: Path) -> None:
+    own = group("every value", 4, rule=rule)
+    models = []
+    for cipher in ("plain", "rlwe"):
+        if cipher == "rlwe" and rule is ASYNC:  # which opens single updates
+            continue
+        simulation = stream(
+            stream_plan(cipher, rule, versions=6, group=[own]), tmp_path / cipher, 9
+        )
+        simulation.run()
+        assert simulation.versions() == {"all": 6}
+        stale = {
+            closed.cohort.version - 1 - member.version
+            for closed in journalled(simulation, CohortClosed)
+            for member in closed.cohort.members
+        }
+        models.append(simulation.model())
+    assert same(models[0], models[-1])
+    assert max(stale) > 0
+
+
+# --- evaluations ----------------------------------------------------------------------
+
+
+def test_evaluations_and_the_best_version(tmp_path: Path) -> None:
+    found = []
+    best = {"best": {"metric": "accuracy", "goal": "max"}}
+    for cipher in ("plain", "rlwe"):
+        own = evaluated_plan(cipher, group=[group("every value")], evaluation=best)
+        simulation = examined(own, tmp_path / cipher)
+        simulation.run()
+        chosen = export(tmp_path / cipher, tmp_path / f"{cipher}.safetensors", the_best=True)
+        found.append((simulation.model(), chosen.tensors, metrics_of(simulation)))
+    (plain, plain_best, metrics), (sealed, sealed_best, others) = found
+    assert same(plain, sealed)
+    assert same(plain_best, sealed_best)
+    assert metrics == others
+    assert len(metrics) == 3
+
+
+# --- disks ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_shard_makes_its_files_again_with_the_same_differences(
+    gone: bool, cipher: str, tmp_path: Path
+) -> None:
+    own = plan(cipher, checkpoint_every=4)
+    simulation = small_federation(own, tmp_path / "broken")
+    simulation.run(lambda: simulation.versions() == {"all": 3})
+    simulation.kill("shard-0")
+    files = sorted((tmp_path / "broken" / "shard-0" / "states").glob("*.safetensors"))
+    assert len(files) >= 3
+    for path in files[1:]:
+        if gone:
+            path.unlink()
+        else:
+            path.write_bytes(path.read_bytes()[:-1] + b"x")
+    simulation.start("shard-0")
+    simulation.run()
+    assert same(simulation.model(), played(tmp_path / "whole", own))
+
+
+# --- who lies -------------------------------------------------------------------------
+
+
+def spoilt(simulation: Simulation, change: Callable[[bytes], bytes]) -> None:
+    """What shard-0 serves of the model is changed."""
+    worker = simulation.parties["shard-0"].worker
+    right = worker.fetch
+
+    def fetch(key: str) -> bytes | memoryview:
+        found = bytes(right(key))
+        return change(found) if key.startswith("model/") else found
+
+    worker.fetch = fetch  # type: ignore[method-assign]
+
+
+def flipped(payload: bytes) -> bytes:
+    return payload[:-1] + bytes([payload[-1] ^ 1])
+
+
+LIES: dict[str, Callable[[bytes], bytes]] = {
+    "another difference": lambda each: flipped(each) if len(each) < 40 else each,
+    "a shorter one": lambda each: each[:-1] if len(each) < 40 else each,
+    "two": lambda each: 2 * each if len(each) < 40 else each,
+    "none": lambda each: b"" if len(each) < 40 else each,
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_wrong_difference_changes_nothing_and_is_told(
+    lie: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    simulation = small_federation(plan(), tmp_path / "lied to")
+    spoilt(simulation, LIES[lie])
+    with caplog.at_level(logging.INFO, "secureps"):
+        simulation.run(lambda: finished(simulation))
+    assert simulation.versions() == {"all": 4}
+    assert same(simulation.model(), played(tmp_path / "whole", plan()))
+    text = "differences were asked for, and now the whole block is"
+    told = [line for line in caplog.messages if text in line]
+    assert {line.split(":")[0] for line in told} == set(client_names(6))
+    blocks = len({line.split()[2] for line in told})
+    assert len(told) == 6 * 3 * blocks, "once for each block and each version after the first"
+
+
+def test_who_lies_of_whole_blocks_too_is_blamed(tmp_path: Path) -> None:
+    simulation = small_federation(plan(), tmp_path)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    spoilt(simulation, flipped)
+    shard = simulation.parties["shard-0"].machine
+    assert isinstance(shard, Shard)
+    right = shard._get
+
+    def named(sender: str, event: Any) -> Step:
+        """With the digest of what is served."""
+        (answer,) = right(sender, event).effects
+        assert isinstance(answer, Answer)
+        return Step(effects=[Answer(Payload(b""), answer.attach)])
+
+    shard._get = named  # type: ignore[method-assign]
+    simulation.run(lambda: simulation.parties["client-00"].halted.done())
+    halt = simulation.parties["client-00"].halted.result()
+    assert "is not the one that was published; tell the aggregator's operator" in halt.reason
+
+
+def test_a_client_keeps_no_more_than_it_needs(tmp_path: Path) -> None:
+    """The blocks that differences are from, until the new ones are there."""
+    simulation = small_federation(plan(), tmp_path)
+    most = 0
+
+    def over() -> bool:
+        nonlocal most
+        worker = simulation.parties["client-00"].worker
+        assert isinstance(worker, ClientWorker)
+        most = max(most, len(worker.pulled))
+        return finished(simulation)
+
+    simulation.run(over)
+    assert most == 2 * 4
