@@ -21,6 +21,7 @@ from secureps.client.script import Script
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import service
@@ -30,13 +31,15 @@ from secureps.run.simulate.simulation import Cast, Simulation
 ROOT = Path(__file__).parent.parent
 THIN = load_plan(ROOT / "policies" / "thin.toml")
 SEEDS = 16
+COMPRESSES = ("codec", "feedback", "clip", "pull_bits")
+"""Keys of the group that the other run is without."""
 
 
 def whole(plan: Plan) -> Plan:
     """The same plan without a codec: every value, of 16 bits."""
     body = plan.section.model_dump(exclude_none=True)
     (group,) = body["group"]
-    kept = {key: value for key, value in group.items() if key not in ("codec", "feedback", "clip")}
+    kept = {key: value for key, value in group.items() if key not in COMPRESSES}
     return Plan(parse(PlanSection, body | {"group": [kept | {"bits": 16}]}, "thin.toml, whole"))
 
 
@@ -63,11 +66,16 @@ def accuracy(plan: Plan, seed: int) -> float:
         return 100 * judge.evaluate(simulation.model()).metrics["accuracy"]
 
 
-def bytes_a_value(plan: Plan, values: int) -> float:
-    """Of a client's submission: sealed blocks, envelopes, commitments and correction."""
+def bytes_a_value(plan: Plan, values: int) -> tuple[float, float]:
+    """Up, a client's submission: sealed blocks, envelopes, commitments and correction; and down.
+
+    Of what is pulled the first version is the whole model, and the others are what changed.
+    """
     explained = explain(plan, {"all": values}, service(plan))
     assert explained.committee is not None
-    return (explained.groups[0].bytes_up + explained.committee.submission) / values
+    (group,), versions = explained.groups, plan.section.versions
+    pulled = FLOAT_BYTES * values + (versions - 1) * group.bytes_down
+    return (group.bytes_up + explained.committee.submission) / values, pulled / versions / values
 
 
 def student(freedom: int) -> float:
@@ -88,10 +96,9 @@ def main() -> None:
             {"seed": str(seed), "whole, %": scores[0], "thin, %": scores[1], "lost": lost[-1]}
         )
     values = 64 * 1000 + 1000 + 1000 * 1000 + 1000 + 1000 * 10 + 10
-    up = [bytes_a_value(plan, values) for plan in (whole(THIN), THIN)]
-    rows.append(
-        {"seed": "bytes a value", "whole, %": up[0], "thin, %": up[1], "lost": up[0] / up[1]}
-    )
+    for way, *own in zip(("up", "down"), *(bytes_a_value(p, values) for p in (whole(THIN), THIN))):
+        name = f"bytes a value {way}"
+        rows.append({"seed": name, "whole, %": own[0], "thin, %": own[1], "lost": own[0] / own[1]})
     spread = statistics.stdev(lost) / math.sqrt(len(lost)) * student(len(lost) - 1)
     title = f"lost {statistics.mean(lost):.2f} +- {spread:.2f} points (95 %, {len(lost)} pairs)"
     report("thin", title, rows)
