@@ -226,10 +226,14 @@ class SparseSection(Table):
 
 
 class SupportSection(Table):
-    """Of every `one_in` values one is sent, the same for all members, drawn anew each version."""
+    """Of every `one_in` values one is sent, the same for all members, drawn anew each version.
+
+    Without rounds they are drawn anew `every` so many versions.
+    """
 
     name: Literal["support"]
     one_in: int = Field(ge=2, le=256)
+    every: int | None = Field(default=None, ge=1)
 
 
 class RotateSection(Table):
@@ -305,6 +309,12 @@ class GroupSection(Table):
     def one_in(self) -> int | None:
         """Of how many values one is sent; None where all are."""
         found = (each.one_in for each in self.codec if isinstance(each, SupportSection))
+        return next(found, None)
+
+    @property
+    def support_every(self) -> int | None:
+        """For how many versions one support stays; None where each version has its own."""
+        found = (each.every for each in self.codec if isinstance(each, SupportSection))
         return next(found, None)
 
     @property

@@ -1,11 +1,13 @@
 """The public state of a codec for one block: the same at the clients and at the block's shard.
 
     rotation  follows from the group and the block, so that updates of any versions add up
-    support   follows from the published block that updates are made from, too
+    support   follows from the published block that updates are made from, too; without rounds
+              it stays for some versions, and follows from which: a cohort has updates of several
 
 Nothing else is drawn from: two runs of the same models send the same parts of them, encrypted or
-not. Nobody can tell a later version's part before its model is there. What must not live here: what
-the stages do (`codec.chain`).
+not. With rounds nobody can tell a later version's part before its model is there. What must not
+live here: what the stages do (`codec.chain`), and which updates one cohort may have
+(`policy.rules.supports`).
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: 
     Args:
         version: that updates are made from; base: digest of the block, as it was published in it.
     """
-    named: dict[str, tuple[Label, ...]] = {"support": (version, base), "rotate": ()}
+    every = plan.group(layout.name).support_every
+    support: tuple[Label, ...] = (version, base) if every is None else (version // every,)
+    named: dict[str, tuple[Label, ...]] = {"support": support, "rotate": ()}
 
     def draw(stage: str, count: int) -> NDArray[np.uint32]:
         return public_stream(stage, layout.name, block, *named[stage]).words(count)

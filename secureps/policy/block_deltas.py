@@ -108,8 +108,10 @@ def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | Non
     section, (start, stop) = plan.group(layout.name), layout.span(block)
     if section.pull_bits is None:
         return None
-    # A step without memory moves nothing but what was sent.
-    one_in = plan.chain(layout.name).one_in if section.optimizer.name in STATELESS else 1
+    # A step without memory moves nothing but what was sent: of the last version's support, which
+    # where it stays for some versions may be an older one.
+    moves_sent = section.optimizer.name in STATELESS and section.support_every is None
+    one_in = plan.chain(layout.name).one_in if moves_sent else 1
     code = partial(block_code, plan, layout, block)
     scaled = layout.scaled and block == layout.blocks - 1
     return BlockDelta(stop - start, section.pull_bits, one_in, scaled, code)

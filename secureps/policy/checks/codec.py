@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from secureps.config.plan import ClientPrivacySection, GroupSection, RecordPrivacySection
+from secureps.config.plan import (
+    ClientPrivacySection,
+    GroupSection,
+    RecordPrivacySection,
+    SspSection,
+)
 from secureps.errors import PlanRefused
 
 ORDER = ("support", "rotate", "round")
@@ -37,16 +42,33 @@ def refuse_codec(
             "codec: under adaptive clipping one value of an update says whether it was short, and "
             "must be sent as it is: remove codec or adaptive"
         )
-    if "support" in names and not rounds:
-        raise PlanRefused(
-            f'codec: members of a cohort must send the same part of the model, and rule "'
-            f'{section.rule.name}" adds up updates of several versions, each of which has a part '
-            'of its own: take rule "sync", or leave support out'
-        )
+    if "support" in names:
+        _refuse_support(section, rounds)
     if "round" in names:
         _refuse_range(section, names, privacy)
     if section.feedback:
         _refuse_feedback(section, rounds, versions)
+
+
+def _refuse_support(section: GroupSection, rounds: bool) -> None:
+    rule = section.rule.name
+    if rounds and section.support_every is not None:
+        raise PlanRefused(
+            "codec: support.every is for rules without rounds; with them every version has a "
+            "support of its own: remove every"
+        )
+    if isinstance(section.rule, SspSection):
+        raise PlanRefused(
+            'codec: rule "ssp" waits for an update of every member, of whichever version, and '
+            'members of a cohort must send the same part of the model: take rule "sync" or '
+            '"buffered", or leave support out'
+        )
+    if not rounds and section.support_every is None:
+        raise PlanRefused(
+            f'codec: members of a cohort must send the same part of the model, and rule "{rule}" '
+            "adds up updates of several versions: state support.every, for how many versions it "
+            'stays the same, or take rule "sync"'
+        )
 
 
 def _refuse_range(

@@ -28,6 +28,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of
 from secureps.policy.cohorts.suspicion import Choice
+from secureps.policy.rules import supports
 from secureps.policy.rules.registry import refuse_close
 from secureps.policy.rules.rule import (
     Admission,
@@ -250,8 +251,14 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule = tx.plan.rule(group.name)
-    seen = state(tx, group)
+    rule, every = tx.plan.rule(group.name), tx.plan.group(group.name).support_every
+    seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
+    whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
+    bases = {receipt.id: receipt.version for receipt in whole}
+    chosen = supports.alike(every, arrivals, bases, group.version, minimum)
+    if isinstance(chosen, Drop):
+        tx.drop(group.name, chosen.ids, chosen.reason)
+        return tx.again
     # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
     unseen, done = set(group.pending) - seen_ids, _done(tx, group, seen)
     if unseen or done:
@@ -262,13 +269,14 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         stood = {id.client: at for id, at in arrived.items() if id.client in done}
         asked = {id.client for id in group.pool.returning}.union(seen.invited)
         seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
-    decision = rule.decide(tx.now, arrivals, seen)
+    decision = rule.decide(tx.now, chosen, seen)
+    decision = supports.not_for_ever(every, decision, chosen, bases, group.version)
     match decision:
         case Close(members, reason):
             if opening.wanted(tx.plan) and group.suspicion.pools:
                 members = tuple(replace(member, weight=1) for member in members)
             sealed = tx.plan.opening is not Opening.NOTHING
-            here = {arrival.id for arrival in arrivals}
+            here = {arrival.id for arrival in chosen}
             own = tx.plan.bounds(group.name)
             if wrong := refuse_close(members, here, group.version, own, sealed):
                 text = f"the rule{tx.plan.of(group.name)} closed what may not be opened: {wrong}"

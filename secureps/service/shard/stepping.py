@@ -21,6 +21,7 @@ from secureps.model.optimizer import OptimizerState, Values
 from secureps.policy.block_codes import block_code
 from secureps.policy.block_deltas import Codes, block_delta
 from secureps.policy.plan import Plan
+from secureps.policy.rules.supports import common_version
 from secureps.service.shard.states import GroupValues
 
 PIECE = 1 << 15
@@ -109,9 +110,10 @@ class Stepping:
                 yield grid.weighted_mean(sums[start : start + PIECE], weight, terms)
 
     def _code(self, block: int) -> BlockCode:
-        """The code of updates of the version before."""
+        """The code of what the members sent."""
         published = self._before.values[block].astype("<f4", copy=False)
-        base, version = payload_digest(published.data.cast("B")), self._cohort.version - 1
+        base = payload_digest(published.data.cast("B"))
+        version = common_version(self._plan.group(self._cohort.group).support_every, self._cohort)
         return block_code(self._plan, self._layout, block, version, base)
 
 

@@ -11,6 +11,7 @@ from tests.kits.federations import small_plan
 
 RULE = {"quorum": 6, "minimum": 3}
 STREAM = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
+SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 SUPPORT = {"name": "support", "one_in": 4}
 CLIENT = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0} | {
     "placement": "local"
@@ -31,7 +32,9 @@ def refused(group: dict[str, Any], **more: Any) -> str:
         ({"codec": ["rotat"]}, "did you mean rotate? known are support"),
         ({"codec": ["support"]}, "one_in"),
         ({"codec": [{"name": "support", "one_in": 1}]}, "one_in"),
-        ({"codec": [SUPPORT], "rule": STREAM}, 'take rule "sync", or leave support out'),
+        ({"codec": [SUPPORT], "rule": STREAM}, "state support.every, for how many versions"),
+        ({"codec": [SUPPORT | {"every": 3}]}, "every version has a support of its own"),
+        ({"codec": [SUPPORT | {"every": 3}], "rule": SSP}, 'take rule "sync" or "buffered"'),
         ({"codec": ["round"], "clip": 1.0}, "add rotate before it"),
         ({"codec": ["rotate", "round"]}, "state clip, about as long as updates are"),
         ({"codec": ["rotate", "round"], "clip": 1.0, "range": 1.0}, "remove one"),

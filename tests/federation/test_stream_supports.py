@@ -1,0 +1,147 @@
+"""Rules without rounds under a support: no cohort mixes two, and borders cost a few updates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from secureps.messages import coordinator_records, member_records
+from secureps.messages.outcome import Outcome
+from secureps.model.layout import GroupLayout
+from secureps.policy.block_codes import block_code
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.federations import Tensors, events_of, killed_at, same
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, stream, stream_plan
+
+EVERY = 3
+CODEC = [{"name": "support", "one_in": 4, "every": EVERY}, "rotate"]
+FEW = BUFFERED | {"buffer": 4, "minimum": 2, "deadline": 2.0}
+RULES = [FEW, PRIORITY | {"minimum": 4}]
+
+
+def plan(cipher: str, rule: dict[str, Any], versions: int = 9) -> Plan:
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule, "codec": CODEC}
+    return stream_plan(cipher, rule, versions=versions, group=[group])
+
+
+def alike(name: str, task: object) -> float:
+    """All are as fast as one another, so that many updates wait at a border."""
+    return 1.0 if getattr(task, "aims", None) else 0.0
+
+
+def closed(simulation: Simulation) -> list[coordinator_records.CohortClosed]:
+    journal = simulation._stores["coordinator"].journal
+    return [r for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)]
+
+
+def dropped(simulation: Simulation) -> int:
+    records = (
+        record
+        for name, stores in simulation._stores.items()
+        if name.startswith("client")
+        for _, record in stores.journal.replay()
+    )
+    return sum(
+        isinstance(r, member_records.SubmissionSettled) and r.outcome == Outcome.DROPPED
+        for r in records
+    )
+
+
+def supports(simulation: Simulation) -> list[set[int]]:
+    return [{m.version // EVERY for m in each.cohort.members} for each in closed(simulation)]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["name"])
+def test_the_same_model_under_every_cipher_and_one_support_a_cohort(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    models: list[Tensors] = []
+    for cipher in ("plain", "bfv", "rlwe"):
+        simulation = stream(plan(cipher, rule), tmp_path / cipher, 9)
+        simulation.run()
+        assert simulation.versions() == {"all": 9}
+        models.append(simulation.model())
+        own = supports(simulation)
+        assert all(len(each) == 1 for each in own)
+        assert {min(each) for each in own} >= {0, 1, 2}
+        older = [
+            c for c, s in zip(closed(simulation), own) if (c.cohort.version - 1) // EVERY not in s
+        ]
+        assert older or dropped(simulation), "borders were met"
+    assert same(models[0], models[1])
+    assert same(models[0], models[2])
+
+
+def test_every_update_is_a_version_of_the_classical_server_whatever_its_support(
+    tmp_path: Path,
+) -> None:
+    simulation = stream(plan("plain", ASYNC, versions=20), tmp_path)
+    simulation.run()
+    assert simulation.versions() == {"all": 20}
+    assert [len(c.cohort.members) for c in closed(simulation)] == [1] * 20
+    assert dropped(simulation) <= 6  # those that were being made when the run ended
+
+
+def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
+    """No version says which support its cohort had, so that a client would not know theirs."""
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC}
+    models = []
+    for cipher in ("plain", "rlwe"):
+        own = stream_plan(cipher, FEW, versions=9, group=[group | {"pull_bits": 6}])
+        simulation = stream(own, tmp_path / cipher, 9, cost=alike)
+        simulation.run()
+        assert simulation.versions() == {"all": 9}
+        models.append(simulation.model())
+    assert same(*models)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_version_changes_the_values_that_its_members_sent(cipher: str, tmp_path: Path) -> None:
+    """Those of the older support, too, where its cohort closes at the border."""
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": FEW, "codec": CODEC[:1]}
+    own = stream_plan(cipher, FEW, versions=9, group=[group])
+    simulation = stream(own, tmp_path, 9, cost=alike)
+    models = list[NDArray[np.float32]]()
+
+    def watch() -> bool:
+        if simulation.versions().get("all", -1) == len(models):
+            models.append(layout().flatten(simulation.model()))
+        return bool(simulation.coordinator.federation.finished)
+
+    def layout() -> GroupLayout:
+        pinned = simulation.coordinator.federation.pinned
+        assert pinned is not None
+        return own.layout(pinned.run.schema).group("all")
+
+    simulation.run(watch)
+    assert len(models) == 10
+    behind = 0
+    for before, after, each, support in zip(
+        models[:-1], models[1:], closed(simulation), supports(simulation), strict=True
+    ):
+        (number,) = support
+        behind += number < (each.cohort.version - 1) // EVERY
+        places = []
+        for block in range(layout().blocks):
+            code = block_code(own, layout(), block, number * EVERY, b"")
+            assert code.places is not None
+            places.append(code.places + layout().span(block)[0])
+        assert set(np.flatnonzero(before != after)) <= set(np.concatenate(places))
+        assert (before != after).sum() > 0.9 * layout().sent
+    assert behind, "the older cohort closed first at a border"
+
+
+@pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
+def test_a_kill_changes_no_cohort_into_one_of_two_supports(party: str, tmp_path: Path) -> None:
+    whole = stream(plan("plain", FEW, versions=7), tmp_path / "whole", 9)
+    events = events_of(whole)
+    for moment in range(20, events, max(1, events // 8)):
+        broken = stream(plan("plain", FEW, versions=7), tmp_path / str(moment), 9)
+        killed_at(broken, party, moment)
+        assert broken.versions() == {"all": 7}
+        assert all(len(each) == 1 for each in supports(broken))
