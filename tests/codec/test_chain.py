@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from secureps.codec.chain import BlockCode, Chain
 from secureps.codec.grid import Grid
-from secureps.errors import WrongShape
+from secureps.errors import NotFinite, WrongShape
 
 chains = st.builds(Chain, one_in=st.integers(1, 9), rotates=st.booleans(), unbiased=st.booleans())
 sizes = st.one_of(st.integers(1, 200), st.sampled_from([1023, 1025, 4099]))
@@ -104,6 +104,49 @@ def test_integers_of_members_decode_to_their_mean() -> None:
     meant = np.mean(updates, axis=0)[own.places]
     assert np.abs(mean[own.places] - meant).max() < 5 * grid.step / math.sqrt(6)
     assert np.count_nonzero(mean) == own.sent
+
+
+@given(chain=chains, values=sizes, seed=st.integers(0, 9))
+def test_a_constant_comes_back_where_it_was_sent(chain: Chain, values: int, seed: int) -> None:
+    own = code(chain, values, seed)
+    made = own.decode(own.encode(np.full(values, 3.0, np.float32)))
+    sent = np.arange(values) if own.places is None else own.places
+    by = np.ones(own.sent) if own.factors is None else own.factors
+    assert np.array_equal(made[sent], (3 * by).astype(np.float32))
+    assert np.count_nonzero(made) == own.sent
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_rounding_through_a_chain_is_unbiased(bits: int, rotates: bool) -> None:
+    """Over words that are spread evenly, each value's own way: the mean is right within 1 / words
+    of a step, and a rotation adds up at most 32 such errors with weights of 1 / 32."""
+    values, tries, grid = 1025, 64, Grid(bits, 4.0)
+    own = code(Chain(3, rotates, False), values, 2)
+    x = (np.random.default_rng(4).standard_normal(values) / 4).astype(np.float32)
+    exact = own.encode(x)
+    order = np.random.default_rng(5).permuted(np.tile(np.arange(tries), (own.sent, 1)), axis=1)
+    total = np.zeros(own.sent, np.int64)
+    for each in order.T:
+        words = (each.astype(np.uint64) * 2**32 // tries + 2**31 // tries).astype(np.uint32)
+        total += grid.encode(exact, words)
+    mean = grid.decode_sum(total, tries) / tries
+    assert np.abs(mean - exact).max() <= grid.step / tries
+    assert np.linalg.norm(own.decode(mean) - own.decode(exact)) <= (
+        grid.step / tries * math.sqrt(own.sent)
+    )
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_not_rounded(wrong: float) -> None:
+    """A rotation spreads it over its piece, and hides it nowhere."""
+    for chain in (Chain(1, True), Chain(1, False)):
+        x = np.zeros(70, np.float32)
+        x[33] = wrong
+        with np.errstate(invalid="ignore"):
+            encoded = code(chain, 70).encode(x)
+        with pytest.raises(NotFinite):
+            Grid(4, 1.0).encode(encoded, np.zeros(70, np.uint32))
 
 
 def test_the_bits_are_those_of_every_machine() -> None:

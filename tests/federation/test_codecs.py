@@ -12,6 +12,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.plan import Plan
+from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import (
@@ -92,6 +93,16 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
         mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
         assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
     assert same(*models)
+
+
+def test_a_public_support_earns_no_amplification() -> None:
+    """One in four of 220 values costs what all of 55 do, and no less by a digit."""
+    thin = private("local", "plain", codec=[{"name": "support", "one_in": 4}])
+    whole = private("local", "plain")
+    assert thin.chain("all").one_in == 4
+    for versions in (1, 4):
+        spent = [planned(each, {"all": 55}, versions) for each in (thin, whole)]
+        assert spent[0] == spent[1] > 0
 
 
 @pytest.mark.parametrize("shape", ["one value", "alike", "along a row", "random"])

@@ -77,6 +77,7 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
     layout = plan.layout(pinned.run.schema).group("all")
     grid, code = plan.grid("all", layout.sent), plan.weights("all")
     share = code.weigh(10 + trainer._number, 32) / code.most
+    mechanism = plan.mechanism("all", layout.sent)
     rest, last = np.zeros(layout.size, np.float32), None
     for receipt, outcome in outcomes(simulation, client):
         if outcome != Outcome.INCLUDED:
@@ -86,11 +87,24 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
         delta = layout.flatten(after) - start
         delta += rest
         rest, _ = clip_l2(delta, 1.0)
-        words = SEED.derive("round", client, "all", receipt.version, 0)
+        words, noiseless = SEED.derive("round", client, "all", receipt.version, 0), None
+        blocks = range(layout.blocks)
+        bases = [start[slice(*layout.span(k))].astype("<f4").tobytes() for k in blocks]
+        codes = [
+            block_code(plan, layout, k, receipt.version, payload_digest(bases[k])) for k in blocks
+        ]
+        if mechanism is not None:
+            parts = [codes[k].encode(rest[slice(*layout.span(k))]) for k in blocks]
+            encoded, _ = clip_l2(np.concatenate(parts).astype(np.float32), 1.0)
+            noiseless = mechanism.rounded(encoded, words.words)
         for block in range(layout.blocks):
             here = slice(*layout.span(block))
-            base = payload_digest(start[here].astype("<f4").tobytes())
-            own = block_code(plan, layout, block, receipt.version, base)
+            own = codes[block]
+            if mechanism is not None:
+                assert noiseless is not None
+                sums = noiseless[slice(*layout.sent_span(block))]
+                rest[here] -= own.decode(sums * mechanism.calibration.step)
+                continue
             sent = grid.encode(own.encode(rest[here]) * share, words.words(own.sent))
             rest[here] -= own.decode((sent - grid.most) * (grid.step / share))
     assert last is not None
@@ -118,6 +132,20 @@ def test_it_is_the_same_whoever_is_killed_and_whenever(party: str, tmp_path: Pat
         simulation = federation(tmp_path / str(moment), plan_for(versions=3))
         killed_at(simulation, party, moment)
         assert_kept(simulation, "client-02")
+
+
+def test_under_client_level_privacy_what_is_kept_has_no_noise_in_it(tmp_path: Path) -> None:
+    """Recomputed without the noise's words: noise that was published is never taken back."""
+    own = {"codec": GROUP["codec"], "feedback": True, "clip": 1.0, "bits": 16}
+    rule = {"quorum": 6, "deadline": 10.0, "extensions": 0}
+    group = own | {"weighting": "uniform", "rule": rule}
+    privacy = {"unit": "client", "placement": "local", "noise_multiplier": 1.0, "delta": 1e-5}
+    simulation = federation(
+        tmp_path, small_plan(versions=3, group=[group], privacy=privacy | {"budget": 1e6})
+    )
+    simulation.run(lambda: finished(simulation))
+    for client in client_names(6):
+        assert_kept(simulation, client)
 
 
 def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None:
