@@ -16,7 +16,10 @@ from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.submission import UPDATE, Cohort, Receipt, SubmissionId
+from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
+from secureps.policy.block_deltas import block_delta
+from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of
 from secureps.roles.member.member import Member
 from secureps.run.party_names import client_names
@@ -178,7 +181,8 @@ def _by_receipts(world: World) -> list[str]:
     cohorts, found = _committed(journal), list[str]()
     for version in range(world.versions()[GROUP] + 1):
         if version > 0:
-            values, state = _stepped(world, cohorts[version], receipts, values, state)
+            exact, state = _stepped(world, cohorts[version], receipts, values, state)
+            values = _published(world.plan, layout, exact, values)
         for (at, shard), blocks in prepared.items():
             spans = (layout.span(block) for block in placement.blocks_of(shard))
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
@@ -189,6 +193,18 @@ def _by_receipts(world: World) -> list[str]:
     if flat.tobytes() != values.tobytes():
         found.append("the model is not what the receipts come to")
     return found
+
+
+def _published(
+    plan: Plan, layout: GroupLayout, exact: NDArray[np.float32], before: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """What clients hold of what the optimizer made."""
+    values = exact.copy()
+    for block in range(layout.blocks):
+        here = slice(*layout.span(block))
+        if (delta := block_delta(plan, layout, block)) is not None:
+            delta.publish(values[here], before[here], None)
+    return values
 
 
 def _stepped(

@@ -75,6 +75,7 @@ def plan_of(setting: Setting) -> Plan:
     cipher: dict[str, Any] = {"name": setting.cipher, "capacity": 40}
     if setting.cipher == "rlwe":
         cipher |= {"holders": HOLDERS, "threshold": 2}
+        group["pull_bits"] = 3
     changes: dict[str, Any] = {}
     if setting.privacy:
         changes["privacy"] = PRIVACY[setting.privacy]
