@@ -23,6 +23,7 @@ from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.checkpoint import checkpoint_path
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
@@ -35,6 +36,9 @@ from tests.kits.federations import (
     small_federation,
     small_plan,
 )
+from tests.kits.privacy_kit import adaptive_plan, federation, scales
+from tests.kits.privacy_kit import group as adaptive_group
+from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 RULE = {"quorum": 6, "deadline": 10.0}
@@ -196,6 +200,30 @@ def test_without_rounds(rule: dict[str, Any], tmp_path: Path) -> None:
     assert max(stale) > 0
 
 
+def test_the_scale_of_a_clip_that_moves_is_the_same_everywhere(tmp_path: Path) -> None:
+    found = []
+    for cipher in ("plain", "rlwe"):
+        own = adaptive_plan("aggregator", cipher, group=[adaptive_group(pull_bits=3)])
+        simulation = federation(own, tmp_path / cipher)
+        simulation.run()
+        found.append((simulation.model(), scales(simulation)))
+    assert same(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+    assert len(set(found[0][1].values())) == 5
+
+
+def test_row_blocks_of_a_table(tmp_path: Path) -> None:
+    """Each has versions of its own, and a client pulls those that it touches."""
+    models = []
+    for cipher in ("plain", "rlwe"):
+        made = sparse_plan(cipher, SYNC).section
+        groups = tuple(each.model_copy(update={"pull_bits": 4}) for each in made.group)
+        simulation, _ = shopping(Plan(made.model_copy(update={"group": groups})), tmp_path / cipher)
+        simulation.run()
+        models.append(simulation.model())
+    assert same(*models)
+
+
 # --- evaluations ----------------------------------------------------------------------
 
 
@@ -237,6 +265,24 @@ def test_a_shard_makes_its_files_again_with_the_same_differences(
     simulation.start("shard-0")
     simulation.run()
     assert same(simulation.model(), played(tmp_path / "whole", own))
+
+
+def test_a_shard_that_lost_its_disk_serves_blocks_until_there_are_differences_again(
+    tmp_path: Path,
+) -> None:
+    """It goes on from its part of a checkpoint, which has what its optimizer made, too."""
+    traffic = Traffic()
+    own = plan(versions=6)
+    conditions = Conditions(traffic.note)
+    simulation = small_federation(own, tmp_path / "broken", conditions)
+    part = checkpoint_path(simulation.checkpoints, 3) / "shard-0.safetensors"
+    simulation.run(part.is_file)
+    simulation.kill("shard-0")
+    simulation.lose("shard-0")
+    simulation.start("shard-0")
+    simulation.run()
+    assert same(simulation.model(), played(tmp_path / "whole", own))
+    assert set(traffic.down["client-00"][-4:]) == {9}
 
 
 # --- who lies -------------------------------------------------------------------------
