@@ -168,6 +168,21 @@ def test_who_skips_versions_pulls_their_differences_one_after_another(tmp_path: 
     assert same(model, again.model())
 
 
+def test_who_joins_late_pulls_the_newest_version_whole_and_differences_from_then_on(
+    tmp_path: Path,
+) -> None:
+    traffic, own = Traffic(), plan(versions=6, group=[group(rule=RULE | {"quorum": 5})])
+    late = Conditions(traffic.note, late=frozenset({"client-05"}))
+    simulation = small_federation(own, tmp_path, late)
+    simulation.run(lambda: simulation.versions() == {"all": 3})
+    simulation.start("client-05")
+    simulation.run(lambda: finished(simulation))
+    first, rest = traffic.down["client-05"][:4], traffic.down["client-05"][4:]
+    assert sum(first) == PULLED
+    assert rest
+    assert set(rest) == {9}
+
+
 def test_who_is_too_far_behind_pulls_the_block(tmp_path: Path) -> None:
     """Versions that no checkpoint needs are gone, and their differences with them."""
     rule = {"quorum": 5, "deadline": 10.0, "extensions": 1}
@@ -241,6 +256,25 @@ def test_evaluations_and_the_best_version(tmp_path: Path) -> None:
     assert same(plain_best, sealed_best)
     assert metrics == others
     assert len(metrics) == 3
+
+
+def test_a_designated_evaluator_pulls_what_changed_since_it_last_looked(tmp_path: Path) -> None:
+    """It judges every second version, and holds those alone."""
+    judged = []
+    for bits in (None, 4):
+        traffic = Traffic()
+        own = evaluated_plan(
+            every=2,
+            versions=6,
+            checkpoint_every=6,
+            group=[group("every value", rule=RULE | {"quorum": 5}) | {"pull_bits": bits}],
+            evaluation={"evaluator": "client-05"},
+        )
+        simulation = examined(own, tmp_path / str(bits), Conditions(traffic.note))
+        simulation.run()
+        judged.append(sorted(metrics_of(simulation)))
+    assert judged[0] == judged[1] == [2, 4, 6]
+    assert set(traffic.down["client-05"][4:]) == {2 * 33, 2 * 17}
 
 
 # --- disks ----------------------------------------------------------------------------
