@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.submission import UPDATE, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import FOUNDING, UPDATE, Cohort, Receipt, SubmissionId
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import block_delta
@@ -47,6 +47,8 @@ def complaints(world: World) -> list[str]:
     """Every promise that a run has broken; empty if it kept them all."""
     if world.stood is not None:
         return [*world.evidence.wrong, world.stood]
+    if world.given_up:
+        return list(world.evidence.wrong)
     return [*world.evidence.wrong, *_end(world), *_counted(world), *_ledgers(world), *_model(world)]
 
 
@@ -107,7 +109,10 @@ def _counted(world: World) -> list[str]:
         if times > 1:
             found.append(f"{what} was counted {times} times")
     received = Counter(record.receipt.id for record in _of(journal, records.Received))
-    found += [f"{id} was received {times} times" for id, times in received.items() if times > 1]
+    # Once more for each cohort that was dissolved since a shard has its blocks no more.
+    lost = Counter(id for record in _of(journal, records.CohortReopened) for id in record.missing)
+    again = received - lost
+    found += [f"{id} was received {received[id]} times" for id in again if again[id] > 1]
     fates = world.coordinator.federation.fates
     found += [f"nobody says what became of {id}" for id in sorted(received.keys() - fates.keys())]
     found += [f"{m.id} was counted, and never received" for m in members if m.id not in received]
@@ -134,6 +139,8 @@ def _ledgers(world: World) -> list[str]:
             for group, version, _ in world.evidence.sent[client]
             if group == GROUP  # metrics are of records that no training has seen
         )
+        if client in world.wiped:
+            spent |= sent  # what it charged went with its disk: the coordinator's ledger has it
         for (group, version), times in sorted((sent - spent).items()):
             found.append(f"{client} sent {times} more updates of {group} {version} than it charged")
         heard = [r.fact for r in receipts if r.id.client == client and r.fact is not None]
@@ -157,7 +164,7 @@ def _model(world: World) -> list[str]:
     """That of the undisturbed run, or that of the receipts that were committed."""
     found = [*_by_receipts(world)]
     cheated = any(fault.kind in CHEATS for fault in world.faults)
-    as_ever = world.setting.rule == "all" and not cheated
+    as_ever = world.setting.rule == "all" and not (cheated or world.wiped)
     if as_ever and not same(world.model(), unharmed(world.setting)):
         found.append("the model is not that of the undisturbed run")
     return found
@@ -176,7 +183,8 @@ def _by_receipts(world: World) -> list[str]:
         if r.group == GROUP
     }
     placement = federation.pinned.placement.of(GROUP)
-    values = world.evidence.founding[0]
+    (founder,) = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
+    values = world.evidence.founding[founder.root]
     state = world.plan.optimizer(GROUP).init(values)
     cohorts, found = _committed(journal), list[str]()
     for version in range(world.versions()[GROUP] + 1):
@@ -188,6 +196,8 @@ def _by_receipts(world: World) -> list[str]:
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
             if at == version and tuple(map(payload_digest, parts)) != blocks:
                 found.append(f"version {version} of {shard} is not what its receipts come to")
+    if world.emptied:
+        return found
     model = world.model()
     flat = layout.flatten(model | {name: np.zeros(()) for name in ("body.count",)})
     if flat.tobytes() != values.tobytes():

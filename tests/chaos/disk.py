@@ -101,6 +101,11 @@ class Disk:
         inode = self._names.get(path.parent, {}).get(path.name)
         return inode is not None and self._content.get(inode) == path.read_bytes()
 
+    def wipe(self, folder: Path) -> None:
+        """A folder is deleted, and whatever the disk knew of it."""
+        shutil.rmtree(folder, ignore_errors=True)
+        self._names = {p: names for p, names in self._names.items() if not p.is_relative_to(folder)}
+
     def cut(self, folder: Path, rng: random.Random, mine: Callable[[Path], bool]) -> None:
         """The power fails: what was not synced may be there, torn, or gone."""
         if not folder.is_dir():

@@ -28,7 +28,8 @@ class Evidence:
     def __init__(self) -> None:
         self.integers: dict[Key, tuple[NDArray[np.int64], int]] = {}
         """What was sealed: the values on the grid, and the weight."""
-        self.founding: list[NDArray[np.float32]] = []
+        self.founding: dict[bytes, NDArray[np.float32]] = {}
+        """Models that were offered to found the run with, by the root of their payloads."""
         self.sent: defaultdict[str, set[tuple[str, int, bytes]]] = defaultdict(set)
         """By client: group, base version and content of every update of which a byte left it."""
         self.wrong: list[str] = []
@@ -60,8 +61,9 @@ class Evidence:
             return self._note(seal_again(pinned, receipt, headers, sequence), *known)
 
         def offered(pinned: Any, id: Any, values: Any, unsafe: bool) -> SealedUpdate:
-            self.founding.append(values.copy())
-            return offer(pinned, id, values, unsafe)
+            made = offer(pinned, id, values, unsafe)
+            self.founding[made.receipt.root] = values.copy()
+            return made
 
         sealer.seal, sealer.offer = sealed, offered  # type: ignore[method-assign]
         sealer.seal_again = sealed_again  # type: ignore[method-assign]

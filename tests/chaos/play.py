@@ -43,7 +43,7 @@ def play(seed: int, faults: Sequence[Fault]) -> Outcome:
         except Exception:
             wrong = [traceback.format_exc()]
         seconds = f"{world.loop.now():.0f} virtual seconds, {world.events} events"
-        ended = f"{world.coordinator.federation.finished or 'no end'} ({seconds})"
+        ended = f"{world.coordinator.federation.finished or world.given_up or 'no end'} ({seconds})"
         kinds = world.evidence.kinds
         return Outcome(seed, tuple(faults), tuple(wrong), kinds, ended)
 

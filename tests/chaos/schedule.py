@@ -4,6 +4,8 @@ kill      the party dies, as by SIGKILL, and is started again
 power     the same, and its disk forgets what was not synced
 dies      the same at the party's n-th operation on its disk, in the middle of an event
 torn      the same, and its disk forgets what was not synced
+wiped     the party dies, and comes back with an empty disk
+asks      somebody looks on: the party asks which run this is, and how it stands
 pause     the party does nothing for a while, as after SIGSTOP
 jump      the party's clock leaps ahead
 full      the party's disk refuses every write for a while
@@ -56,6 +58,10 @@ MESSAGES = ("lost", "unanswered", "twice", "late")
 DEATHS = ("kill", "power", "dies", "torn")
 CHEATS = ("spoil", "lie")
 KINDS = (*DEATHS, "pause", "jump", "full", "part", *MESSAGES, *CHEATS)
+WIPED, ASKS = "wiped", "asks"
+SELDOM = 0.15
+"""How often there is one of these, which no run has twice. Of two lost holders nobody has their
+shares any more; and a coordinator without its disk is another run."""
 
 EVENTS = 2000
 """Below this most runs have had their last event."""
@@ -88,7 +94,7 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS; who: the party, the first of two, or the sender.
+        kind: of KINDS, WIPED or ASKS; who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
@@ -123,7 +129,7 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in KINDS:
+    if found is None or found["kind"] not in (*KINDS, WIPED, ASKS):
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -154,6 +160,10 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     for _ in range(rng.randint(1, 8)):
         kind = rng.choice(DEATHS) if rng.random() < 0.35 else rng.choice(KINDS)
         faults += _drawn(rng, kind, setting)
+    for kind, whose in ((WIPED, parties_of(setting)[1:]), (ASKS, client_names(CLIENTS))):
+        if rng.random() < SELDOM:
+            who, at = rng.choice(whose), rng.randrange(1, EVENTS)
+            faults.append(Fault(kind, who, at, round(rng.uniform(0.1, 8.0), 1)))
     return tuple(faults)
 
 

@@ -25,7 +25,18 @@ from tests.chaos.disk import Disk, Journal
 from tests.chaos.kinds import KNOWN, all_kinds, never, stale, table
 from tests.chaos.loop import PartyLoop
 from tests.chaos.play import play
-from tests.chaos.schedule import KINDS, SETTINGS, Fault, faults_of, parsed
+from tests.chaos.schedule import (
+    ASKS,
+    KINDS,
+    OPERATIONS,
+    SETTINGS,
+    WIPED,
+    Fault,
+    faults_of,
+    parsed,
+    parties_of,
+    setting_of,
+)
 from tests.chaos.shrink import shrunk
 from tests.conftest import AS_DEPLOYED
 
@@ -54,6 +65,30 @@ def test_two_at_once_and_a_disk_that_forgets() -> None:
     """The coordinator and a shard at one event, and a client in the middle of a write."""
     faults = parsed("power:coordinator@900+2,power:shard-0@900+3,torn:client-01@9+1")
     assert not play(0, faults).complaints
+
+
+PERIOD, STRIDE = 23, 5
+"""Of so many operations on its disk each party loses its power in one; between two runs' first."""
+
+
+@pytest.mark.parametrize("seed", [0, 1], ids=["plain", "rlwe"])
+def test_power_that_fails_in_any_write_leaves_the_same_model(seed: int) -> None:
+    parties = parties_of(setting_of(seed))
+    for first in range(1, PERIOD, STRIDE):
+        writes = range(first, OPERATIONS[-1], PERIOD)
+        faults = [Fault("torn", party, at, 0.5) for party in parties for at in writes]
+        assert not play(seed, faults).complaints, first
+
+
+def test_whoever_lost_its_disk_begins_anew_or_says_why_not() -> None:
+    """A client goes on, a holder is left out, a shard is told what it had or gives up."""
+    for fault in ("wiped:client-02@300+1", "wiped:holder-1@1166+6", "wiped:shard-0@1166+6"):
+        outcome = play(1, parsed(fault))
+        assert not outcome.complaints, fault
+        assert outcome.ended.startswith("all 3 versions are made"), fault
+    early = play(1, parsed("wiped:shard-0@238+6"))
+    assert not early.complaints
+    assert "its journal is gone or an older copy" in early.ended
 
 
 # --- faults of the code, which chaos must find --------------------------------------
@@ -108,7 +143,7 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    assert {fault.kind for fault in faults} == set(KINDS)
+    assert {fault.kind for fault in faults} == {*KINDS, WIPED, ASKS}
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)
     assert faults_of(7) == faults_of(7)
     with pytest.raises(ValueError, match="not a fault: 'kill'"):

@@ -10,6 +10,7 @@ import errno
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ from unittest.mock import patch
 from secureps.client.trainer import EvaluateResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import DiskFailed, SecurepsError
+from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError
 from secureps.messages.coordinator_records import Received
-from secureps.messages.requests import PutBlock, Submit
+from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import BlockSpooled
+from secureps.roles.shard.shard import Shard
 from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -35,7 +37,7 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.loop import Dead, PartyLoop
 from tests.chaos.network import ChaosNetwork, Delays, table
 from tests.chaos.plans import SHAPE, kit_of, plan_of
-from tests.chaos.schedule import CLIENTS, Fault, Setting
+from tests.chaos.schedule import ASKS, CLIENTS, WIPED, Fault, Setting
 from tests.kits.cheats import lies, small_error, spoils
 from tests.kits.evaluations import judged
 from tests.kits.federations import Tensors, Walker
@@ -66,6 +68,9 @@ class World(Simulation):
         self.evidence = Evidence()
         self.events = 0
         self.stood: str | None = None
+        self.wiped: set[str] = set()
+        self.given_up = ""
+        """Why the run has no end: what a party's disk lost is nowhere else."""
         self._rng = random.Random(f"chaos-disk/{seed}")
         self._root = folder
         (folder / "links").mkdir()
@@ -76,7 +81,9 @@ class World(Simulation):
         self._full: dict[str, float] = {}
         self._operations: Counter[str] = Counter()
         by_event = [
-            f for f in faults if f.kind in ("kill", "power", "pause", "jump", "full", "part")
+            f
+            for f in faults
+            if f.kind in ("kill", "power", WIPED, ASKS, "pause", "jump", "full", "part")
         ]
         self._due = sorted(by_event, key=lambda fault: fault.at)
         self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
@@ -99,7 +106,7 @@ class World(Simulation):
     def play(self) -> None:
         """To the end, or until `stood` says why there is none."""
         with self._disk.installed():
-            while not self._ended_well() and self.stood is None:
+            while not self._ended_well() and self.stood is None and not self.given_up:
                 try:
                     if not self.loop.run(self._next):
                         self.stood = f"nothing is left to happen: {self.reasons()}"
@@ -115,10 +122,20 @@ class World(Simulation):
             waiting = [n for n in self.parties if not self.parties[n].halted.done()]
             when = f"{self.loop.now():.0f} seconds and {self.events} events"
             self.stood = f"after {when} {', '.join(waiting)} still wait: {self.reasons()}"
-        if self._failed:
-            name = min(self._failed)
-            self.stood = f"{name} ended: {self._why(name)}"
-        return self.stood is not None or self._ended_well()
+        for name in sorted(self._failed):
+            if name not in self.wiped or self._error(name) not in (DamagedStore, Refused):
+                self.stood = f"{name} ended: {self._why(name)}"
+            elif name.startswith("shard-"):
+                self.given_up = self._why(name)
+            else:
+                self._failed.discard(name)  # the other holders suffice
+        return self.stood is not None or bool(self.given_up) or self._ended_well()
+
+    def _error(self, name: str) -> type[BaseException] | None:
+        """Of which class the reason is for which a party has ended."""
+        halted = self.parties[name].halted
+        error = halted.exception()
+        return type(error) if error is not None else halted.result().error
 
     def _ended_well(self) -> bool:
         return not self._down and self._over()
@@ -131,13 +148,21 @@ class World(Simulation):
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
         return f"{error!r}{cause}"
 
+    @property
+    def emptied(self) -> bool:
+        """Whether a shard came back with an empty disk when the run was over."""
+        shards = (party.machine for party in self.parties.values())
+        return any(isinstance(each, Shard) and not each.shelves.founded for each in shards)
+
     # --- faults -------------------------------------------------------------------
 
     def _happen(self, fault: Fault) -> None:
         until = self.loop.now() + fault.seconds
         match fault.kind:
-            case "kill" | "power":
+            case "kill" | "power" | "wiped":
                 self._fall(fault)
+            case "asks":
+                self._look(fault.who)
             case "pause":
                 self._loops[fault.who].pause(fault.seconds)
             case "jump":
@@ -147,6 +172,18 @@ class World(Simulation):
             case "part":
                 assert isinstance(self.network, ChaosNetwork)
                 self.network.part(fault.who, fault.to, fault.seconds)
+
+    def _look(self, who: str) -> None:
+        """Asks the coordinator for what anybody may know."""
+
+        def told(wanted: type[object], done: Future[Any]) -> None:
+            reply = done.exception() or done.result()
+            if not isinstance(reply, wanted | SecurepsError):
+                self.evidence.broken(f"{who} asked for a {wanted.__name__} and heard {reply!r}")
+
+        for message, wanted in ((AskRun(), Welcome), (AskStatus(), Status)):
+            answer = self.network.transport(who).call(COORDINATOR, message)
+            answer.add_done_callback(partial(told, wanted))
 
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
@@ -163,6 +200,10 @@ class World(Simulation):
             with patch.object(self, "_acting", ""):
                 self._disk.cut(self._root / name, self._rng, lambda path: True)
                 self._disk.cut(self.checkpoints, self._rng, lambda path: self._owner(path) == name)
+        if fault.kind == WIPED:
+            self.wiped.add(name)
+            self._disk.wipe(self._root / name)
+            self.lose(name, UnsafeSeed(4))
         self.loop.call_later(fault.seconds, partial(self.start, name))
 
     @staticmethod
@@ -206,8 +247,8 @@ class World(Simulation):
 
     def start(self, name: str) -> None:
         """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
-        self._down.discard(name)
         super().start(name)
+        self.loop.call_later(0.0, partial(self._down.discard, name))  # once it knows its journal
         for fault in self._cheats:
             if fault.who == name and fault.kind == "spoil":
                 spoils(self, name, fault.at)
