@@ -25,6 +25,7 @@ _BFV = "under bfv alone: tests/run/simulate/test_simulation.py"
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _LOST = "where a journal is lost: tests/roles/shard/test_adopting.py"
+_FROZEN = "where the plan freezes tensors: tests/federation/test_frozen.py"
 _BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
 _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
 _LEFT = "where a client is told to leave: tests/client/test_session.py"
@@ -37,8 +38,8 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call Opened", "hears SumOpened", "orders Work OpenSum"), _BFV),
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
-    **dict.fromkeys(("hears AdoptState", "orders Work AdoptState"), _LOST),
-    **dict.fromkeys(("orders Answer NotReady", "hears WorkFailed"), _LOST),
+    "orders Answer NotReady": _LOST,
+    "orders Answer Proposal": _FROZEN,
     **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
     **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
     **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
