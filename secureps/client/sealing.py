@@ -240,8 +240,10 @@ class OutboxSealer:
         """
         committee = pinned.plan.committee(tuple(self._holder_keys))
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
+        correction = vector_bytes(shared.correction)
+        root = ciphertext_root(receipt.blocks, correction)
         receipt = dataclasses.replace(
-            receipt, commitments=shared.commitments, correction=vector_bytes(shared.correction)
+            receipt, commitments=shared.commitments, correction=correction, root=root
         )
         # Bound to the receipt, so that an envelope cannot be moved to another submission.
         bound = enveloped_part(receipt)

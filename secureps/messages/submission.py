@@ -80,7 +80,8 @@ class Receipt:
         id: the submission.
         purpose: UPDATE or FOUNDING.
         version: the base version trained on, and base: its model digest.
-        blocks: digest of every block's payload, in order; root: `ciphertext_root` of them.
+        blocks: digest of every block's payload, in order; root: `ciphertext_root` of them and of
+            the correction.
         envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
             of their names; commitments: to every seed (`crypto.sharing`). Both are empty under
             ciphers without a committee.
@@ -198,17 +199,19 @@ def receipt_digest(receipt: Receipt) -> bytes:
     return digest("secureps-receipt", receipt.form())
 
 
-def ciphertext_root(blocks: tuple[bytes, ...]) -> bytes:
-    """One digest over the digests of all blocks, 32 bytes."""
-    return digest("secureps-ciphertext-root", *blocks)
+def ciphertext_root(blocks: tuple[bytes, ...], correction: bytes | None = None) -> bytes:
+    """One digest over the digests of all blocks, and the key's correction if any, 32 bytes."""
+    return digest(
+        "secureps-ciphertext-root", *blocks, *(() if correction is None else (correction,))
+    )
 
 
 def rooted(receipt: Receipt) -> Receipt:
-    """What is signed and what key holders get: the root stands for the blocks' digests.
+    """What is signed and what key holders get: the root stands for what they have no use for.
 
-    So it has the same bytes for a model of any size.
+    So it has the same few bytes for a model of any size, and a key of any length.
     """
-    return dataclasses.replace(receipt, blocks=())
+    return dataclasses.replace(receipt, blocks=(), correction=None)
 
 
 def enveloped_part(receipt: Receipt) -> bytes:

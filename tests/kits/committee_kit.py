@@ -101,6 +101,7 @@ class Site:
         pinned = records.RunPinned(self.run, self.placement, self.addresses)
         self.pinned = Pinned.of(pinned)
         self.names = tuple(sorted(public.holder_keys))
+        self._corrections: dict[SubmissionId, bytes] = {}
 
     @property
     def committee(self) -> Committee:
@@ -141,6 +142,7 @@ class Site:
         )
         version = 1 + max(each.receipt.version for each in sent)
         receipts = tuple(rooted(s.receipt) for s, _ in weighed)
+        self._corrections |= {s.receipt.id: s.receipt.correction or b"" for s, _ in weighed}
         cohort = Cohort("all", number, version, 1, members)
         return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))
 
@@ -150,7 +152,7 @@ class Site:
         """S of a cohort, from t answers."""
         length = key_length(self.plan.cipher_parameters)
         answers = {self.names.index(n): parse_vector(s, length) for n, s in shares.items()}
-        corrections = [parse_vector(r.correction or b"", length) for r in order.receipts]
+        corrections = [parse_vector(self._corrections[r.id], length) for r in order.receipts]
         weights = [member.weight for member in order.cohort.members]
         return key_sum(self.committee, answers, corrections, weights)
 

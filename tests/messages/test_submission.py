@@ -58,7 +58,6 @@ OTHER: dict[str, Any] = {
     "charge": Charge("c0", "all", 3, 1.0, 0.1, 4),
     "release": Release("c0", "all", 3, 1.0, 1.0, 50.0, 1, 0.0),
     "unsafe": True,
-    "correction": b"1235",
     "step": 1,
     "magnitude": None,
     "update": bytes([1]) * 16,
@@ -69,7 +68,7 @@ OTHER: dict[str, Any] = {
 
 def test_every_field_is_looked_at_here() -> None:
     fields = {field.name for field in dataclasses.fields(Receipt)}
-    assert fields == OTHER.keys() | {"blocks", "signature"}
+    assert fields == OTHER.keys() | {"blocks", "correction", "signature"}
 
 
 @pytest.mark.parametrize("name", OTHER)
@@ -80,12 +79,15 @@ def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str)
     assert (enveloped_part(changed) != enveloped_part(RECEIPT)) is (name != "envelopes")
 
 
-def test_the_root_stands_for_the_blocks() -> None:
-    assert rooted(RECEIPT).blocks == ()
+def test_the_root_stands_for_the_blocks_and_the_correction() -> None:
+    assert (rooted(RECEIPT).blocks, rooted(RECEIPT).correction) == ((), None)
     assert signing_bytes(rooted(RECEIPT)) == signing_bytes(RECEIPT)
     assert enveloped_part(rooted(RECEIPT)) == enveloped_part(RECEIPT)
-    roots = [(b"one", b"two"), (b"two", b"one"), (b"one",), (b"onetwo",), (b"onet", b"wo"), ()]
-    assert len({ciphertext_root(blocks) for blocks in roots}) == len(roots)
+    names = [("one", "two"), ("two", "one"), ("one",), ("onetwo",), ("onet", "wo"), ()]
+    roots = [tuple(bytes(32) + name.encode() for name in each) for each in names]
+    corrections = [None, b"", b"1234", b"1235"]
+    made = {ciphertext_root(blocks, each) for blocks in roots for each in corrections}
+    assert len(made) == len(roots) * len(corrections)
 
 
 def test_a_header_is_signed_with_all_that_it_says() -> None:
@@ -119,12 +121,12 @@ def test_a_model_is_a_group_a_version_and_its_blocks() -> None:
     assert len({*evaluated, *made}) == 9
 
 
-@pytest.mark.parametrize("change", [{}, OTHER, {"magnitude": None, "correction": None}])
+@pytest.mark.parametrize("change", [{}, OTHER, {"magnitude": None}])
 def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     receipt = dataclasses.replace(RECEIPT, signature=b"signed", **change)
-    bare = dataclasses.replace(receipt, blocks=())
+    bare = dataclasses.replace(receipt, blocks=(), correction=None)
     unsigned = dataclasses.replace(bare, signature=b"")
     signed, enveloped = canonical(unsigned), canonical(dataclasses.replace(unsigned, envelopes=()))
     named, read = digest("secureps-receipt", canonical(bare)), list[Any]()

@@ -315,7 +315,7 @@ def nobody_signs(run: RogueRun) -> orders.Open:
 
 def altered_after_signing(run: RogueRun) -> orders.Open:
     first, second, *others = run.fresh()
-    receipt = dataclasses.replace(first.receipt, correction=second.receipt.correction)
+    receipt = dataclasses.replace(first.receipt, root=second.receipt.root)
     return run.opening((dataclasses.replace(first, receipt=receipt), second, *others))
 
 

@@ -50,6 +50,7 @@ from secureps.messages.submission import (
     BlockHeader,
     Receipt,
     SubmissionId,
+    ciphertext_root,
     cohort_digest,
     signing_bytes,
 )
@@ -214,9 +215,11 @@ def submits(**changes: Any) -> Attack:
     """The victim's receipt in which something is another, signed by the thief."""
 
     def submit(thief: Thief) -> Any:
-        return thief.ask(
-            COORDINATOR, Submit(thief.signed(dataclasses.replace(thief.stolen(), **changes)))
-        )
+        receipt = dataclasses.replace(thief.stolen(), **changes)
+        if "correction" in changes:
+            root = ciphertext_root(receipt.blocks, receipt.correction)
+            receipt = dataclasses.replace(receipt, root=root)
+        return thief.ask(COORDINATOR, Submit(thief.signed(receipt)))
 
     return submit
 

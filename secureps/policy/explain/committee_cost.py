@@ -21,7 +21,7 @@ from secureps.policy.envelope_size import envelope_bytes, value_bytes
 from secureps.policy.explain.visibility import withstood
 from secureps.policy.plan import Plan
 
-RECEIPT_BYTES = 480
+RECEIPT_BYTES = 300
 """Of a receipt as holders get it, without keys: names, digests, charge and signature, about."""
 TIMES_SENT = 2
 """A holder gets a receipt when it comes, to look into its envelope, and with its cohort."""
@@ -71,7 +71,9 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
     parameters = plan.fitted(groups[0])
     own = choose(parameters)
     ring, shared = own.ring, envelope_bytes(committee, own.ring.degree)
-    receipts = sum(plan.bounds(group.name).most * (RECEIPT_BYTES + shared) for group in groups)
+    correction = ring.degree * COEFFICIENT_BYTES  # no holder gets it
+    receipt = RECEIPT_BYTES + shared - correction
+    receipts = sum(plan.bounds(group.name).most * receipt for group in groups)
     return CommitteeCost(
         holders=plan.holders,
         threshold=plan.threshold,
@@ -87,7 +89,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         capacity=_most_capacity(parameters),
         submission=shared,
         down=TIMES_SENT * receipts,
-        up=len(groups) * ring.degree * COEFFICIENT_BYTES,
+        up=len(groups) * correction,
     )
 
 

@@ -94,7 +94,8 @@ def _group(tx: Transaction, receipt: Receipt) -> GroupState:
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     """Whether a submission was received, or is over; Conflict if with another receipt."""
     id = receipt.id
-    known, root = tx.federation.receipts.get(id), ciphertext_root(receipt.blocks)
+    known = tx.federation.receipts.get(id)
+    root = ciphertext_root(receipt.blocks, receipt.correction)
     # Another under the same name would take the place of what shards and holders have seen. The
     # root stands for the blocks, which are not signed: who changes them on the way is found too.
     if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
@@ -129,8 +130,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     if len(receipt.blocks) != len(blocks) or any(len(d) != DIGEST_BYTES for d in receipt.blocks):
         raise Malformed(f"{id}: the group has {len(blocks)} blocks, each one digest")
     # The digests are not signed, the root is: shards and holders must speak of the same payloads.
-    if receipt.root != ciphertext_root(receipt.blocks):
-        raise Malformed(f"{id}: its root is not that of its blocks' digests")
+    if receipt.root != ciphertext_root(receipt.blocks, receipt.correction):
+        raise Malformed(f"{id}: its root is not that of its blocks' digests and its correction")
     size = sum(block_bytes(plan, layout, purpose, block) for block in blocks)
     if receipt.size != size:
         raise Malformed(f"{id}: {receipt.size} bytes, the plan makes {size}")

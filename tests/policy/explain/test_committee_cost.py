@@ -69,7 +69,7 @@ def test_a_receipt_on_the_wire_has_the_bytes_that_are_counted() -> None:
         correction=bytes(4 * 2048),
         signature=bytes(64),
     )
-    counted = RECEIPT_BYTES + cost(plan).submission
+    counted = RECEIPT_BYTES + cost(plan).submission - cost(plan).up
     assert len(encode(Examine(3, rooted(receipt)))) == pytest.approx(counted, rel=0.05)
 
 
@@ -77,7 +77,7 @@ def test_a_holders_traffic_grows_with_the_cohort_and_not_with_the_model() -> Non
     small, large = (cost(committee_plan(), values, 1 << 18) for values in (1000, 10_000_000))
     assert (small.up, small.down) == (large.up, large.down)
     assert cost(committee_plan(most=30)).down == 3 * cost(committee_plan(most=10)).down
-    assert small.down >= 20 * small.submission
+    assert small.down == 40 * (RECEIPT_BYTES + small.submission - small.up)
 
 
 def test_the_ring_is_the_ciphers_own() -> None:

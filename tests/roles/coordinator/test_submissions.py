@@ -19,7 +19,13 @@ from secureps.errors import (
 )
 from secureps.messages import requests
 from secureps.messages.charge import Charge, Release
-from secureps.messages.submission import FOUNDING, Receipt, SubmissionId, signing_bytes
+from secureps.messages.submission import (
+    FOUNDING,
+    Receipt,
+    SubmissionId,
+    ciphertext_root,
+    signing_bytes,
+)
 from secureps.roles.coordinator.submissions import check_receipt
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
@@ -87,6 +93,7 @@ def _other(**changes: Any) -> Callable[[Receipt], Receipt]:
         (_other(blocks=(bytes(32),) * 5), Malformed, "the group has 4 blocks"),
         (_other(blocks=(bytes(31),) * 4), Malformed, "each one digest"),
         (_other(root=bytes(32)), Malformed, "its root is not that of its blocks' digests"),
+        (_other(correction=bytes(1 << 13)), Malformed, "its root is not that of"),
         (_rearranged, Malformed, "its root is not that of its blocks' digests"),
         (_other(step=1), Malformed, "update 1 of one version, by the plan's rule the last is 0"),
         (_other(step=-1), Malformed, "update -1 of one version"),
@@ -185,6 +192,8 @@ def test_what_is_said_of_a_shared_key_has_its_counts_sizes_and_ranges(
     layout = bench.pinned.layout.group("all")
     receipt = bench.send("c0").receipt
     check_receipt(bench.plan, layout, receipt)
+    changed = dataclasses.replace(receipt, **changes)
+    root = ciphertext_root(changed.blocks, changed.correction)
     with pytest.raises(error, match=text) as caught:
-        check_receipt(bench.plan, layout, dataclasses.replace(receipt, **changes))
+        check_receipt(bench.plan, layout, dataclasses.replace(changed, root=root))
     assert type(caught.value) is error

@@ -15,7 +15,13 @@ from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.encoding import digest
 from secureps.messages.requests import AskStatus
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, Receipt, receipt_digest, signing_bytes
+from secureps.messages.submission import (
+    FOUNDING,
+    Receipt,
+    ciphertext_root,
+    receipt_digest,
+    signing_bytes,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.holder.ledger import receipts_digest
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
@@ -131,7 +137,7 @@ FORGERIES: dict[str, tuple[Callable[[Receipt], dict[str, Any]], str]] = {
     "truncated": (lambda r: {"envelopes": tuple(e[:-1] for e in r.envelopes)}, "144 bytes|bytes"),
     "swapped": (lambda r: {"envelopes": r.envelopes[::-1]}, "does not open"),
     "replayed": (lambda r: {"envelopes": crowd()[1].receipt.envelopes}, "does not open"),
-    "another correction": (lambda r: {"correction": bytes(len(r.correction or b""))}, "not open"),
+    "another correction": (lambda r: {"root": ciphertext_root(r.blocks, b"x")}, "not open"),
     "too few": (lambda r: {"envelopes": r.envelopes[:2]}, "2 envelopes for 4"),
 }
 
