@@ -40,8 +40,7 @@ class Join:
 
     `groups` are those that it contributes to, for a client whose data touches few row-blocks of a
     sparse group; empty for all. `run` is the one that it takes part in already, empty if it is new.
-    `examples` is the power of two at or above the number that it counts by; 0 if it does not know,
-    or nobody asks.
+    `examples` is the power of two at or above the number that it counts by; 0 if it says none.
     """
 
     client: str
@@ -328,10 +327,7 @@ class MemberStatus:
 
 @dataclass(frozen=True, slots=True)
 class GroupStatus:
-    """One group: its version, the step of the commit it is in, and what it waits for.
-
-    `clip` is that of the version under adaptive clipping; None elsewhere.
-    """
+    """One group: version, step of its commit, what it waits for; `clip`, if that is adaptive."""
 
     name: str
     version: int
@@ -357,8 +353,7 @@ class EvaluationStatus:
     Args:
         step, reason, late: as of a group: of the evaluation under way.
         results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that were to be evaluated and never will be, in their order; why, of the
-            newest.
+        skipped: versions that never will be evaluated, in their order; why, of the newest.
         noise: standard deviation of the noise on each metric, at most; empty if there is none.
     """
 
@@ -396,9 +391,8 @@ class Status:
     """How the run stands; `run` is empty until the run is founded, as is `holdings`.
 
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
-    shards and holders of the roster, by name. `failure` names the error that a run ended with;
-    empty of one that goes on, or ended as its plan foresees. `adjacency` says what every epsilon is
-    of, at `delta`; empty and 0 where nothing is private.
+    shards and holders of the roster, by name. `failure` names the error that a run ended with, if
+    any. `adjacency` says what every epsilon is of, at `delta`; empty and 0 if nothing is private.
     """
 
     run: bytes

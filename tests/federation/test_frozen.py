@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import PlanRefused, ScriptFailed, WrongShape
+from secureps.errors import PlanRefused, ScriptFailed, SecurepsError, WrongShape
 from secureps.messages import coordinator_records
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
@@ -19,6 +20,7 @@ from secureps.run.party_names import client_names
 from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Tensors, Walker, finished, killed_at, same, small_plan
+from tests.kits.flower_apps import CLIENT_APP, write
 
 FROZEN: dict[str, Any] = {"frozen": ["base.*"]}
 CLIENTS = client_names(6)
@@ -136,3 +138,19 @@ def test_a_file_without_the_base_is_no_start(tmp_path: Path) -> None:
     plan = small_plan(initial=str(tmp_path / "start.safetensors"), **FROZEN)
     with pytest.raises(PlanRefused, match=r"frozen: no tensor matches 'base\.\*'"):
         initial_schema(plan)
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_frozen_array_never_travels_and_an_app_that_moves_it_is_told(
+    moves: bool, tmp_path: Path
+) -> None:
+    source = CLIENT_APP if moves else CLIENT_APP.replace("bias + noise", "bias")
+    script, plan = Script(write(tmp_path, source)), small_plan(versions=2, frozen=["*1"], local=[])
+    trainers = {name: script.make({"partition": i}) for i, name in enumerate(CLIENTS)}
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    if moves:
+        with pytest.raises(SecurepsError, match="was trained, and the plan has it frozen"):
+            simulation.run()
+        return
+    simulation.run()
+    assert [array.shape for array in simulation.model().values()] == [(30, 7)]

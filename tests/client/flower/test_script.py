@@ -15,7 +15,7 @@ from secureps.client.flower.script import FlowerTrainer
 from secureps.client.script import Script
 from secureps.client.trainer import FitConfig, RecordPrivacy, Setting
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
+from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
 from secureps.roles.member.tasks import Contribute
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -311,22 +311,6 @@ def test_apps_evaluate_inside_the_encryption(tmp_path: Path) -> None:
     assert told[0] == told[1]
     assert list(told[0]) == [1, 2]
     assert 0 < told[0][1]["loss"] < 8.0
-
-
-@pytest.mark.parametrize("moves", [False, True])
-def test_a_frozen_array_never_travels_and_an_app_that_moves_it_is_told(
-    moves: bool, tmp_path: Path
-) -> None:
-    source = CLIENT_APP if moves else CLIENT_APP.replace("bias + noise", "bias")
-    script, plan = Script(write(tmp_path, source)), small_plan(versions=2, frozen=["*1"], local=[])
-    trainers = {name: script.make({"partition": i}) for i, name in enumerate(client_names(6))}
-    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
-    if moves:
-        with pytest.raises(SecurepsError, match="was trained, and the plan has it frozen"):
-            simulation.run()
-        return
-    simulation.run()
-    assert [array.shape for array in simulation.model().values()] == [(30, 7)]
 
 
 # --- refusals ---------------------------------------------------------------------
