@@ -176,8 +176,9 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
 
 def open_again(tx: Transaction, group: GroupState) -> None:
     """Asks the holders to open the cohort that every shard holds; the same one as before."""
+    order = make_open(tx, group)
     for holder in tx.holders:
-        tx.order(holder, make_open(tx, group))
+        tx.order(holder, order)
 
 
 def opened(

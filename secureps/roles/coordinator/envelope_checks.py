@@ -27,8 +27,9 @@ def examine(tx: Transaction, receipt: Receipt) -> None:
     """A receipt has come: every holder of a committee is asked to look into its envelope."""
     if not opening.wanted(tx.plan):
         return
+    order = make_examine(tx, receipt)
     for holder in tx.holders:
-        tx.order(holder, make_examine(tx, receipt))
+        tx.order(holder, order)
 
 
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:

@@ -151,6 +151,9 @@ class Places:
 
     async def _room(self, own: Own) -> None:
         """Waits for one of the places of all; after a TURN others give way to who waits."""
+        if not self._all.locked():
+            await self._all.acquire()  # at once
+            return
         room = asyncio.ensure_future(self._all.acquire())
         try:
             while not (await asyncio.wait({room}, timeout=QUIET))[0]:

@@ -12,6 +12,7 @@ import asyncio
 import resource
 import threading
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -48,6 +49,8 @@ TRANSFERS, TRANSFERS_EACH = 12, 4
 ROOM = 2.0
 """Seconds that an upload waits, unread, for memory for all of it. Then it is read: whoever has the
 memory may not be sending."""
+NEWEST = 8
+"""Orders of which the bytes are kept, for watchers that are given the same."""
 CLOSING = 1.0
 """Seconds that gRPC gets to end calls that it has cancelled."""
 MOST_CONNECTIONS = 1 << 14
@@ -207,6 +210,7 @@ class CoordinatorServer(_Server):
 
     def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
         super().__init__(COORDINATOR, endpoint, listen, authenticate)
+        self._newest: deque[tuple[Any, bytes]] = deque(maxlen=NEWEST)
 
     def _handlers(self) -> Mapping[str, Any]:
         return {"Watch": grpc.stream_stream_rpc_method_handler(_refusing(self._watch))}
@@ -230,10 +234,29 @@ class CoordinatorServer(_Server):
             self._watchers.add(queue)
             try:
                 while True:
-                    await sent(context, await _orders(queue))
+                    await sent(context, await self._orders(queue))
             finally:
                 self._watchers.discard(queue)
                 cancel()
+
+    async def _orders(self, queue: asyncio.Queue[Any]) -> bytes:
+        """All orders that wait for a watcher; raises the SecurepsError that ends its stream."""
+        taken: list[bytes] = []
+        while not taken or (not queue.empty() and framing.joins(taken)):
+            order = await queue.get()
+            if isinstance(order, SecurepsError):  # `_push` has dropped all others
+                raise order
+            taken.append(self._encoded(order))
+        return framing.bundle(taken)
+
+    def _encoded(self, order: Any) -> bytes:
+        """An order's bytes; many are the same for several watchers, one after another."""
+        for known, data in self._newest:
+            if known is order:
+                return data
+        data = encode(order)
+        self._newest.append((order, data))
+        return data
 
 
 class ShardServer(_Server):
@@ -354,17 +377,6 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
         while not queue.empty():
             queue.get_nowait()
     queue.put_nowait(order)
-
-
-async def _orders(queue: asyncio.Queue[Any]) -> bytes:
-    """All orders that wait for a watcher; raises the SecurepsError that ends its stream."""
-    taken: list[bytes] = []
-    while not taken or (not queue.empty() and framing.joins(taken)):
-        order = await queue.get()
-        if isinstance(order, SecurepsError):  # `_push` has dropped all others
-            raise order
-        taken.append(encode(order))
-    return framing.bundle(taken)
 
 
 async def _answer(future: Future[Any]) -> Any:
