@@ -32,12 +32,17 @@ from secureps.roles.machine import (
 )
 from secureps.roles.tasks import Task
 
+TOLD_AT_ONCE = 16
+"""Findings that wait for no others."""
+
 
 class CommitteeHolder(Holder[Open]):
     """The machine of one of a committee's key holders."""
 
     def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
+        self._examining = 0
+        self._found: list[Effect] = []
 
     def own(self, sender: str, event: Event) -> Step | None:
         """Handles what only this kind is told: envelopes to examine, shares that are derived."""
@@ -45,7 +50,7 @@ class CommitteeHolder(Holder[Open]):
             case Answered() | Failed():
                 return Step()
             case EnvelopeExamined(receipt, flaw) if sender == WORKER:
-                return Step(effects=[self._examined(receipt, flaw)])
+                return self._looked_into(receipt, flaw)
             case ShareDerived() if sender == WORKER:
                 return self._derived(event)
             case Examine() if sender == COORDINATOR:
@@ -73,8 +78,18 @@ class CommitteeHolder(Holder[Open]):
         except SecurepsError as error:
             step.effects.append(self._examined(receipt, str(error)))
             return step
+        self._examining += 1
         step.effects.append(Work(ExamineEnvelope(receipt)))
         return step
+
+    def _looked_into(self, receipt: Receipt, flaw: str) -> Step:
+        """Says what it found with what it finds in those that came with it: in one call."""
+        self._examining -= 1
+        self._found.append(self._examined(receipt, flaw))
+        if self._examining > 0 and len(self._found) < TOLD_AT_ONCE:
+            return Step()
+        found, self._found = self._found, []
+        return Step(effects=found)
 
     def _examined(self, receipt: Receipt, flaw: str) -> Call:
         about = receipt_digest(receipt)

@@ -23,6 +23,7 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.policy.plan import Plan
+from secureps.roles.holder import committee
 from secureps.roles.holder.ledger import receipts_digest
 from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
 from secureps.roles.machine import (
@@ -123,6 +124,25 @@ def test_an_envelope_is_examined_and_nothing_is_journalled() -> None:
     assert said(holder.give(WORKER, EnvelopeExamined(receipt, ""))) == [found]
     assert holder.order(orders.Examine(1, receipt)) == [found]
     assert holder.journal == before
+
+
+def test_what_is_found_in_envelopes_that_came_together_is_told_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(committee, "TOLD_AT_ONCE", 3)
+    holder = bench().holder(1)
+    receipts = [sent.receipt for sent in crowd()]
+    for receipt in receipts[:5]:
+        holder.begin(orders.Examine(1, receipt))
+    told = [
+        said(holder.give(WORKER, EnvelopeExamined(receipt, str(flaw))))
+        for flaw, receipt in enumerate(receipts[:5])
+    ]
+    assert [len(each) for each in told] == [0, 0, 3, 0, 2], "three wait for nobody"
+    assert [(m.id, m.flaw) for each in told for m in each] == [
+        (receipt.id, str(flaw)) for flaw, receipt in enumerate(receipts[:5])
+    ]
+    assert len(holder.order(orders.Examine(1, receipts[5]))) == 1
 
 
 def _other_commitments(receipt: Receipt) -> dict[str, Any]:
