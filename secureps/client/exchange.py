@@ -213,7 +213,8 @@ class ExchangeWorker:
 
     def __init__(self, worker: Worker, exchange: Exchange) -> None:
         self._worker, self._exchange = worker, exchange
-        self.keep, self.fetch, self.seconds = worker.keep, worker.fetch, worker.seconds
+        self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
+        self.seconds = worker.seconds
 
     def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns `Leave` in place of a training that the session gave up."""

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar, assert_never
+from typing import Any, TypeVar, assert_never
 
 from secureps.errors import (
     ClientError,
@@ -224,10 +224,20 @@ class Executor:
         if not wanted:
             self._post(event)
             return
-        kept = self.kept(bare, message.payload)
-        kept.add_done_callback(lambda done: self.later(partial(self._kept, event, done)))
 
-    def _kept(self, event: _Event, done: Future[bytes | None]) -> None:
+        def kept(done: Future[Any]) -> None:
+            self.later(partial(self._kept, event, done))
+
+        def taken(done: Future[Callable[[], None]]) -> None:
+            if done.cancelled() or done.exception() is not None:
+                kept(done)
+            else:
+                self._loop.write(self._alive(done.result())).add_done_callback(kept)
+
+        # In its turn behind works that delete what is known no more: it may be the same block.
+        self._beside(partial(self.worker.take, bare, message.payload)).add_done_callback(taken)
+
+    def _kept(self, event: _Event, done: Future[Any]) -> None:
         error = done.exception()
         self._disk("payloads", error)
         if error is None:
@@ -266,7 +276,7 @@ class Executor:
         return self._beside(partial(self.worker.fetch, key))
 
     def kept(self, request: Request, payload: bytes | memoryview) -> Future[bytes | None]:
-        """Has the worker check and store a payload."""
+        """Has the worker check and store a payload that answers a request."""
         return self._beside(partial(self.worker.keep, request, payload))
 
     def heard(self, sender: str, event: Event) -> None:
@@ -424,14 +434,18 @@ class Executor:
         self.fetched(attach).add_done_callback(finish)
 
     def _beside(self, action: Callable[[], T], seconds: float = 0.0) -> Future[T]:
-        """Has the worker do something; nothing is begun for a party that has ended."""
+        """Has the worker do something."""
+        return self._loop.offload(self._alive(action), seconds)
+
+    def _alive(self, action: Callable[[], T]) -> Callable[[], T]:
+        """Wraps an action beside the loop: nothing is begun for a party that has ended."""
 
         def begin() -> T:
             if self.halted.done():
                 raise self._gone()
             return action()
 
-        return self._loop.offload(begin, seconds)
+        return begin
 
     def _work(self, task: Task) -> TaskResult | None:
         began = self._loop.now()

@@ -14,11 +14,15 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 from secureps.wire.transport import Clock
 
 T = TypeVar("T")
+
+WRITERS = 4
+"""Files that are on their way to a disk at once: one after another they would wait for it."""
 
 
 class Loop(Clock, Protocol):
@@ -29,6 +33,12 @@ class Loop(Clock, Protocol):
 
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         """Runs `action` beside the loop. Under virtual time it takes `seconds` of it."""
+
+    def write(self, action: Callable[[], T]) -> Future[T]:
+        """Runs what waits for a disk beside the loop, and beside what `offload` runs.
+
+        Under virtual time it takes none, and has ended on return.
+        """
 
 
 class RealLoop:
@@ -45,6 +55,7 @@ class RealLoop:
         self._changed = threading.Condition()
         self._stopped = False
         self._workers = ThreadPoolExecutor(workers, thread_name_prefix="work")
+        self._writers = ThreadPoolExecutor(WRITERS, thread_name_prefix="write")
 
     def now(self) -> float:
         """Seconds of the run's clock; see `Loop`."""
@@ -68,6 +79,15 @@ class RealLoop:
                 raise  # no thread could be started: a future that never ends would hide it
             return Future()
 
+    def write(self, action: Callable[[], T]) -> Future[T]:
+        """Runs `action` on a thread of its own, one of WRITERS; see `Loop`."""
+        try:
+            return self._writers.submit(action)
+        except RuntimeError as error:  # as in `offload`, but nobody is there to whom to raise it
+            failed: Future[T] = Future()
+            failed.set_exception(error)
+            return failed
+
     def run(self) -> None:
         """Performs actions until `stop`; call it on the thread that is to be the loop."""
         while (action := self._next()) is not None:
@@ -78,7 +98,8 @@ class RealLoop:
         with self._changed:
             self._stopped = True
             self._changed.notify()
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for pool in (self._workers, self._writers):
+            pool.shutdown(wait=False, cancel_futures=True)
 
     def _next(self) -> Callable[[], None] | None:
         with self._changed:
@@ -112,16 +133,13 @@ class VirtualLoop:
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         """Runs `action` at once in real time, and in `seconds` of virtual time."""
         future: Future[T] = Future()
+        self.call_later(seconds, partial(perform, action, future))
+        return future
 
-        def perform() -> None:
-            try:
-                result = action()
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.call_later(seconds, perform)
+    def write(self, action: Callable[[], T]) -> Future[T]:
+        """Runs `action`; see `Loop`."""
+        future: Future[T] = Future()
+        perform(action, future)
         return future
 
     def run(self, until: Callable[[], Any]) -> bool:
@@ -132,3 +150,13 @@ class VirtualLoop:
             self._time, _, action = heapq.heappop(self._heap)
             action()
         return True
+
+
+def perform(action: Callable[[], T], future: Future[T]) -> None:
+    """Runs an action; the future ends as it does."""
+    try:
+        result = action()
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

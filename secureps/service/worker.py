@@ -6,10 +6,11 @@ What must not live here: the tasks of any role.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from secureps.errors import InternalError, Malformed
-from secureps.messages.requests import Request
+from secureps.messages.requests import PutBlock, Request
 from secureps.roles.tasks import Task, TaskResult
 
 
@@ -20,8 +21,19 @@ class Worker(Protocol):
     def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns the event that reports its end, or None."""
 
+    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
+        """Checks the payload that came with a PutBlock.
+
+        Returns:
+            what stores it, durably, on any thread.
+
+        Raises:
+            Malformed: it is not what that message has to bring.
+        """
+        raise Malformed(f"no payload is expected with a {type(request).__name__}")
+
     def keep(self, request: Request, payload: bytes | memoryview) -> bytes | None:
-        """Checks and stores the payload that came with a PutBlock or answers a request.
+        """Checks and stores the payload that answers a request.
 
         Returns:
             the digest of what it made of it, if that is kept in its place.

@@ -6,6 +6,7 @@ import heapq
 import itertools
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import TypeVar
 
 from secureps.service.loop import VirtualLoop
@@ -53,18 +54,13 @@ class PartyLoop:
     def offload(self, action: Callable[[], T], seconds: float) -> Future[T]:
         """As `VirtualLoop.offload`; a death is no result."""
         future: Future[T] = Future()
+        self.call_later(seconds, partial(_perform, action, future))
+        return future
 
-        def perform() -> None:
-            try:
-                result = action()
-            except Dead:
-                raise
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        self.call_later(seconds, perform)
+    def write(self, action: Callable[[], T]) -> Future[T]:
+        """As `VirtualLoop.write`; a death is no result."""
+        future: Future[T] = Future()
+        _perform(action, future)
         return future
 
     def pause(self, seconds: float) -> None:
@@ -86,3 +82,14 @@ class PartyLoop:
             due, _, action = heapq.heappop(self._heap)
             self._reached = max(self._reached, due)  # rounding never makes a timer ring too early
             self._acting(action)
+
+
+def _perform(action: Callable[[], T], future: Future[T]) -> None:
+    try:
+        result = action()
+    except Dead:
+        raise
+    except BaseException as error:
+        future.set_exception(error)
+    else:
+        future.set_result(result)

@@ -149,7 +149,7 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     values[-1] = 2
     forged = dataclasses.replace(header, digest=payload_digest(values.tobytes()))
     with pytest.raises(Malformed, match="the founding model's last value is the clip's scale"):
-        worker.keep(requests.PutBlock(forged), values.tobytes())
+        worker.take(requests.PutBlock(forged), values.tobytes())
 
 
 # --- plans, and what is told ----------------------------------------------------------

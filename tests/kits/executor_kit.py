@@ -116,10 +116,13 @@ class DictWorker:
             raise self.result
         return self.result
 
-    def keep(self, request: Any, payload: bytes | memoryview) -> None:
+    def take(self, request: Any, payload: bytes | memoryview) -> Callable[[], None]:
         if payload == b"bad":
             raise Malformed("bad payload")
-        self.kept["kept"] = bytes(payload)
+        return lambda: self.kept.update(kept=bytes(payload))
+
+    def keep(self, request: Any, payload: bytes | memoryview) -> None:
+        self.take(request, payload)()
 
     def fetch(self, key: str) -> bytes:
         return self.kept[key]

@@ -85,7 +85,6 @@ ELSEWHERE = {
     "service/test_executor.py": (
         "service/calls",
         "service/environment",
-        "service/loop",
         "service/worker",
     ),
     "service/test_logs.py": ("service/log_lines",),

@@ -41,7 +41,7 @@ class Worker:
     def work(self, task):
         print("at work", flush=True)
         threading.Event().wait()
-    def keep(self, request, payload): pass
+    def take(self, request, payload): return lambda: None
     def fetch(self, key): raise KeyError(key)
     def seconds(self, task): return 0.0
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, PutBlock, Request, Telemetry
+from secureps.messages.requests import Figure, PutBlock, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
@@ -89,14 +90,12 @@ class ShardWorker(Worker):
 
     # --- payloads -----------------------------------------------------------------
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
-        """Stores a block that the machine wants, once its bytes are what the header says.
+    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
+        """Checks that a block that the machine wants is what its header says.
 
         Raises:
             Malformed: another length, another digest, or a coefficient out of range.
         """
-        if not isinstance(request, PutBlock):
-            raise Malformed(f"no payload is expected with a {type(request).__name__}")
         header = request.header
         if len(payload) != header.length:
             raise Malformed(f"{len(payload)} bytes came, the header announced {header.length}")
@@ -115,7 +114,7 @@ class ShardWorker(Worker):
         else:
             if np.frombuffer(payload, dtype="<i8").min() < 0:
                 raise Malformed("an opened sum is negative")
-        self._spool.put(header.key, payload)
+        return partial(self._spool.put, header.key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
         """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.

@@ -50,7 +50,7 @@ class Shop:
     def takes(self, id: SubmissionId, value: int) -> None:
         payload = np.full(16, value, "<u2").tobytes()
         header = self.header(id, payload)
-        self.worker.keep(PutBlock(header), payload)
+        self.worker.take(PutBlock(header), payload)()
         self.shelves.apply(shard_records.BlockSpooled(header))
 
     def made(self, total: bytes) -> None:
@@ -101,12 +101,12 @@ def test_a_block_is_what_its_header_says(tmp_path: Path) -> None:
     shop, payload = Shop(tmp_path), np.full(16, 9, "<u2").tobytes()
     header = shop.header(IDS[0], payload)
     with pytest.raises(Malformed, match="30 bytes came, the header announced 32"):
-        shop.worker.keep(PutBlock(header), payload[:-2])
+        shop.worker.take(PutBlock(header), payload[:-2])
     with pytest.raises(Malformed, match="does not have the digest of its header"):
-        shop.worker.keep(PutBlock(header), payload[:-2] + b"\x01\x00")
+        shop.worker.take(PutBlock(header), payload[:-2] + b"\x01\x00")
     beyond = np.full(16, 0xFFFF, "<u2").tobytes()
     with pytest.raises(Malformed, match="exceeds 65534"):
-        shop.worker.keep(PutBlock(shop.header(IDS[0], beyond)), beyond)
+        shop.worker.take(PutBlock(shop.header(IDS[0], beyond)), beyond)
     assert shop.spool.keys() == []
 
 
