@@ -98,6 +98,7 @@ RINGS = (
         ((94781441, 94863361), (93290497, 93356033), (93110273, 93192193), (92897281, 92946433)),
     ),
     Ring("n4096-q53", 4096, ((94887937, 94904321),), "conservative"),
+    Ring("n8192-q106", 8192, ((94781441, 94863361), (93290497, 93356033)), security="conservative"),
 )
 """Every set, the smallest degree first of those of one security."""
 

@@ -22,6 +22,7 @@ EVERY_RING = (
     CipherParameters("rlwe", 32, 1 << 18),
     CipherParameters("rlwe", 32, (1 << 16) - 2, slots=1 << 20),
     CipherParameters("rlwe", 32, (1 << 16) - 2, security="conservative"),
+    CipherParameters("rlwe", 64, (1 << 16) - 2, security="conservative"),
 )
 """Plans that use one ring each, and together all of them."""
 

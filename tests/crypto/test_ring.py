@@ -170,14 +170,15 @@ def submission(encoding: Encoding, slots: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("capacity", "digits", "bytes_value"), [(32, 2, 3.3125), (64, 1, 6.625), (100, 1, 6.625)]
+    ("capacity", "name", "digits"),
+    [(32, "n4096-q53", 2), (64, "n8192-q106", 4), (100, "n8192-q106", 4)],
 )
-def test_the_conservative_ring_takes_the_bytes_that_are_documented(
-    capacity: int, digits: int, bytes_value: float
+def test_the_conservative_rings_take_the_bytes_that_are_documented(
+    capacity: int, name: str, digits: int
 ) -> None:
     chosen = choose(CipherParameters("rlwe", capacity, 65_534, security="conservative"))
-    assert (chosen.ring.name, chosen.digits) == ("n4096-q53", digits)
-    assert chosen.block_bytes(1 << 18) / (1 << 18) == bytes_value
+    assert (chosen.ring.name, chosen.digits) == (name, digits)
+    assert chosen.block_bytes(1 << 18) / (1 << 18) == 3.3125
 
 
 @pytest.mark.parametrize("name", ["plain", "bfv"])

@@ -38,6 +38,7 @@ PARAMETERS = [
     CipherParameters("rlwe", 5, (1 << 32) - 1),
     CipherParameters("rlwe", (1 << 21) - 1, 1),
     CipherParameters("rlwe", 32, 65_534, 4, security="conservative"),
+    CipherParameters("rlwe", 64, 65_534, security="conservative"),
 ]
 
 
