@@ -84,23 +84,18 @@ class UpdateIntegers:
             tell_range(self.client, where, self.layout, update, share, grid.range)
 
         def rounded(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
-            def straight(first: int, last: int) -> NDArray[np.int32]:
-                drawn = words.at(span.start + first).words(last - first)
-                return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
-
-            if not (section.codec or section.feedback):
-                return straight
-            part = update.part(*place)
-            values = code.encode(part)
+            encoded = code.encode(update.part(*place)) if section.codec else None
 
             def piece(first: int, last: int) -> NDArray[np.int32]:
                 drawn = words.at(span.start + first).words(last - first)
-                return grid.encode(values[first:last], drawn, share)
+                if encoded is not None:
+                    return grid.encode(encoded[first:last], drawn, share)
+                return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
 
             if not section.feedback:
                 return piece
-            whole = piece(0, code.sent)
-            part -= code.decode((whole - grid.most) * (grid.step / share))
+            whole, rest = piece(0, code.sent), update.part(*place)
+            rest -= code.decode((whole - grid.most) * (grid.step / share))
             return _slices(whole)
 
         return (rounded(*part) for part in parts)

@@ -185,8 +185,16 @@ class OutboxSealer:
             slots = layout.slots(header.block)
             sums = adder.zero(slots)
             adder.add(sums, self._outbox.get(header.key), 1)
-            opened = opener.open(header.block, adder.total(sums), slots)
-            return sealer.pieces(header.block, slots, lambda first, last: opened[first:last])
+            opened, at = dict[tuple[int, int], NDArray[np.int64]](), 0
+            anew = sealer.pieces(header.block, slots, lambda *place: opened.pop(place))
+            # A committee's cipher opens and seals in the same pieces. After the last one the opener
+            # says whether they were right; if not, nothing of them is kept.
+            for piece, found in zip(
+                anew, opener.pieces(header.block, adder.total(sums), slots), strict=True
+            ):
+                opened[at, at + found.size] = found.copy()
+                at += found.size
+                yield piece
 
         blocks = map(sealed, headers)
         anew = dataclasses.replace(receipt.id, sequence=sequence)
