@@ -118,7 +118,7 @@ class ClientWorker(Worker):
 
     # --- payloads -----------------------------------------------------------------
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> bytes:
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes:
         """Caches a published block, which differences may have brought; returns its digest.
 
         Raises:
@@ -129,18 +129,13 @@ class ClientWorker(Worker):
         plan, layout = self._machine.pinned.plan, self._layout().group(request.group)
         first, last = layout.span(request.block)
         if len(payload) != 4 * (last - first):
-            delta, base = (
-                block_delta(plan, layout, request.block),
-                self.pulled.get(block_key(request.base)),
-            )
+            delta = block_delta(plan, layout, request.block)
+            base = self.pulled.get(block_key(request.base))
             if delta is None or base is None:
                 raise Malformed(f"block {request.block} of {request.group} has a wrong length")
-            payload = (
-                delta.follow(base, payload, request.version)
-                .astype("<f4", copy=False)
-                .data.cast("B")
-            )
-        digest = payload_digest(payload)
+            made = delta.follow(base, payload, request.version).astype("<f4", copy=False)
+            payload = made.data.cast("B")
+            digest = payload_digest(payload)
         values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
         self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
         return digest

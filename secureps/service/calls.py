@@ -43,7 +43,9 @@ class Caller(Protocol):
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Reads the payload under a key; KeyError if it was deleted, since nobody needs it."""
 
-    def kept(self, request: Request, payload: bytes | memoryview) -> Future[bytes | None]:
+    def kept(
+        self, request: Request, payload: bytes | memoryview, digest: bytes
+    ) -> Future[bytes | None]:
         """Checks and stores the payload that answers a request; see `Worker.keep`."""
 
     def heard(self, sender: str, event: Event) -> None:
@@ -145,7 +147,8 @@ class Calls:
             damaged = Malformed(f"{to} sent a payload that does not have its digest")
             self._caller.heard(to, Failed(request, damaged))
             return
-        kept, length = self._caller.kept(request, reply.payload), len(reply.payload)
+        kept = self._caller.kept(request, reply.payload, reply.digest)
+        length = len(reply.payload)
 
         def finish() -> None:
             error = kept.exception()

@@ -275,9 +275,11 @@ class Executor:
         """Has the worker read a payload."""
         return self._beside(partial(self.worker.fetch, key))
 
-    def kept(self, request: Request, payload: bytes | memoryview) -> Future[bytes | None]:
+    def kept(
+        self, request: Request, payload: bytes | memoryview, digest: bytes
+    ) -> Future[bytes | None]:
         """Has the worker check and store a payload that answers a request."""
-        return self._beside(partial(self.worker.keep, request, payload))
+        return self._beside(partial(self.worker.keep, request, payload, digest))
 
     def heard(self, sender: str, event: Event) -> None:
         """Posts an event for the machine."""

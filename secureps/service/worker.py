@@ -32,8 +32,11 @@ class Worker(Protocol):
         """
         raise Malformed(f"no payload is expected with a {type(request).__name__}")
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> bytes | None:
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
         """Checks and stores the payload that answers a request.
+
+        Args:
+            digest: of the payload.
 
         Returns:
             the digest of what it made of it, if that is kept in its place.

@@ -115,8 +115,8 @@ def test_a_block_is_as_long_as_its_layout_says(values: int, tmp_path: Path) -> N
     own = worker(make_plan(), tmp_path, UnsafeSeed(1))
     ask = GetBlock(bytes(32), "all", 0, 1)
     with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
-        own.keep(ask, bytes(4 * values))
-    own.keep(ask, bytes(4 * 15))
+        own.keep(ask, bytes(4 * values), bytes(32))
+    own.keep(ask, bytes(4 * 15), bytes(32))
     assert [len(block) for block in own.pulled.values()] == [15]
 
 
@@ -125,18 +125,18 @@ def test_differences_are_from_the_block_that_is_named(tmp_path: Path) -> None:
     plan = make_plan(group=[group])
     own = worker(plan, tmp_path, UnsafeSeed(1))
     first = np.arange(15, dtype="<f4")
-    base = own.keep(GetBlock(bytes(32), "all", 0, 1), first.tobytes())
-    assert base == payload_digest(first.tobytes())
+    base = payload_digest(first.tobytes())
+    assert own.keep(GetBlock(bytes(32), "all", 0, 1), first.tobytes(), base) == base
     delta = block_delta(plan, own._layout().group("all"), 1)
     assert delta is not None
     values = (first + np.float32(0.25)).astype(np.float32)
     codes = delta.publish(values, first.astype(np.float32), None).tobytes()
     ask = GetBlock(bytes(32), "all", 1, 1, base=base)
-    assert own.keep(ask, codes) == payload_digest(values.tobytes())
+    assert own.keep(ask, codes, payload_digest(codes)) == payload_digest(values.tobytes())
     assert own.pulled[block_key(payload_digest(values.tobytes()))].tobytes() == values.tobytes()
     assert own.pulled[block_key(base)].tobytes() == first.tobytes(), "it may be asked from again"
     for unknown in (b"", bytes(32)):
         with pytest.raises(Malformed, match="block 1 of all has a wrong length"):
-            own.keep(GetBlock(bytes(32), "all", 1, 1, base=unknown), codes)
+            own.keep(GetBlock(bytes(32), "all", 1, 1, base=unknown), codes, bytes(32))
     with pytest.raises(Malformed, match="no differences of 15 values"):
-        own.keep(ask, codes[:-1])
+        own.keep(ask, codes[:-1], bytes(32))

@@ -121,7 +121,7 @@ class DictWorker:
             raise Malformed("bad payload")
         return lambda: self.kept.update(kept=bytes(payload))
 
-    def keep(self, request: Any, payload: bytes | memoryview) -> None:
+    def keep(self, request: Any, payload: bytes | memoryview, digest: bytes) -> None:
         self.take(request, payload)()
 
     def fetch(self, key: str) -> bytes:

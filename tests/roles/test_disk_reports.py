@@ -242,9 +242,9 @@ def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
         disk = Disk()
         keep = stage.worker.keep
 
-        def guarded(request: Any, payload: bytes | memoryview) -> None:
+        def guarded(request: Any, payload: bytes | memoryview, digest: bytes) -> None:
             disk.guard(error)  # noqa: B023
-            keep(request, payload)  # noqa: B023
+            keep(request, payload, digest)  # noqa: B023
 
         stage.worker.keep = guarded  # type: ignore[method-assign]
         disk.full = True
@@ -302,10 +302,10 @@ def test_an_answer_that_cannot_be_kept_is_kept_later() -> None:
     disk, keep = Disk(), stage.worker.keep
     failures = iter([DiskFailed("full"), DiskFailed("full")])
 
-    def guarded(request: Any, payload: bytes | memoryview) -> None:
+    def guarded(request: Any, payload: bytes | memoryview, digest: bytes) -> None:
         if (failure := next(failures, None)) is not None:
             raise failure
-        keep(request, payload)
+        keep(request, payload, digest)
 
     stage.worker.keep = guarded  # type: ignore[method-assign]
     stage.executor.request("a", Heartbeat("a"))

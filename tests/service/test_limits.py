@@ -113,7 +113,7 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
         stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
         stage.worker.result = error
 
-        def keep(request: Any, payload: bytes | memoryview) -> None:
+        def keep(request: Any, payload: bytes | memoryview, digest: bytes) -> None:
             raise error  # noqa: B023
 
         stage.worker.keep = keep  # type: ignore[method-assign]

@@ -37,7 +37,7 @@ class BfvWorker(Worker):
         self._spool = spool
         self._opener: Opener | None = None
 
-    def keep(self, request: Request, payload: bytes | memoryview) -> None:
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> None:
         """Stores a shard's sum; Malformed if it is no ciphertext of the block's size."""
         if not isinstance(request, GetSum):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
@@ -45,7 +45,6 @@ class BfvWorker(Worker):
         layout = pinned.layout.group(request.group)
         slots = layout.slots(request.block)
         cipher(pinned.plan.fitted(layout)).adder().check_total(slots, payload)
-        digest = payload_digest(payload)
         key = received_key(request.group, request.cohort, request.block)
         self._spool.put(f"{key}/{digest.hex()}", payload)
 

@@ -413,7 +413,7 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
     with pytest.raises(InternalError, match="does not know"):
         holder.worker.work(Task())
     with pytest.raises(Malformed, match="no payload is expected"):
-        holder.worker.keep(AskStatus(), b"")
+        holder.worker.keep(AskStatus(), b"", b"")
     with pytest.raises(InternalError, match="a holder's journal has no"):
         holder.machine.apply(0.0, FounderChosen("c0"))
 

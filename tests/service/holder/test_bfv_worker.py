@@ -33,7 +33,7 @@ def opened(weight: int, members: int = 3) -> bytes:
     sums = np.full(pinned.layout.group("all").slots(1), 5, np.int64)
     sums[0] = weight
     total = sums.astype("<i8").tobytes()
-    own.keep(GetSum(pinned.run.id, "all", 0, 1), total)
+    own.keep(GetSum(pinned.run.id, "all", 0, 1), total, payload_digest(total))
     key = f"{received_key('all', 0, 1)}/{payload_digest(total).hex()}"
     made = own.work(OpenSum("all", 0, 1, key, members))
     assert made is not None
