@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.buffers import Buffers
 from secureps.client.clipping import clip_update, magnitude
 from secureps.client.evaluation import judge
 from secureps.client.feedback import add_kept, keep
@@ -80,6 +81,9 @@ from secureps.service.logs import tell
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
+KEPT = 8 << 20
+"""Bytes of buffers for sealed blocks that are kept for the next ones."""
+
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
 
@@ -107,6 +111,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
+        self._buffers = Buffers(KEPT)
         self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
             site.identity, site.holder_keys, outbox, site.threads, site.ledger
@@ -140,9 +145,9 @@ class ClientWorker(Worker):
         self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
         return digest
 
-    def fetch(self, key: str) -> bytes:
+    def fetch(self, key: str) -> memoryview:
         """A sealed block from the outbox."""
-        return self._outbox.get(key)
+        return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> Contributed | Counted | Judged | None:
         """Does a task of the member's; see `Worker`."""

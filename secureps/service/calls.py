@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
@@ -23,6 +23,8 @@ from secureps.roles.permissions import check_answer
 from secureps.service.disk_faults import AGAIN_SECONDS, refused
 from secureps.service.environment import Environment
 from secureps.service.logs import tell
+
+T = TypeVar("T")
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time: they bound its memory."""
@@ -81,9 +83,7 @@ class Calls:
         self._pump()
 
     def _send_payload(self, call: Call, key: str, tried: int) -> None:
-        fetched = self._caller.fetched(key)
-
-        def dial() -> None:
+        def dial(fetched: Future[bytes | memoryview]) -> None:
             if isinstance(fetched.exception(), KeyError):  # settled while it waited, or lost
                 self._landed()
                 self._caller.heard(call.to, Failed(call.message, DamagedStore(f"{key} is gone")))
@@ -92,13 +92,12 @@ class Calls:
             full = dataclasses.replace(call.message, payload=fetched.result())
             self._dial(call, tried, full)
 
-        fetched.add_done_callback(lambda _: self._caller.later(dial))
+        self._then(self._caller.fetched(key), dial)
 
     def _dial(self, call: Call, tried: int, message: Request) -> None:
         answer = self._around.transport.call(call.to, message)
         self._around.meter.called(message, answer)
-        came_back = partial(self._came_back, call, tried, answer)
-        answer.add_done_callback(lambda _: self._caller.later(came_back))
+        self._then(answer, partial(self._came_back, call, tried))
 
     def _came_back(self, call: Call, tried: int, future: Future[Reply]) -> None:
         if call.attach is not None:
@@ -120,6 +119,13 @@ class Calls:
         else:
             self._back(to)
             self._take_in(to, message, future.result())
+
+    def _then(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
+        """Runs an action on the party's thread when a future ends, which it must not refer to.
+
+        A future keeps what it called: in a circle its payload would stay until a collection.
+        """
+        future.add_done_callback(lambda done: self._caller.later(partial(action, done)))
 
     def _notice(self, to: str, tried: int, error: PeerError) -> None:
         if isinstance(error, Unreachable):
@@ -150,7 +156,7 @@ class Calls:
         kept = self._caller.kept(request, reply.payload, reply.digest)
         length = len(reply.payload)
 
-        def finish() -> None:
+        def finish(kept: Future[bytes | None]) -> None:
             error = kept.exception()
             if refused(error):  # our own disk: it is kept when the disk works again
                 again = partial(self._take_in, to, request, reply)
@@ -163,4 +169,4 @@ class Calls:
                 bare = Payload(kept.result() or reply.digest)
                 self._caller.heard(to, Answered(request, bare, length))
 
-        kept.add_done_callback(lambda _: self._caller.later(finish))
+        self._then(kept, finish)

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import grpc
 
+from secureps.buffers import Buffers
 from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
 from secureps.messages.requests import (
     AskBlock,
@@ -44,6 +45,8 @@ T = TypeVar("T")
 
 PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
+KEPT = 8 << 20
+"""Bytes of buffers for payloads that are kept for the next ones."""
 ASK_FROM = 64 << 10
 """Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
 
@@ -81,6 +84,7 @@ class GrpcTransport:
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
         self._lanes = Lanes()
+        self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
         self._taking: set[str] = set()
@@ -296,16 +300,16 @@ class GrpcTransport:
                 raise InternalError(f"{to} answered with a {type(reply).__name__}")
             if length > PAYLOAD_LIMIT:
                 raise Oversized(f"{to} announces {length} bytes, more than {PAYLOAD_LIMIT}")
-            here.begin(reply.digest)
+            here.begin(reply.digest, length, self._buffers)
             if here.have != offset:
                 raise Unreachable(f"{to} has another payload now")
             progress.moved()
             if begin:
-                here.add(begin, length)
+                here.add(begin)
             for piece in stream:
-                here.add(piece, length)
+                here.add(piece)
                 progress.moved()
-            return dataclasses.replace(reply, payload=here.whole(length))
+            return dataclasses.replace(reply, payload=here.whole())
 
     @contextmanager
     def _watched(self, call: Any, to: str) -> Iterator[Progress]:

@@ -19,7 +19,6 @@ live here: connections and threads.
 
 from __future__ import annotations
 
-import io
 import math
 import re
 import struct
@@ -28,6 +27,7 @@ from typing import Any
 
 import grpc
 
+from secureps.buffers import Buffers
 from secureps.errors import (
     Busy,
     InternalError,
@@ -198,21 +198,17 @@ class Collected:
     """What is here of a payload on its way; it may come over several connections."""
 
     def __init__(self) -> None:
-        self.digest = b""
-        self._bytes = io.BytesIO()  # its `getvalue` is no copy, as a join of pieces would be
+        self.digest, self.have = b"", 0
+        self._room = memoryview(b"")
 
-    @property
-    def have(self) -> int:
-        """Bytes that are here."""
-        return self._bytes.tell()
-
-    def begin(self, digest: bytes) -> None:
+    def begin(self, digest: bytes, length: int, buffers: Buffers) -> None:
         """What comes is of the payload with this digest; of another one nothing is here."""
-        if self.digest != digest:
-            self.digest, self._bytes = digest, io.BytesIO()
+        if self.digest != digest or length != len(self._room):
+            self.digest, self.have = digest, 0
+            self._room = buffers.lend(max(1, length))[:length]
 
-    def add(self, piece: bytes | memoryview, length: int) -> None:
-        """The next bytes of a payload of `length`.
+    def add(self, piece: bytes | memoryview) -> None:
+        """The next bytes of the payload.
 
         Raises:
             Malformed: there are none.
@@ -220,15 +216,18 @@ class Collected:
         """
         if not piece:
             raise Malformed("an empty piece of payload")
-        if self.have + len(piece) > length:
+        end, length = self.have + len(piece), len(self._room)
+        if end > length:
             raise Oversized(f"more than the announced {length} bytes of payload")
-        self._bytes.write(piece)
+        self._room[self.have : end] = piece
+        self.have = end
 
-    def whole(self, length: int) -> bytes:
+    def whole(self) -> memoryview:
         """The payload; Malformed if bytes are missing."""
-        if self.have < length:
-            raise Malformed(f"{self.have} bytes of payload instead of the announced {length}")
-        return self._bytes.getvalue()
+        if self.have < len(self._room):
+            missing = f"instead of the announced {len(self._room)}"
+            raise Malformed(f"{self.have} bytes of payload {missing}")
+        return self._room.toreadonly()
 
 
 # --- errors -----------------------------------------------------------------------

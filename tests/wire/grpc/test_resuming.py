@@ -322,8 +322,8 @@ def test_a_pull_that_has_to_wait_goes_on_where_it_was(
     relay, transport = link()
     add, busy = Collected.add, [True]
 
-    def interrupted(here: Collected, piece: Any, length: int) -> None:
-        add(here, piece, length)
+    def interrupted(here: Collected, piece: Any) -> None:
+        add(here, piece)
         if here.have > SIZE // 2 and busy:
             busy.pop()
             raise Busy("others wait")

@@ -1,0 +1,110 @@
+"""A client holds the pulled model, the trained one, and little else, however long an update is."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from secureps.client.site import Site
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.worker import ClientWorker
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages import records
+from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import GroupVersion
+from secureps.messages.requests import GetBlock
+from secureps.messages.run import GroupPlacement, Placement
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal
+from secureps.roles.pinned_run import Pinned
+from secureps.store.spool import DiskSpool
+from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.roles_kit import ADDRESSES, IDENTITIES, SHARDS, make_run
+
+MODEL = 96 << 20
+"""Bytes of the model: more than there is room for, so that a copy of it does not pass."""
+ROOM = 64 << 20
+"""Bytes that a client may need beside the pulled model and the trained one."""
+BLOCK = 1 << 20
+SCHEMA = Schema((TensorSpec("values", (MODEL // 4,), "float32"),))
+
+
+class Shift(Walker):
+    """Trains in the tensors that it is given."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        parameters["values"] += np.float32(0.001)
+        return FitResult(parameters, 10, {}, 1)
+
+
+def memory(what: str) -> int:
+    found = re.search(rf"{what}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+    assert found is not None
+    return 1024 * int(found[1])
+
+
+def client(cipher: str, folder: Path) -> ClientWorker:
+    group = {"clip": 1e4, "range": 1.0, "most_examples": 32, "rule": {"quorum": 6}}
+    plan = small_plan(cipher, block_size=BLOCK, local=[], group=[group])
+    layout = plan.layout(SCHEMA)
+    owners = (SHARDS[0],) * layout.group("all").blocks
+    placement = Placement(1, SHARDS, (GroupPlacement("all", owners),))
+    run = make_run(plan, schema=SCHEMA, layout=layout.digest)
+    pinned = Pinned.of(records.RunPinned(run, placement, ADDRESSES))
+    keys = {} if cipher == "plain" else {"holder-0": EnvelopeKey.from_os().public.key}
+    site = Site("c0", Shift(0), IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
+    member = cast(Member, SimpleNamespace(pinned=pinned))
+    return ClientWorker(site, member, DiskSpool(folder / "outbox"))
+
+
+def pulled(own: ClientWorker) -> tuple[bytes, ...]:
+    """Has the client keep every block of a model; their digests."""
+    layout, drawn = own._layout().group("all"), np.random.default_rng(1)
+    for block in range(layout.blocks):
+        first, last = layout.span(block)
+        payload = drawn.random(last - first, np.float32).tobytes()
+        own.keep(GetBlock(bytes(32), "all", 0, block), payload, payload_digest(payload))
+    return tuple(bytes.fromhex(key.removeprefix("block/")) for key in own.pulled)
+
+
+def more(own: ClientWorker, task: Any) -> tuple[int, Any]:
+    """How many bytes a task needs at most beyond what is there before it."""
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    done = own.work(task)
+    return memory("VmHWM") - before, done
+
+
+def needs(cipher: str, folder: Path) -> tuple[int, int | None]:
+    """Of a contribution, and of sealing it again if the cipher's keys serve once."""
+    own = client(cipher, folder)
+    blocks = pulled(own)
+    base = (GroupVersion("all", 0),)
+    own.work(Contribute(base, blocks, (Aim("all", 0, 0),)))  # kernels are loaded
+    peak, made = more(own, Contribute(base, blocks, (Aim("all", 0, 1),)))
+    assert isinstance(made, Contributed)
+    (update,) = made.updates
+    if cipher == "plain":
+        return peak, None
+    again = Reseal(update.receipt, update.headers, update.content, 2)
+    return peak, more(own, again)[0]
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").is_file(), reason="reads Linux's /proc")
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("cipher", ["plain", "rlwe-alone"])
+def test_a_client_needs_one_model_beside_the_pulled_one(cipher: str, tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        peak, again = fresh.submit(needs, cipher, tmp_path).result()
+    print(peak - MODEL, again)
+    assert 0.9 * MODEL <= peak <= MODEL + ROOM
+    assert again is None or again <= ROOM
