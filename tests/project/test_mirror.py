@@ -83,7 +83,6 @@ ELSEWHERE = {
     "run/test_server_app.py": ("client/flower/served", "client/flower/strategy"),
     # servers
     "service/test_executor.py": (
-        "service/calls",
         "service/environment",
         "service/worker",
     ),
