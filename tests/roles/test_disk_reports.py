@@ -240,13 +240,13 @@ def test_a_sender_is_asked_to_wait_whatever_the_disk_says(
     for error in (FULL, DiskFailed("spool: cannot write: Input/output error")):
         stage = Stage(lambda s, e: Step([], [Answer(Noted())]))
         disk = Disk()
-        keep = stage.worker.keep
+        take = stage.worker.take
 
-        def guarded(request: Any, payload: bytes | memoryview, digest: bytes) -> None:
+        def guarded(request: Any, payload: bytes | memoryview) -> Callable[[], None]:
             disk.guard(error)  # noqa: B023
-            keep(request, payload, digest)  # noqa: B023
+            return take(request, payload)  # noqa: B023
 
-        stage.worker.keep = guarded  # type: ignore[method-assign]
+        stage.worker.take = guarded  # type: ignore[method-assign]
         disk.full = True
         answers = [stage.executor.request("a", PutBlock(HEADER, b"abc")) for _ in range(2)]
         stage.play()
