@@ -10,6 +10,9 @@ from safetensors.numpy import load_file
 
 from benchmarks.large import Large
 from benchmarks.still_client import HALF
+from secureps.messages.shard_records import BlockSpooled
+from secureps.messages.submission import UPDATE
+from secureps.service.loop import WRITERS
 from secureps.store.checkpoint import tensor_name
 from tests.kits.relay import Relay
 
@@ -22,7 +25,7 @@ BREAKS = 20 << 20
 """Bytes after which a connection is cut."""
 RATE = 48 << 20
 """Bytes a second: an upload takes a moment in which something may happen."""
-TWICE = 8 << 20
+TWICE = 16 << 20
 """The most that a sender has given to connections that break, and that never arrived."""
 
 
@@ -38,9 +41,9 @@ def test_an_upload_goes_on_over_breaks_and_after_a_kill_of_the_shard(tmp_path: P
         parties.committed(0)
         before, connections = relay.up, relay.connections
         parties.hold.unlink()
-        parties.wait(lambda: len([*spool.glob("update~*")]) >= 3, "three durable blocks")
-        parties.kill("shard-0")
-        durable, sent = len([*spool.glob("update~*")]), relay.up
+        parties.wait(lambda: len([*spool.glob("update~*")]) >= 3 + WRITERS, "durable blocks")
+        known = parties.journal("shard-0", BlockSpooled)  # which kills it
+        durable, sent = sum(each.header.purpose == UPDATE for each in known), relay.up
         assert 3 <= durable < BLOCKS, "the kill came too late"
         parties.start("shard-0")
         parties.committed(1)
