@@ -66,8 +66,9 @@ NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
 ALONE = (Join, AskRun, AskStatus)
 """Requests that are in no bundle: their answers may be long."""
-BUNDLED, BUNDLE_LENGTH = 64, 32 << 10
-"""The most envelopes of a bundle, and bytes that it has where another envelope joins it."""
+BUNDLED, BUNDLE_LENGTH = 64, 128 << 10
+"""The most envelopes of a bundle, and bytes that it has where another envelope joins it: a receipt
+with a key's correction has 34 KB."""
 
 HEADER_LIMIT = 64 << 10
 """Bytes of the envelope of a frame."""
@@ -79,7 +80,7 @@ CONNECTION_BUFFER = 256 << 10
 REQUEST_LIMIT = 1 << 20
 """Bytes of the envelope of any other request. Orders and answers go up to `MESSAGE_LIMIT`: what a
 coordinator sends is many times what any one party sends to it."""
-SENT_LIMIT = MESSAGE_LIMIT + HEADER_LIMIT
+SENT_LIMIT = MESSAGE_LIMIT + BUNDLE_LENGTH + HEADER_LIMIT
 """Bytes of the longest gRPC message that a server sends; what it takes in is a PIECE at most."""
 TEXT_LIMIT = 1000
 """Characters of an error's text that travel."""
