@@ -36,6 +36,7 @@ from secureps.messages.submission import (
     Receipt,
     SubmissionId,
     cohort_digest,
+    receipt_digest,
     signing_bytes,
 )
 from secureps.policy.base import Base
@@ -45,6 +46,9 @@ from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 
 REMEMBERED = 64
 """Cohorts of a group that may still be asked for again: the newest."""
+
+VERIFIED = 1 << 14
+"""Receipts whose signatures were found good: they come again, with their cohort."""
 
 MOST_MET = 64
 """How many sums may be opened in which clients stand with the same base versions."""
@@ -111,6 +115,7 @@ class HolderLedger:
         self._incarnation = 0
         self._pinned: Pinned | None = None
         self._standings: dict[tuple[str, str], Standing] = {}
+        self._verified: dict[bytes, None] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
         self._bounds: dict[str, int] = {}
         self._granted: dict[str, dict[int, Grant]] = {}
@@ -359,6 +364,8 @@ class HolderLedger:
             Refused: another run or purpose, or the author is no client.
             Unsigned, UnknownParty: nobody on the roster signed it.
         """
+        if (whole := receipt_digest(receipt)) in self._verified:  # its signature is part of that
+            return
         if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
         if self._roster.find(receipt.id.client).role != "client":
@@ -366,6 +373,9 @@ class HolderLedger:
         self._roster.find(receipt.id.client).identity.verify(
             *signing_bytes(receipt), receipt.signature
         )
+        self._verified[whole] = None
+        if len(self._verified) > VERIFIED:
+            del self._verified[next(iter(self._verified))]
 
     def _check_receipt(self, cohort: Cohort, member: Member, receipt: Receipt) -> None:
         group, newest = cohort.group, cohort.version - 1

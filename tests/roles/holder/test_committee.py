@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from secureps.crypto.identity import PublicIdentity
 from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests
 from secureps.messages.coordinator_records import FounderChosen
@@ -143,6 +144,30 @@ def test_what_is_found_in_envelopes_that_came_together_is_told_together(
         (receipt.id, str(flaw)) for flaw, receipt in enumerate(receipts[:5])
     ]
     assert len(holder.order(orders.Examine(1, receipts[5]))) == 1
+
+
+def test_a_signature_is_verified_once_and_any_other_receipt_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    holder, verified = bench().holder(1), list[bytes]()
+    verify = PublicIdentity.verify
+
+    def counted(identity: PublicIdentity, domain: bytes, data: bytes, signature: bytes) -> None:
+        verified.append(signature)
+        verify(identity, domain, data, signature)
+
+    monkeypatch.setattr(PublicIdentity, "verify", counted)
+    for sent in crowd():
+        holder.order(orders.Examine(1, sent.receipt))
+    assert len(verified) == len(crowd())
+    first, *others = crowd()
+    for change in ({"signature": bytes(64)}, {"size": 1}):
+        bad = dataclasses.replace(first.receipt, **change)
+        order = bench().opening([dataclasses.replace(first, receipt=bad), *others])
+        assert "sign" in holder.refusal(order)
+    assert len(verified) == len(crowd()) + 2
+    assert holder.share(bench().opening(crowd()))
+    assert len(verified) == len(crowd()) + 2
 
 
 def _other_commitments(receipt: Receipt) -> dict[str, Any]:
