@@ -79,9 +79,12 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
     share = code.weigh(10 + trainer._number, 32) / code.most
     mechanism = plan.mechanism("all", layout.sent)
     rest, last = np.zeros(layout.size, np.float32), None
+    counted = set()
     for receipt, outcome in outcomes(simulation, client):
-        if outcome != Outcome.INCLUDED:
+        # who was away when a version was made hears at once that it is durable
+        if outcome not in (Outcome.INCLUDED, Outcome.DURABLE) or receipt.id in counted:
             continue
+        counted.add(receipt.id)
         last, (before, after) = receipt, trainer.trained[receipt.version]
         start = layout.flatten(before)
         delta = layout.flatten(after) - start
