@@ -21,7 +21,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
-from secureps.service.process import CALL_TIMEOUT, Party
+from secureps.service.process import CALL_TIMEOUT, Party, link_of
 from secureps.store.journal import MemoryJournal
 from secureps.store.keyring import load_private, load_public
 from secureps.store.spool import DiskSpool
@@ -125,9 +125,10 @@ class Crowd:
     def _member(self, processes: Processes, name: str, trainer: Walker) -> Executor:
         state, kit = processes.folder / name, processes.folder / "kit"
         public, identity = load_public(kit), load_private(kit, name)
-        party = Party(name, identity, public.roster, state)
+        link = link_of(kit, name, public.ca, False)
+        party = Party(name, identity, link, public.roster, state)
         server = {COORDINATOR: processes.server}
-        transport = GrpcTransport(name, party.sign, server, CALL_TIMEOUT)
+        transport = GrpcTransport(link, name, party.sign, server, CALL_TIMEOUT)
         self._transports.append(transport)
         site = Site(name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local")
         stores = Stores(MemoryJournal(), DiskSpool(state / "outbox"), state)

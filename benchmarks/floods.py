@@ -129,7 +129,7 @@ def main() -> None:
 def by_clients(folder: Path) -> list[Row]:
     """By nobody, by a client that nobody waits for, and by one that every version needs."""
     plan = million_plan(CLIENTS)
-    with Deployed(folder, "plain", CLIENTS + 1, VERSIONS, plan=plan) as processes:
+    with Deployed(folder, "plain", CLIENTS + 1, VERSIONS, plan=plan, insecure=True) as processes:
         own = processes.clients[-1]
         processes.clients = processes.clients[:-1]  # who floods is not waited for
         needed = processes.clients[0]
@@ -142,7 +142,8 @@ def by_clients(folder: Path) -> list[Row]:
 
 def by_a_holder(folder: Path) -> list[Row]:
     """By one of a committee's key holders, under `rlwe`, where every version needs all but one."""
-    with Deployed(folder, "rlwe", CLIENTS, VERSIONS, plan=million_plan(CLIENTS)) as processes:
+    plan = million_plan(CLIENTS)
+    with Deployed(folder, "rlwe", CLIENTS, VERSIONS, plan=plan, insecure=True) as processes:
         holder = processes.holders[0]
         kinds = [("with a key holder's key", holder, 1)]
         kinds += [("likewise, over eight connections", holder, CONNECTIONS)]

@@ -103,6 +103,7 @@ class Large(Deployed):
         clients: int,
         versions: int,
         shards: int = 2,
+        insecure: bool = True,
     ) -> None:
         plan = _PLAN.format(
             committee="holders = 4\nthreshold = 3" if cipher == "rlwe" else "",
@@ -113,7 +114,9 @@ class Large(Deployed):
             examples=still_client.EXAMPLES,
         )
         self.values, self.hold = values, folder / "hold"
-        super().__init__(folder, cipher, clients, versions, plan=plan, json_logs=True)
+        super().__init__(
+            folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure
+        )
         self.settings |= dict.fromkeys(self.holders, f"minimum = {min(clients, 5)}")
 
     @property
@@ -182,9 +185,11 @@ class Large(Deployed):
         return {name: memory(self.pid(name)) for name in self.parties}
 
 
-def measure(folder: Path, cipher: str, values: int, clients: int, versions: int = 2) -> Cost:
+def measure(
+    folder: Path, cipher: str, values: int, clients: int, versions: int = 2, tls: bool = False
+) -> Cost:
     """Plays a federation, and the mean of `versions` after version 1, with which all is warm."""
-    with Large(folder, cipher, values, clients, versions + 2) as parties:
+    with Large(folder, cipher, values, clients, versions + 2, insecure=not tls) as parties:
         parties.start_all()
         began, before = parties.committed(1), parties.spent()
         ended, after = parties.committed(1 + versions), parties.spent()

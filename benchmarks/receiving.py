@@ -24,6 +24,7 @@ from secureps.messages.requests import AskBlock, Noted, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 
 BLOCK = 64_000_000
 BLOCKS, TURNS = 4, 5
@@ -60,7 +61,9 @@ def _serve(kept: bool) -> None:
     """Prints CPU seconds for each GB of the blocks that a sender of its own sends."""
     with tempfile.TemporaryDirectory(prefix="secureps-receiving-") as folder:
         shard = _Shard(DiskSpool(folder) if kept else None)
-        server = ShardServer("shard-0", shard, "127.0.0.1:0", lambda *_: None, 4 * BLOCK, BLOCK)
+        server = ShardServer(
+            PLAINTEXT, "shard-0", shard, "127.0.0.1:0", lambda *_: None, 4 * BLOCK, BLOCK
+        )
         server.start()
         sender = [sys.executable, __file__, "send", str(server.port)]
         with subprocess.Popen(sender, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -77,7 +80,7 @@ def _serve(kept: bool) -> None:
 
 
 def _send(port: str) -> None:
-    transport = GrpcTransport("a", lambda _: bytes(64), {"shard-0": f"127.0.0.1:{port}"})
+    transport = GrpcTransport(PLAINTEXT, "a", lambda _: bytes(64), {"shard-0": f"127.0.0.1:{port}"})
     payload = os.urandom(BLOCK)
     digest = payload_digest(payload)
     for sequence in range(BLOCKS + 1):

@@ -2,8 +2,9 @@
 
 A coordinator, two shards, the holders that a cipher needs and five clients on loopback, each a
 process of its own, whose training costs next to nothing: 1M values under every cipher, and 10M
-under those that are meant for so many. "to fp32" compares with `benchmarks.floor`, played in the
-same run; goals stand beside what was reached. `--sizes 10M` plays one size alone.
+under those that are meant for so many; without TLS, and once with it. "to fp32" compares with
+`benchmarks.floor`, played in the same run; goals stand beside what was reached. `--sizes 10M` plays
+one size alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ VERSIONS = {"1M": 6, "10M": 3}
 VALUES = {"1M": 1_000_000, "10M": 10_000_000}
 PLAYED = {"1M": tuple(CIPHERS), "10M": ("plain", "rlwe")}
 
+UNDER_TLS = "rlwe, by TLS"
+
 Costs = Mapping[str, Mapping[str, Cost]]
 """By size and cipher."""
 
@@ -42,6 +45,8 @@ def play(size: str) -> tuple[Least, dict[str, Cost]]:
     for cipher in PLAYED[size]:
         with tempfile.TemporaryDirectory(prefix="secureps-version-") as folder:
             costs[cipher] = measure(Path(folder), cipher, values, CLIENTS, VERSIONS[size])
+    with tempfile.TemporaryDirectory(prefix="secureps-version-") as folder:
+        costs[UNDER_TLS] = measure(Path(folder), "rlwe", values, CLIENTS, VERSIONS[size], tls=True)
     return (wall, cpu), costs
 
 
@@ -87,6 +92,8 @@ def _goals(costs: Costs) -> Iterator[Row]:
         if cpu is not None:
             reached.append((f"{size} rlwe, seconds of CPU", rlwe.cpu, cpu))
         reached.append((f"{size}, CPU encrypted to plain", rlwe.cpu / plain.cpu, 1.5))
+        tls = costs[size][UNDER_TLS]
+        reached.append((f"{size} rlwe, clock by TLS to without", tls.wall / rlwe.wall, 1.3))
         for what, now, goal in reached:
             yield {
                 "what": what,

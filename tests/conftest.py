@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+import secureps.wire.grpc  # noqa: F401  # before any test imports gRPC itself
 from secureps.store import journal
 from tests.kits import slow
 

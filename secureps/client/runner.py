@@ -35,7 +35,7 @@ from secureps.roles.member.settings import NO_TERMS, MemberSettings, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import FORMATS, logging_as
-from secureps.service.process import Party, run_process
+from secureps.service.process import Party, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 from secureps.store.ownership import own
@@ -138,13 +138,14 @@ class Joining:
         kit: the start-up kit's folder.
         name: the client's, on the kit's roster.
         state: the folder of journal, outbox and seed.
-        unsafe_seed: makes runs repeatable, without privacy; needs `insecure`.
+        unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
         terms: what it insists on, whatever the plan says.
         threads: that seal blocks.
         ca_fingerprint: a kit that another CA has signed is refused; None takes any.
         records: the public number of records by which it counts.
-        insecure: no real data is at stake.
+        insecure_for_tests: no real data is at stake.
         ledger: file of what its records spend over all runs; default: beside the kit.
+        insecure: without TLS, to a coordinator and shards on loopback.
 
     Raises:
         ConfigError: a value is out of range.
@@ -159,8 +160,9 @@ class Joining:
     threads: int = 1
     ca_fingerprint: str | None = None
     records: int | None = None
-    insecure: bool = False
+    insecure_for_tests: bool = False
     ledger: Path | None = None
+    insecure: bool = False
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -183,7 +185,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name)
-    seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure)
+    seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:
         path = joining.ledger or default_ledger(joining.kit, joining.name)
@@ -200,7 +202,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         )
         return make(kit, site, stores, around, terms=joining.terms)
 
-    party = Party(joining.name, identity, kit.roster, joining.state)
+    link = link_of(joining.kit, joining.name, kit.ca, joining.insecure)
+    party = Party(joining.name, identity, link, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)
 
 
@@ -277,6 +280,7 @@ def run(
                 given.records,
                 given.insecure_for_tests,
                 given.ledger,
+                given.insecure,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -339,6 +343,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
     add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
+    add("--insecure", action="store_true", help="without TLS, on loopback alone")
     add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
     add("--verbose", action="store_true", help="show where the script's own errors come from")
     add("--log-format", choices=FORMATS, default="text", help="of stderr (default: text)")

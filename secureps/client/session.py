@@ -257,6 +257,7 @@ def join(
     ca_fingerprint: str | None = None,
     unsafe_seed: int | None = None,
     insecure_for_tests: bool = False,
+    insecure: bool = False,
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
@@ -283,6 +284,7 @@ def join(
         threads: that seal updates.
         ca_fingerprint: refuse a kit that another CA has signed.
         unsafe_seed: makes it repeatable, without privacy; needs `insecure_for_tests`.
+        insecure: without TLS, to a coordinator and shards on loopback.
 
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
@@ -317,6 +319,7 @@ def join(
         records,
         insecure_for_tests,
         None if ledger is None else Path(ledger),
+        insecure,
     )
     return Session(
         joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)

@@ -16,6 +16,7 @@ class ServeSection(Table):
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
+    Under `insecure` its connections have no TLS; all their ends are on loopback.
     `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
     privacy. A kit that is signed by
     another CA than `ca_fingerprint`, if there is one, is refused.
@@ -37,4 +38,5 @@ class ServeSection(Table):
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
+    insecure: bool = False
     insecure_for_tests: bool = False

@@ -11,6 +11,13 @@ from secureps.messages.schema import Schema
 COORDINATOR = "coordinator"
 """The name of the one party that everyone dials and watches."""
 
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+
+def on_loopback(address: str) -> bool:
+    """Whether nobody is between the ends of a connection to HOST:PORT but this machine."""
+    return address.rpartition(":")[0] in _LOOPBACK
+
 
 @dataclass(frozen=True, slots=True)
 class RunInfo:

@@ -18,7 +18,15 @@ import typer
 from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
-from secureps.run.options import ENVIRONMENT, Insecure, LogFormat, MLflow, TensorBoard, UnsafeSeed
+from secureps.run.options import (
+    ENVIRONMENT,
+    Insecure,
+    InsecureForTests,
+    LogFormat,
+    MLflow,
+    TensorBoard,
+    UnsafeSeed,
+)
 
 app = typer.Typer(
     name="secureps",
@@ -64,7 +72,6 @@ def root(
     ] = None,
 ) -> None:
     """Before every command."""
-    os.environ.setdefault("GRPC_VERBOSITY", ENVIRONMENT["GRPC_VERBOSITY"])
     if kernels is not None:
         from secureps.compiled import keep_in
 
@@ -148,7 +155,7 @@ def up(
         typer.Option(metavar="RUN", help="The run's folder. Default: runs/NAME-DATE-TIME."),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
-    insecure: Insecure = False,
+    insecure_for_tests: InsecureForTests = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
 ) -> None:
@@ -167,7 +174,7 @@ def up(
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 
-    refuse_unsafe(unsafe_seed, insecure)
+    refuse_unsafe(unsafe_seed, insecure_for_tests)
     extras = Extras(tensorboard, mlflow)
     play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
 
@@ -335,6 +342,7 @@ def join(
         ),
     ] = None,
     unsafe_seed: UnsafeSeed = None,
+    insecure_for_tests: InsecureForTests = False,
     insecure: Insecure = False,
     threads: Annotated[
         int,
@@ -377,6 +385,7 @@ def join(
         joining = Joining(
             *(server, kit, name, state, unsafe_seed, terms, threads, ca_fingerprint),
             records=records,
+            insecure_for_tests=insecure_for_tests,
             insecure=insecure,
             ledger=ledger,
         )

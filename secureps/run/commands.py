@@ -11,6 +11,8 @@ from typing import Annotated
 
 import typer
 
+from secureps.run.options import Insecure
+
 
 def profile(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
@@ -90,6 +92,7 @@ def status(
     again: Annotated[
         bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
     ] = False,
+    insecure: Insecure = False,
 ) -> None:
     """Ask a coordinator how its run stands. Looking changes nothing.
 
@@ -100,7 +103,7 @@ def status(
 
     from secureps.run.status import find, look
 
-    look(find(run, server, kit, name), as_json, again, Console())
+    look(find(run, server, kit, name, insecure), as_json, again, Console())
 
 
 def log(

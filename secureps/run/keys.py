@@ -14,6 +14,8 @@ from secureps.crypto.identity import Role
 from secureps.policy.plan import load_plan
 from secureps.store.keyring import create_kit, load_public
 from secureps.store.keyring import issue as issue_party
+from secureps.store.keyring import renew as renew_certificates
+from secureps.store.tls_files import certificate_end
 
 keys = typer.Typer(
     help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
@@ -52,6 +54,20 @@ def issue(
 
 
 @keys.command()
+def renew(
+    directory: Kit,
+    names: Annotated[
+        list[str] | None,
+        typer.Option("--name", help="Whose; again for more of them. Default: everybody's."),
+    ] = None,
+) -> None:
+    """Sign TLS certificates anew: they end after a year. Who runs takes the new one by itself."""
+    for name, end in renew_certificates(directory, names or ()).items():
+        typer.echo(f"{name}: until {end:%Y-%m-%d}")
+    typer.echo(f"give everybody {directory / 'public'} again; keys and roster are as they were")
+
+
+@keys.command()
 def show(directory: Kit) -> None:
     """Verify a kit and list who is in it."""
     kit = load_public(directory)
@@ -59,7 +75,9 @@ def show(directory: Kit) -> None:
     typer.echo(f"roster {kit.roster.digest.hex()}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
+        end = certificate_end(directory, certificate.name)
+        tls = "no TLS certificate" if end is None else f"TLS until {end:%Y-%m-%d}"
         typer.echo(
             f"{certificate.role:<12}{certificate.name:<24}"
-            f"{certificate.identity.fingerprint[:16]}{cipher}"
+            f"{certificate.identity.fingerprint[:16]}  {tls}{cipher}"
         )

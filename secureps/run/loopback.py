@@ -16,6 +16,7 @@ from secureps.errors import InternalError, Malformed
 from secureps.messages.requests import AskBlock, GetBlock, Payload, PutBlock, Stored
 from secureps.run.phases import Spent
 from secureps.wire.grpc.client import GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.transport import settle
 
 _SHARD, _CLIENT = "shard-0", "client-00"
@@ -91,11 +92,13 @@ def sent(traffic: Traffic) -> tuple[Spent, Spent]:
     """
     largest = max((len(message.payload) for message in traffic.puts), default=1)
     room = max(1, 2 * traffic.bytes_up)  # of which one sender may have half
-    server = ShardServer(_SHARD, _Shard(traffic), "127.0.0.1:0", lambda *_: None, room, largest)
+    limits = (room, largest)
+    shard = _Shard(traffic)
+    server = ShardServer(PLAINTEXT, _SHARD, shard, "127.0.0.1:0", lambda *_: None, *limits)
     server.start()
     try:
         address = {_SHARD: f"127.0.0.1:{server.port}"}
-        with closing(GrpcTransport(_CLIENT, lambda _: _SIGNATURE, address)) as transport:
+        with closing(GrpcTransport(PLAINTEXT, _CLIENT, lambda _: _SIGNATURE, address)) as transport:
             for _ in range(2):
                 down, up = _all(transport, traffic.gets), _all(transport, traffic.puts)
     finally:

@@ -10,13 +10,12 @@ import typer
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "GRPC_VERBOSITY": "NONE",
 }
 """Of the processes that a command starts, and of its own; what the operator has set overrides.
 
 One thread, for small models on a machine that others share, and for the same bits whatever its
 number of cores: more threads add the same numbers in another order. MLflow tells its makers that it
-is used, unless it is told not to. What matters of gRPC's own lines on stderr is an error of ours.
+is used, unless it is told not to.
 """
 
 UnsafeSeed = Annotated[
@@ -29,9 +28,14 @@ UnsafeSeed = Annotated[
     ),
 ]
 
-Insecure = Annotated[
+InsecureForTests = Annotated[
     bool,
     typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
+]
+
+Insecure = Annotated[
+    bool,
+    typer.Option("--insecure", show_envvar=False, help="Without TLS, on loopback alone."),
 ]
 
 TensorBoard = Annotated[

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 from safetensors import safe_open
@@ -17,7 +17,7 @@ from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, naming
-from secureps.messages.run import COORDINATOR, ShardAddress
+from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
@@ -29,7 +29,9 @@ from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
 from secureps.store.served_runs import ServedJournal, served_runs
+from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
+from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.transport import Endpoint
 
@@ -50,6 +52,17 @@ class Serving:
     section: ServeSection
     base: Path
     where: str
+    kit: keyring.PublicKit
+
+    @cached_property
+    def tls(self) -> TlsFiles | None:
+        """What it shows at its connections; None where it is told to be insecure.
+
+        Raises:
+            KitError: as `load_credentials`.
+        """
+        section = self.section
+        return None if section.insecure else TlsFiles(self.path("kit"), section.name, self.kit.ca)
 
     def path(self, key: str) -> Path:
         """The path under a key; ConfigError if the role needs one that is not there."""
@@ -91,10 +104,11 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     if role not in SERVERS:
         raise ConfigError(f"no role is called {role!r}; known: {', '.join(SERVERS)}")
     section = parse(ServeSection, read_toml(config), str(config))
-    serving = Serving(section, config.parent.resolve(), str(config))
+    base = config.parent.resolve()
     with logging_as(log_format, section.name):
         with naming(f"{config}: ca_fingerprint", ConfigError):
-            kit = keyring.load_public(serving.path("kit"), section.ca_fingerprint)
+            kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
+        serving = Serving(section, base, str(config), kit)
         _refuse_role(role, serving, kit)
         SERVERS[role](serving, kit)
 
@@ -113,10 +127,13 @@ def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
 
 def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
     name = serving.section.name
-    return Party(name, keyring.load_private(serving.path("kit"), name), kit.roster, serving.state)
+    folder = serving.path("kit")
+    identity = keyring.load_private(folder, name)
+    link = PLAINTEXT if serving.tls is None else Tls(serving.tls)
+    return Party(name, identity, link, kit.roster, serving.state)
 
 
-Listener = Callable[[Endpoint, str, Authenticate], CoordinatorServer | ShardServer]
+Listener = Callable[[Link, Endpoint, str, Authenticate], CoordinatorServer | ShardServer]
 
 
 def _run(
@@ -137,13 +154,17 @@ def _run(
                 lambda: spooled_bytes(stores.folder / "spool"),
             )
             if section.metrics is not None:
-                address = stack.enter_context(exposed(metrics, section.metrics, stores.folder))
-                tell(section.name, "Listening", f"metrics are at http://{address}/metrics")
+                shown = exposed(metrics, section.metrics, stores.folder, serving.tls)
+                address = stack.enter_context(shown)
+                scheme = "http" if on_loopback(address) else "https"
+                tell(section.name, "Listening", f"metrics are at {scheme}://{address}/metrics")
             return make(stores, replace(around, meter=metrics))
 
-        def server(endpoint: Endpoint, listen: str, authenticate: Authenticate) -> Server:
+        def server(
+            link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
+        ) -> Server:
             assert listener is not None
-            made = listener(endpoint, listen, metrics.counting(authenticate))
+            made = listener(link, endpoint, listen, metrics.counting(authenticate))
             if isinstance(made, ShardServer):
                 metrics.gauge(
                     "secureps_payload_bytes_in_flight",
@@ -197,12 +218,13 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     settings = assemble.ShardSettings(
         address, serving.seed(), serving.path("checkpoints"), serving.section.threads
     )
-    listener = partial(
-        ShardServer,
-        address.name,
-        in_flight_bytes=IN_FLIGHT_BYTES,
-        max_block_bytes=MOST_BLOCK_BYTES,
-    )
+
+    def listener(
+        link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
+    ) -> ShardServer:
+        limits = (IN_FLIGHT_BYTES, MOST_BLOCK_BYTES)
+        return ShardServer(link, address.name, endpoint, listen, authenticate, *limits)
+
     _run(
         serving, _party(serving, kit), partial(assemble.make_shard, kit, settings), listener, listen
     )

@@ -28,13 +28,14 @@ EVERY = 2.0
 class StatusTarget:
     """The coordinator at `server`, asked with `kit` as `name` (None: as an observer).
 
-    `folder` is that of a run of `up`, whose silence can be told.
+    `folder` is that of a run of `up`, whose silence can be told; `insecure`: without TLS.
     """
 
     kit: Path
     name: str | None
     server: str
     folder: RunFolder | None = None
+    insecure: bool = False
 
     def why_silent(self) -> str:
         """Why no answer will come any more; empty if one may, or it is not known."""
@@ -43,7 +44,13 @@ class StatusTarget:
         return told
 
 
-def find(run: Path | None, server: str | None, kit: Path | None, name: str | None) -> StatusTarget:
+def find(
+    run: Path | None,
+    server: str | None,
+    kit: Path | None,
+    name: str | None,
+    insecure: bool = False,
+) -> StatusTarget:
     """The coordinator to ask, from the options of the command line.
 
     Raises:
@@ -57,7 +64,7 @@ def find(run: Path | None, server: str | None, kit: Path | None, name: str | Non
         return StatusTarget(folder.kit, name, folder.address(COORDINATOR) or "", folder)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
-    return StatusTarget(kit, name, server)
+    return StatusTarget(kit, name, server, insecure=insecure)
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
@@ -77,7 +84,7 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
     from secureps.run.report.status_tables import show, show_fitting, show_json
     from secureps.run.status_client import StatusClient
 
-    observer = StatusClient(whom.kit, whom.name, whom.server)
+    observer = StatusClient(whom.kit, whom.name, whom.server, whom.insecure)
     try:
         if again:
             fitting = show_fitting if console.is_terminal else show

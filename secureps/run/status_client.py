@@ -14,9 +14,11 @@ from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
 from secureps.messages.run import COORDINATOR
-from secureps.store.keyring import find_observer, load_private
+from secureps.store.keyring import find_observer, load_private, load_public
+from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.links import PLAINTEXT, Tls
 
 if TYPE_CHECKING:
     from secureps.model.layout import GroupLayout
@@ -34,12 +36,14 @@ class StatusClient:
         kit: start-up kit with `name`'s identity.
         name: whose identity to use; None: that of an observer, whose kit it is.
         server: HOST:PORT of the coordinator.
+        insecure: without TLS, on loopback.
     """
 
-    def __init__(self, kit: Path, name: str | None, server: str) -> None:
+    def __init__(self, kit: Path, name: str | None, server: str, insecure: bool = False) -> None:
         name = find_observer(kit) if name is None else name
         identity: Identity = load_private(kit, name)
         self._transport = GrpcTransport(
+            PLAINTEXT if insecure else Tls(TlsFiles(kit, name, load_public(kit).ca)),
             name,
             lambda request: identity.sign(REQUEST_DOMAIN, request),
             {COORDINATOR: server},

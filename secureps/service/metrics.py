@@ -10,12 +10,14 @@ reading a machine (`service.snapshot`).
 from __future__ import annotations
 
 import re
+import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -31,6 +33,7 @@ from prometheus_client.registry import Collector
 from secureps.errors import ConfigError, OperatorError, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
+from secureps.messages.run import on_loopback
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Machine, Record
@@ -38,6 +41,7 @@ from secureps.roles.tasks import Task
 from secureps.service.environment import Meter
 from secureps.service.snapshot import Snapshot
 from secureps.store.atomic_file import replace_text
+from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
@@ -267,26 +271,35 @@ def _gauges(
 
 
 @contextmanager
-def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
+def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) -> Iterator[str]:
     """Answers HTTP GETs on `listen` while the `with` lasts; STATE/metrics-address has the address.
 
-    Whoever reaches the port may read: it tells nothing that `status` does not.
+    On loopback whoever reaches the port may read, by HTTP. Anywhere else it is HTTPS, TLS 1.3, for
+    those with a certificate of the kit's CA.
 
     Args:
         listen: HOST:PORT; port 0 takes a free one.
+        tls: what it shows of itself; None: it has nothing to show.
 
     Raises:
-        ConfigError: `listen` is not HOST:PORT.
+        ConfigError: `listen` is not HOST:PORT, or beyond this machine without `tls`.
         OperatorError: nothing can be bound there.
     """
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise ConfigError(f"metrics: {listen!r} is not HOST:PORT")
+    if on_loopback(listen):
+        tls = None
+    elif tls is None:
+        raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")
+    own = {} if tls is None else _secured(tls)
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry)
+        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry, **own)
     except OSError as error:
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
     try:
+        if tls is not None:
+            _renewing(server.socket, tls)
         address = f"{host}:{server.server_port}"
         replace_text(state / "metrics-address", f"{address}\n")
         yield address
@@ -294,6 +307,28 @@ def exposed(metrics: Metrics, listen: str, state: Path) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def _secured(tls: TlsFiles) -> dict[str, Any]:
+    """Mutual TLS 1.3, as `start_http_server` takes it."""
+    authority, certificate, key = map(str, tls.paths)
+    files = {"certfile": certificate, "keyfile": key, "client_cafile": authority}
+    return {**files, "client_auth_required": True, "tls_min_version": ssl.TLSVersion.TLSv1_3}
+
+
+def _renewing(listening: Any, tls: TlsFiles) -> None:
+    """Has new connections made with the certificate that is there then, each by its own thread."""
+    _, certificate, key = tls.paths
+    used = tls()
+
+    def renew(*_: object) -> None:
+        nonlocal used
+        if (now := tls()) is not used:
+            used = now
+            listening.context.load_cert_chain(certificate, key)
+
+    listening.context.sni_callback = renew
+    listening.do_handshake_on_connect = False  # the thread that answers does it, and may wait
 
 
 def spooled_bytes(spool: Path) -> int:

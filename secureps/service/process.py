@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from secureps.crypto.identity import Identity, Roster
+from secureps.crypto.identity import Identity, PublicIdentity, Roster
 from secureps.errors import ConfigError, OperatorError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.environment import Environment, Stores
@@ -32,9 +32,11 @@ from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
+from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from secureps.wire.transport import Endpoint
 
 CALL_TIMEOUT = 30.0
@@ -79,22 +81,34 @@ class Server(Protocol):
         """Ends; requests under way have `grace` seconds."""
 
 
-Serve = Callable[[Endpoint, str, Authenticate], Server]
-"""A function that makes a server from its endpoint, HOST:PORT, and who may call it."""
+Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
+"""Makes a server from how it connects, its endpoint, HOST:PORT, and who may call it."""
 
 
 @dataclass(frozen=True)
 class Party:
-    """The party of a process: name, signing identity, roster of the others, state folder."""
+    """The party of a process: name, signing identity, how it connects, roster of the others, state
+    folder.
+    """
 
     name: str
     identity: Identity
+    link: Link
     roster: Roster
     state: Path
 
     def sign(self, request: bytes) -> bytes:
         """Signs a request of this party."""
         return self.identity.sign(REQUEST_DOMAIN, request)
+
+
+def link_of(kit: Path, name: str, ca: PublicIdentity, insecure: bool) -> Link:
+    """How a party connects: with its kit's certificates, or in the clear on loopback.
+
+    Raises:
+        KitError: as `load_credentials`.
+    """
+    return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca))
 
 
 def authenticator(roster: Roster) -> Authenticate:
@@ -156,7 +170,9 @@ def _run(
 ) -> Halt:
     with (
         closing(SqliteJournal(party.state / "journal.db")) as journal,
-        closing(GrpcTransport(party.name, party.sign, addresses, CALL_TIMEOUT)) as transport,
+        closing(
+            GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
+        ) as transport,
     ):
         loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
         jitter = random.SystemRandom()
@@ -178,7 +194,7 @@ def _run(
             thread.start()
             if serve is not None:
                 give_back_payloads()
-                server = serve(executor, listen, authenticator(party.roster))
+                server = serve(party.link, executor, listen, authenticator(party.roster))
                 server.start()
                 replace_text(party.state / "address", f"{listen}\n")
                 known = {"address": listen}

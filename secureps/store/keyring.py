@@ -7,6 +7,7 @@
     KIT/public/holders/NAME.KIND.pub  and what clients seal under
     KIT/private/NAME/identity.key 0600  one party's own
     KIT/private/NAME/KIND.key     0600  and, for a holder, its secret key
+    KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with (`store.tls_files`)
     KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
 
 KIND is one of `store.holder_keys`, the same for all holders of a kit. A party's own kit is
@@ -21,13 +22,12 @@ from __future__ import annotations
 import json
 import logging
 import os
-import stat
 import string
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
 
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
@@ -45,14 +45,12 @@ from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, U
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest, from_plain, to_plain
-from secureps.store.atomic_file import write_durably
+from secureps.messages.run import on_loopback
+from secureps.store import tls_files
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
+from secureps.store.kit_files import make_folder, read, read_secret, write
 from secureps.store.ownership import own
 from secureps.wording import named
-
-T = TypeVar("T")
-
-_MAX_FILE = 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,14 +93,15 @@ def create_kit(directory: Path, parameters: CipherParameters) -> PublicIdentity:
         raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
     ca = Identity.generate()
     try:
-        _directory(directory / "ca", 0o700)
-        _directory(directory / "private", 0o700)
-        _directory(directory / "public" / "holders", 0o755)
+        make_folder(directory / "ca", 0o700)
+        make_folder(directory / "private", 0o700)
+        make_folder(directory / "public" / "holders", 0o755)
         text = json.dumps(to_plain(parameters), indent=1) + "\n"
-        _write(directory / "ca" / "cipher.json", text.encode(), 0o644)
-        _write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        _write(directory / "public" / "roster.json", sign_roster(ca, ()).to_bytes(), 0o644)
-        _write(directory / "ca" / "ca.key", ca.to_bytes(), 0o600)
+        write(directory / "ca" / "cipher.json", text.encode(), 0o644)
+        write(directory / "public" / "ca.pub", ca.public.key, 0o644)
+        write(directory / "public" / "roster.json", sign_roster(ca, ()).to_bytes(), 0o644)
+        tls_files.create(directory, ca)
+        write(directory / "ca" / "ca.key", ca.to_bytes(), 0o600)
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
     return ca.public
@@ -114,11 +113,7 @@ def issue(directory: Path, role: Role, name: str) -> None:
     Raises:
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
-    missing = f"; `{_init_command(directory)}` makes it"
-    ca = _secret(Identity, directory / "ca" / "ca.key", missing)
-    kit = load_public(directory)
-    if kit.ca != ca.public:
-        raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
+    ca, kit = _issuer(directory)
     try:
         check_name(name)
     except ClientError as error:
@@ -131,23 +126,48 @@ def issue(directory: Path, role: Role, name: str) -> None:
     cipher_digest = b""
     try:
         private = directory / "private" / name
-        _directory(private, 0o700)
-        _write(private / "identity.key", identity.to_bytes(), 0o600)
+        make_folder(private, 0o700)
+        write(private / "identity.key", identity.to_bytes(), 0o600)
         kind = KINDS.get(cipher(_parameters(directory)).opening)
         if role == "holder" and kind is not None:
             cipher_digest = _issue_pair(directory, name, kind)
+        tls_files.issue(directory, ca, role, name)
         certificate = certify(ca, name, role, identity.public.key, cipher_digest)
         roster = sign_roster(ca, (*kit.roster.certificates, certificate))
-        _write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
+        write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
+
+
+def renew(directory: Path, names: Iterable[str] = ()) -> dict[str, datetime]:
+    """Signs TLS certificates of parties anew, by default of all; returns when each ends.
+
+    Raises:
+        KitError: nobody has this name, or no CA is in this kit.
+    """
+    ca, kit = _issuer(directory)
+    wanted = tuple(names) or tuple(c.name for c in kit.roster.certificates)
+    try:
+        return {name: tls_files.renew(directory, ca, kit.roster, name) for name in wanted}
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+
+
+def _issuer(directory: Path) -> tuple[Identity, PublicKit]:
+    """The CA's key and its kit; KitError if they do not belong together."""
+    missing = f"; `{_init_command(directory)}` makes it"
+    ca = read_secret(Identity, directory / "ca" / "ca.key", missing)
+    kit = load_public(directory)
+    if kit.ca != ca.public:
+        raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
+    return ca, kit
 
 
 def _issue_pair(directory: Path, name: str, kind: KeyKind) -> bytes:
     """Writes a holder's key pair; returns the public file's digest."""
     secret, public = kind.generate()
-    _write(_secret_file(directory, name, kind), secret, 0o600)
-    _write(_public_file(directory, name, kind), public, 0o644)
+    write(_secret_file(directory, name, kind), secret, 0o600)
+    write(_public_file(directory, name, kind), public, 0o644)
     return file_digest(public)
 
 
@@ -175,8 +195,8 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
     """
     pinned = None if ca_fingerprint is None else _fingerprint(ca_fingerprint)
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
-    key = _read(directory / "public" / "ca.pub", absent)
-    data = _read(directory / "public" / "roster.json", absent)
+    key = read(directory / "public" / "ca.pub", absent)
+    data = read(directory / "public" / "roster.json", absent)
     try:
         ca = PublicIdentity(key)
         if pinned is not None and ca.fingerprint != pinned:
@@ -191,7 +211,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
             if holder.cipher_key_digest:
                 kind = _kind(directory, holder.name)
                 path = _public_file(directory, holder.name, kind)
-                data = _read(path, _issued(directory, holder.name, "holder"))
+                data = read(path, _issued(directory, holder.name, "holder"))
                 if file_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
                 keys[holder.name] = kind.public(data)
@@ -213,7 +233,7 @@ def load_private(directory: Path, name: str) -> Identity:
         KitError: missing, readable by others (it says `chmod 600`), or somebody else's.
     """
     path = directory / "private" / name / "identity.key"
-    identity = _secret(Identity, path, _absent(directory, name))
+    identity = read_secret(Identity, path, _absent(directory, name))
     try:
         certificate = load_public(directory).roster.find(name)
     except UnknownParty as error:
@@ -255,7 +275,7 @@ def load_holder_secret(directory: Path, name: str) -> HolderSecret:
         )
     kind = _kind(directory, name)
     path = _secret_file(directory, name, kind)
-    secret = _secret(kind.secret, path, _issued(directory, name, "holder"))
+    secret = read_secret(kind.secret, path, _issued(directory, name, "holder"))
     if isinstance(secret, EnvelopeKey) and secret.public.key != kit.holder_keys[name]:
         raise KitError(
             f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
@@ -279,10 +299,6 @@ def check_fits(kit: PublicKit, opening: Opening, holders: int) -> None:
             "issue the missing ones with `secureps keys issue DIR --role holder --name NAME`, or "
             "change cipher.holders"
         )
-
-
-LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
-"""Where an unsafe seed is allowed."""
 
 
 def refuse_unsafe(unsafe: int | None, insecure: bool) -> None:
@@ -313,7 +329,7 @@ def seed_of(state: Path, unsafe: int | None, server: str, insecure: bool) -> See
         own(state)
         return own_seed(state / "seed")
     refuse_unsafe(unsafe, insecure)
-    if server.rpartition(":")[0] not in LOOPBACK:
+    if not on_loopback(server):
         raise ConfigError("an unsafe seed gives no privacy: it is for loopback alone")
     logging.getLogger("secureps").warning(NO_PRIVACY)
     return UnsafeSeed(unsafe)
@@ -325,8 +341,8 @@ def own_seed(path: Path) -> SecretSeed:
     It must outlive the process: training again after a crash repeats the same noise.
     """
     if not path.exists():
-        _write(path, os.urandom(SEED_BYTES), 0o600)
-    return _secret(SecretSeed, path, "a restart")
+        write(path, os.urandom(SEED_BYTES), 0o600)
+    return read_secret(SecretSeed, path, "a restart")
 
 
 def _kind(directory: Path, name: str) -> KeyKind:
@@ -363,7 +379,7 @@ def _parameters(directory: Path) -> CipherParameters:
     path = directory / "ca" / "cipher.json"
     try:
         return from_plain(
-            CipherParameters, json.loads(_read(path, f"; `{_init_command(directory)}` makes it"))
+            CipherParameters, json.loads(read(path, f"; `{_init_command(directory)}` makes it"))
         )
     except (ClientError, ValueError) as error:
         raise KitError(f"{path} is damaged: {error}") from None
@@ -393,40 +409,3 @@ def _fingerprint(text: str) -> str:
             f"{text.strip()!r:.90}: take it as `secureps keys show` prints it to the CA"
         )
     return digits
-
-
-def _secret(read: Callable[[bytes], T], path: Path, absent: str) -> T:
-    """What a private file holds; KitError if it is missing, readable by others or damaged."""
-    data = _read(path, absent, forbidden=0o077, remedy="chmod 600")
-    try:
-        return read(data)
-    except ClientError as error:
-        raise KitError(f"{path} is damaged: {error}") from None
-
-
-def _read(path: Path, absent: str, forbidden: int = 0o022, remedy: str = "chmod 644") -> bytes:
-    """A file's bytes; its permissions are those of the very file that is read.
-
-    `absent` is how "... is missing" ends.
-    """
-    try:
-        with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_IMODE(status.st_mode) & forbidden:
-                raise KitError(f"{path} is open to others: {remedy} {path}")
-            if status.st_size > _MAX_FILE:
-                raise KitError(f"{path} has {status.st_size} bytes and is no part of a kit")
-            return file.read()
-    except (FileNotFoundError, NotADirectoryError):
-        raise KitError(f"{path} is missing{absent}") from None
-    except OSError as error:
-        raise KitError(f"cannot read {path}: {error}") from None
-
-
-def _directory(path: Path, mode: int) -> None:
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    path.chmod(mode)
-
-
-def _write(path: Path, data: bytes, mode: int) -> None:
-    write_durably(path, [data], mode)

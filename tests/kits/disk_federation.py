@@ -10,7 +10,9 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
+from secureps.service.process import link_of
 from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
+from secureps.wire.grpc.links import Link
 from tests.kits.one_process import OBSERVER, OneProcess
 
 
@@ -35,6 +37,9 @@ class DiskFederation(OneProcess):
         }
         secrets = {name: load_holder_secret(self.directory, name) for name in public.holder_keys}
         self.kit = MemoryKit(public, identities, secrets)
+
+    def link(self, name: str) -> Link:
+        return link_of(self.directory, name, self.kit.public.ca, insecure=False)
 
     @property
     def server(self) -> str:

@@ -30,6 +30,7 @@ from secureps.store.keyring import load_private
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import encode
 from tests.kits.processes import PATIENCE, Processes
 from tests.kits.signing_kit import signer
@@ -47,7 +48,7 @@ class HostilePeer:
             party: (federation.folder / party / "address").read_text().strip()
             for party in ("coordinator", *federation.shards)
         }
-        self._transport = GrpcTransport(name, self._sign, self._addresses, PATIENCE)
+        self._transport = GrpcTransport(PLAINTEXT, name, self._sign, self._addresses, PATIENCE)
 
     def close(self) -> None:
         self._transport.close()

@@ -38,6 +38,7 @@ from secureps.store.keyring import PublicKit
 from secureps.store.spool import MemorySpool
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
+from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.federations import Tensors, Walker
 
@@ -90,11 +91,19 @@ class OneProcess:
         for close in reversed(self._closing):
             close()
 
+    def link(self, name: str) -> Link:
+        """How a party connects."""
+        return PLAINTEXT
+
     def transport(self, name: str, key: str = "") -> GrpcTransport:
         """Of whoever has a key, to be closed."""
         identity = self.kit.identities[key or name]
         return GrpcTransport(
-            name, lambda said: identity.sign(REQUEST_DOMAIN, said), self.addresses, PATIENCE
+            self.link(name),
+            name,
+            lambda said: identity.sign(REQUEST_DOMAIN, said),
+            self.addresses,
+            PATIENCE,
         )
 
     def status(self) -> Status:
@@ -145,9 +154,11 @@ class OneProcess:
         check = authenticator(self.kit.public.roster)
         server: CoordinatorServer | ShardServer
         if name == COORDINATOR:
-            server = CoordinatorServer(executor, self.addresses[name], check)
+            server = CoordinatorServer(self.link(name), executor, self.addresses[name], check)
         elif name in self.shards:
-            server = ShardServer(name, executor, self.addresses[name], check, IN_FLIGHT, BLOCK)
+            server = ShardServer(
+                self.link(name), name, executor, self.addresses[name], check, IN_FLIGHT, BLOCK
+            )
         else:
             return
         server.start()

@@ -125,6 +125,7 @@ class Processes:
         plan: str = PLAN,
         metrics: bool = False,
         json_logs: bool = False,
+        insecure: bool = False,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -140,6 +141,7 @@ class Processes:
         self._record = record
         self._metrics = metrics
         self._json_logs = json_logs
+        self.insecure = insecure or record  # nobody can read TLS
         self.pace = 0.0
         self.settings: dict[str, str] = {}
         self._make_kit()
@@ -235,6 +237,8 @@ class Processes:
             lines.append(f'coordinator = "{self.server}"')
         if role != "holder":
             lines.append('checkpoints = "checkpoints"')
+        if self.insecure:
+            lines.append("insecure = true")
         if role == "shard" and self._record:
             lines.append(f'advertise = "{self._recorder(name).address}"')
         if self._metrics:
@@ -258,6 +262,7 @@ class Processes:
             *(script, "--server", self.server),
             *("--kit", str(self.folder / "kit"), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
+            *(("--insecure",) if self.insecure else ()),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
             *(word for fault in faults for word in ("--set", f"cheat={fault}")),
         ]
@@ -303,7 +308,9 @@ class Processes:
 
     def observer(self) -> StatusClient:
         if self._observer is None:
-            self._observer = StatusClient(self.folder / "kit", "coordinator", self.server)
+            self._observer = StatusClient(
+                self.folder / "kit", "coordinator", self.server, self.insecure
+            )
         return self._observer
 
     def status(self) -> Status | None:

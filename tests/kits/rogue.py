@@ -26,6 +26,7 @@ from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.service.process import authenticator
 from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits import rlwe_kit
 from tests.kits.committee_kit import Holder, Sent, Site
@@ -59,7 +60,7 @@ class Rogue:
         self.run = configure.run.id
         self._streams: dict[str, Deliver] = {}
         self._heard: dict[str, Queue[Any]] = defaultdict(Queue)
-        self._server = CoordinatorServer(self, "127.0.0.1:0", authenticator(roster))
+        self._server = CoordinatorServer(PLAINTEXT, self, "127.0.0.1:0", authenticator(roster))
 
     def start(self) -> str:
         """HOST:PORT."""
@@ -115,7 +116,7 @@ class RogueRun:
 
     def __init__(self, folder: Path, holders: int, threshold: int) -> None:
         text = PLAN.replace("HOLDERS", str(holders)).replace("THRESHOLD", str(threshold))
-        self.processes = Processes(folder, "rlwe", clients=10, plan=text)
+        self.processes = Processes(folder, "rlwe", clients=10, plan=text, insecure=True)
         self.names, self.clients = self.processes.holders, self.processes.clients
         self._kit = folder / "kit"
         self._secrets: dict[str, Secret] = {}

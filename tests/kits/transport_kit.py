@@ -46,6 +46,7 @@ from secureps.messages.submission import BlockHeader, SubmissionId
 from secureps.wire.grpc import pacing
 from secureps.wire.grpc.authentication import Signer
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.transport import Clock, Endpoint, InProcessNetwork, Transport, running
 from tests.kits.signing_kit import signer
 
@@ -210,10 +211,10 @@ class Grpc:
         listen = f"127.0.0.1:{self.ports.get(party, 0)}"
         server: CoordinatorServer | ShardServer
         if party == "coordinator":
-            server = CoordinatorServer(endpoint, listen, authenticate)
+            server = CoordinatorServer(PLAINTEXT, endpoint, listen, authenticate)
         else:
             server = ShardServer(
-                party, endpoint, listen, authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
+                PLAINTEXT, party, endpoint, listen, authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
             )
         server.start()
         self.servers[party] = server
@@ -233,7 +234,7 @@ class Grpc:
 
     def transport(self, party: str, timeout: float = PATIENCE) -> GrpcTransport:
         where = {name: self.address(name) for name in self.ports}
-        transport = GrpcTransport(party, sign_as(party), where, timeout)
+        transport = GrpcTransport(PLAINTEXT, party, sign_as(party), where, timeout)
         self.transports.append(transport)
         return transport
 

@@ -56,7 +56,9 @@ STRANGER = Identity.generate()
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     folder, plan = tmp_path_factory.mktemp("rpc"), PLAN.replace("capacity", "holders = 1\ncapacity")
-    with Processes(folder, "bfv", clients=HEALTHY + 1, versions=100_000, plan=plan) as processes:
+    with Processes(
+        folder, "bfv", clients=HEALTHY + 1, versions=100_000, plan=plan, insecure=True
+    ) as processes:
         processes.pace = 0.3
         processes.start_all(clients=HEALTHY)
         processes.wait(lambda: processes.reached(4), "some versions")

@@ -101,11 +101,11 @@ BEFORE = {
     "schema": (
         "...'s model differs from the run's: ...; train the run's model (the sender's fault)"
     ),
-    "shard": "coordinator at ... is another kind of server; check the address "
-    "(the other side's fault)",
+    "shard": "no connection to coordinator at ...: who is there is certified as another party; "
+    "check it (the other side's fault)",
     "other kit": (
-        "the signature is not ...'s: take the kit that the CA made for this run "
-        "(the sender's fault)"
+        "no connection to coordinator at ...: who is there is certified by another CA; check kit "
+        "and address (the other side's fault)"
     ),
     "other key": (
         "... is not the key that the CA certified for ...: ask the CA for your own "

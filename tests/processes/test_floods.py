@@ -20,6 +20,7 @@ from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subsc
 from secureps.wire.grpc import admission, concurrency, framing, health, servers
 from secureps.wire.grpc.authentication import Signer
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.uploads import Upload, Uploads
 from secureps.wire.protobuf import encode
 from tests.kits.half_open import HalfOpen
@@ -52,14 +53,22 @@ class Besieged:
         self.echo = EchoServer()
         self.server: Server
         if name == "coordinator":
-            self.server = CoordinatorServer(self.echo, "127.0.0.1:0", authenticate)
+            self.server = CoordinatorServer(PLAINTEXT, self.echo, "127.0.0.1:0", authenticate)
         else:
             self.server = ShardServer(
-                name, self.echo, "127.0.0.1:0", authenticate, 3 * BLOCK_LIMIT, BLOCK_LIMIT
+                PLAINTEXT,
+                name,
+                self.echo,
+                "127.0.0.1:0",
+                authenticate,
+                3 * BLOCK_LIMIT,
+                BLOCK_LIMIT,
             )
         self.server.start()
         self.address = f"127.0.0.1:{self.server.port}"
-        self.honest = GrpcTransport("honest", sign_as("honest"), {name: self.address}, PATIENCE)
+        self.honest = GrpcTransport(
+            PLAINTEXT, "honest", sign_as("honest"), {name: self.address}, PATIENCE
+        )
         self._channels = [grpc.insecure_channel(self.address, options=OWN)]
         self._half: list[HalfOpen] = []
         self._calls: list[Any] = []  # gRPC cancels those that nobody holds
@@ -79,7 +88,9 @@ class Besieged:
     def still_serves(self) -> None:
         """Whoever has a name is answered, and whoever asks for its health, anew too."""
         assert self.honest.call(self.name, Heartbeat("honest")).result(PATIENCE) == Noted()
-        fresh = GrpcTransport("fresh", sign_as("fresh"), {self.name: self.address}, PATIENCE)
+        fresh = GrpcTransport(
+            PLAINTEXT, "fresh", sign_as("fresh"), {self.name: self.address}, PATIENCE
+        )
         try:
             assert fresh.call(self.name, Heartbeat("fresh")).result(PATIENCE) == Noted()
         finally:
@@ -259,7 +270,9 @@ def test_a_message_that_is_said_to_be_long_is_refused_by_its_head(besieged: Besi
 
 
 def test_requests_have_a_limit_far_below_that_of_orders(besieged: Besieged) -> None:
-    transport = GrpcTransport("a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE)
+    transport = GrpcTransport(
+        PLAINTEXT, "a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE
+    )
     try:
         for length in (framing.REQUEST_LIMIT, framing.PIECE, 8 << 20):
             with pytest.raises(Oversized):
@@ -310,7 +323,7 @@ def test_one_party_has_so_many_calls_and_the_others_theirs(besieged: Besieged) -
 
 def test_whoever_has_a_party_s_key_keeps_none_of_its_places_from_it(besieged: Besieged) -> None:
     """As many calls as it may have, over several connections; each took a place for a minute."""
-    owner = GrpcTransport("a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE)
+    owner = GrpcTransport(PLAINTEXT, "a", sign_as("a"), {besieged.name: besieged.address}, PATIENCE)
     try:
         assert owner.call(besieged.name, Heartbeat("a")).result(PATIENCE) == Noted()
         method = TELLS[besieged.name]

@@ -9,6 +9,12 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "coordinator at ... is another kind of server; check the address (the other side's fault)": (
+        "wire/grpc/test_client.py",
+        "another kind of server",
+    ),
+    "no connection to ...: who is there speaks no TLS; check it, and insecure "
+    "(the other side's fault)": ("wire/grpc/test_tls.py", "speaks no TLS"),
     "...: an address has 300 letters, no more (the sender's fault)": (
         "roles/test_extremes.py",
         "an address has 300 letters",

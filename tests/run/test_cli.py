@@ -222,7 +222,7 @@ def test_grpc_writes_no_lines_of_its_own_unless_it_is_asked_to(
     """Of a process of its own: what counts is what is set before grpc is imported."""
     code = (
         "import os, sys; from secureps.run import cli; assert 'grpc' not in sys.modules; "
-        "cli.root(); print(os.environ['GRPC_VERBOSITY'])"
+        "cli.root(); import secureps.wire.grpc.client; print(os.environ['GRPC_VERBOSITY'])"
     )
     own = {k: v for k, v in os.environ.items() if k != "GRPC_VERBOSITY"}
     own |= {} if wanted is None else {"GRPC_VERBOSITY": wanted}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import socket
+import ssl
 import urllib.request
 from concurrent.futures import Future
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
+from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Busy, ConfigError, OperatorError, Unsigned, WrongVersion
 from secureps.messages.coordinator_records import VersionCommitted
@@ -24,6 +26,8 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.snapshot import Snapshot
+from secureps.store.keyring import create_kit, issue, load_public
+from secureps.store.tls_files import TlsFiles
 from tests.kits.federations import Walker, small_plan
 from tests.kits.processes import Processes
 
@@ -197,24 +201,53 @@ def test_a_party_is_ready_once_it_stands(tmp_path: Path) -> None:
 def test_the_port_answers_while_it_is_open_and_is_free_afterwards(tmp_path: Path) -> None:
     metrics = Metrics()
     metrics.gauge("secureps_test", "A test.", lambda: 7.0)
-    with exposed(metrics, "127.0.0.1:0", tmp_path) as address:
+    with exposed(metrics, "127.0.0.1:0", tmp_path, None) as address:
         assert (tmp_path / "metrics-address").read_text() == f"{address}\n"
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as reply:
             assert b"secureps_test 7.0" in reply.read()
         with (
             pytest.raises(OperatorError, match="metrics: cannot listen"),
-            exposed(metrics, address, tmp_path),
+            exposed(metrics, address, tmp_path, None),
         ):
             raise AssertionError
     host, _, port = address.rpartition(":")
     socket.create_server((host, int(port))).close()
 
 
+def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, CipherParameters("plain", 8, 14))
+    issue(kit, "holder", "keys-0")
+    issue(kit, "observer", "prometheus")
+    tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
+    context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
+    context.check_hostname = False  # asked by its address; Prometheus has server_name
+    metrics = Metrics()
+    with (
+        pytest.raises(ConfigError, match="is not on loopback: leave insecure out"),
+        exposed(metrics, "0.0.0.0:0", tmp_path, None),
+    ):
+        raise AssertionError
+    with exposed(metrics, "0.0.0.0:0", tmp_path, tls) as address:
+        port = address.rpartition(":")[2]
+        half_open = socket.create_connection(("127.0.0.1", int(port)))
+        url = f"https://127.0.0.1:{port}/metrics"
+        with pytest.raises(OSError):
+            urllib.request.urlopen(url.replace("https", "http"), timeout=10)
+        with pytest.raises(OSError):
+            urllib.request.urlopen(url, timeout=10, context=context)
+        own = kit / "private" / "prometheus" / "tls.key"
+        context.load_cert_chain(kit / "public" / "tls" / "prometheus.pem", own)
+        with urllib.request.urlopen(url, timeout=10, context=context) as reply:
+            assert reply.status == 200
+        half_open.close()
+
+
 @pytest.mark.parametrize("listen", ["7700", "here:", "127.0.0.1:70000", ":7700"])
 def test_what_is_no_address_is_refused(listen: str, tmp_path: Path) -> None:
     with (
         pytest.raises(ConfigError, match="is not HOST:PORT"),
-        exposed(Metrics(), listen, tmp_path),
+        exposed(Metrics(), listen, tmp_path, None),
     ):
         raise AssertionError
 

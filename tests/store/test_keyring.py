@@ -17,7 +17,7 @@ from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity, Role, Roster, certify, sign_roster
 from secureps.errors import KitError
 from secureps.messages.encoding import file_digest
-from secureps.store import keyring
+from secureps.store import kit_files
 from secureps.store.keyring import (
     check_fits,
     create_kit,
@@ -105,6 +105,7 @@ def test_modes(kit: Path) -> None:
         str(path.relative_to(kit)): stat.S_IMODE(path.stat().st_mode) for path in kit.rglob("*")
     }
     private = {"ca/ca.key", "private/keys/bfv.key"}
+    private |= {f"private/{name}/tls.key" for _, name in PARTIES}
     private |= {f"private/{name}/identity.key" for _, name in PARTIES}
     assert {name for name, mode in modes.items() if mode == 0o600} == private
     for name, mode in modes.items():
@@ -238,19 +239,18 @@ def test_another_cas_secret_does_not_issue(kit: Path, tmp_path: Path) -> None:
 
 def test_an_issue_cut_short_can_be_repeated(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = load_public(kit)
-    write = keyring._write
 
     def stops(path: Path, data: bytes, mode: int) -> None:
         if path.name == "roster.json":
             path.with_name(f".{path.name}.new").write_bytes(data[:10])
             raise OSError("no space left on device")
-        write(path, data, mode)
+        kit_files.write(path, data, mode)
 
-    monkeypatch.setattr(keyring, "_write", stops)
+    monkeypatch.setattr("secureps.store.keyring.write", stops)
     with pytest.raises(KitError, match="no space left"):
         issue(kit, "holder", "keys-2")
     assert load_public(kit) == before
-    monkeypatch.setattr(keyring, "_write", write)
+    monkeypatch.undo()
     issue(kit, "holder", "keys-2")
     assert set(load_public(kit).holder_keys) == {"keys", "keys-2"}
     assert load_private(kit, "keys-2")

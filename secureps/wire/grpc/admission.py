@@ -23,6 +23,7 @@ from secureps.messages.run import other_run
 from secureps.wire.grpc.authentication import Claim, claim_of
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.concurrency import Connections, Place, Places
+from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.uploads import RETRY_SECONDS
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -39,12 +40,16 @@ class Callers:
     """Lets authenticated calls in, so many of each party.
 
     Args:
+        link: whose connections they come over.
         name: the server that they call.
         run: id of the run that it serves; empty before there is one.
         authenticate: called once for every call.
     """
 
-    def __init__(self, name: str, run: Callable[[], bytes], authenticate: Authenticate) -> None:
+    def __init__(
+        self, link: Link, name: str, run: Callable[[], bytes], authenticate: Authenticate
+    ) -> None:
+        self._link = link
         self._name, self._run, self._authenticate = name, run, authenticate
         self._challenges = Challenges()
         self._calls: Counter[str] = Counter()
@@ -58,7 +63,7 @@ class Callers:
         All that is known of a call is judged here, before any of its message is taken.
 
         Raises:
-            Unsigned, UnknownParty, Malformed: nobody's call.
+            Unsigned, UnknownParty, Malformed: nobody's call, or over another's connection.
             Unreachable: one for another server.
             ConfigError: of a party with another format.
             NotFresh: signed under no challenge of this process's, or for a call before.
@@ -70,6 +75,7 @@ class Callers:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
         if claim.format != FORMAT:  # before anything of it is judged that may mean something else
             raise ConfigError(other_peer(claim.party, claim.format, self._name))
+        self._link.check(claim.party, context)
         self._challenges.check(claim)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         self._challenges.use(claim)

@@ -33,6 +33,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
+from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import LANES, Lanes, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.grpc.tells import Tells
@@ -55,6 +56,7 @@ class GrpcTransport:
     """A party's way to the servers over gRPC; implements `wire.transport.Transport`.
 
     Args:
+        link: how it connects.
         party: who is dialling.
         sign: signs bytes with the party's key (Ed25519).
         addresses: HOST:PORT by party, as far as known; `locate` adds others.
@@ -67,11 +69,13 @@ class GrpcTransport:
 
     def __init__(
         self,
+        link: Link,
         party: str,
         sign: Callable[[bytes], bytes],
         addresses: Mapping[str, str],
         timeout: float = 30.0,
     ) -> None:
+        self._link = link
         self._party = check_party(party)
         self._sign = sign
         self._timeout = timeout
@@ -79,7 +83,10 @@ class GrpcTransport:
         self._addresses = dict(addresses)
         self._signers: dict[str, Signer] = {}
         self._run = b""
-        self._channels: dict[str, grpc.Channel] = {}
+        self._channels: dict[str, tuple[object, grpc.Channel]] = {}
+        """By party, with what it was made with."""
+        self._retired: list[grpc.Channel] = []
+        """Made with what changed since; calls on them go on to their ends."""
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
@@ -87,6 +94,8 @@ class GrpcTransport:
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
+        self._met: set[str] = set()
+        """Servers that answered: whoever is there instead later goes away again."""
         self._taking: set[str] = set()
         """Servers that took the last block: they hold nothing of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
@@ -122,13 +131,12 @@ class GrpcTransport:
         return watch.cancel
 
     def locate(self, party: str, address: str) -> None:
-        """Notes a party's address; a channel to one that nobody has any more is closed."""
+        """Notes a party's address; its channel to another one is closed."""
         with self._lock:
-            before = self._addresses.get(party)
-            self._addresses[party] = address
-            if before is None or before in self._addresses.values():
+            if self._addresses.get(party) == address:
                 return
-            channel = self._channels.pop(before, None)
+            self._addresses[party] = address
+            _, channel = self._channels.pop(party, (None, None))
         if channel is not None:
             channel.close()
 
@@ -142,14 +150,15 @@ class GrpcTransport:
             self._closed = True
             watches, self._watches = self._watches, set()
             pending = tuple(self._pending)
-            channels, self._channels = self._channels, {}
+            channels = [*(made for _, made in self._channels.values()), *self._retired]
+            self._channels = {}
             pool, self._threads = self._threads, None
         for watch in watches:
             watch.cancel()
         for future in pending:
             self._settle(future, closed())
         self._lanes.close()
-        for channel in channels.values():
+        for channel in channels:
             channel.close()
         if pool is not None:
             pool.shutdown(cancel_futures=True)
@@ -164,9 +173,15 @@ class GrpcTransport:
             address = self._addresses.get(to)
             if address is None:
                 raise Unreachable(f"nobody has told where {to} is")
-            if address not in self._channels:
-                self._channels[address] = grpc.insecure_channel(address, framing.CLIENT_OPTIONS)
-            return self._channels[address]
+            identity = self._link.identity()
+            known, channel = self._channels.get(to, (None, None))
+            if channel is not None and known is identity:
+                return channel
+            if channel is not None:
+                self._retired.append(channel)
+            channel = self._link.channel(to, address, framing.CLIENT_OPTIONS)
+            self._channels[to] = (identity, channel)
+            return channel
 
     def _signer(self, to: str) -> Signer:
         with self._lock:
@@ -183,7 +198,7 @@ class GrpcTransport:
             try:
                 return attempt()
             except grpc.RpcError as error:
-                if not self._anew(to, framing.error_of(error, self._at(to))):
+                if not self._anew(to, self._error(error, to)):
                     raise
         return attempt()
 
@@ -333,9 +348,16 @@ class GrpcTransport:
         call: Any = self._channel(COORDINATOR).unary_stream(framing.WATCH)
         return call(envelope, metadata=metadata)
 
+    def _error(self, call: Any, to: str) -> SecurepsError:
+        """What a call failed for; what no server would mend lasts while nobody has met it."""
+        error = framing.error_of(call, self._at(to))
+        if to in self._met and isinstance(error, Unreachable) and error.retry_after is None:
+            return Unreachable(str(error))
+        return error
+
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         if isinstance(error, grpc.RpcError):
-            return framing.error_of(error, self._at(to))
+            return self._error(error, to)
         if isinstance(error, ValueError | grpc.FutureCancelledError):
             # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")

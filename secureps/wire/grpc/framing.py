@@ -88,6 +88,14 @@ RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
 _REFUSAL = "secureps-refusal-bin"
+_TLS_FAILED = {
+    "Hostname Verification": ("who is there is certified as another party; check it", False),
+    "WRONG_VERSION_NUMBER": ("who is there speaks no TLS; check it, and insecure", False),
+    "INVALID_SIGNATURE": ("who is there is certified by another CA; check kit and address", False),
+    "CERTIFICATE_VERIFY_FAILED": ("its certificate is not good, or over: have it renewed", True),
+    "andshake failed": ("TLS could not be agreed on", True),
+}
+"""What gRPC's texts come to, and whether that passes by itself."""
 _PREFIX = struct.Struct("<IQ")
 _LENGTH = struct.Struct("<I")
 _BUNDLE = b"\0"
@@ -267,6 +275,11 @@ def error_of(call: Any, to: str) -> SecurepsError:
         return Unreachable(f"{to} did not answer in time")
     if code is grpc.StatusCode.UNIMPLEMENTED:
         return Unreachable(f"{to} is another kind of server; check the address", None)
+    told = call.details() or ""
+    for words, (why, passes) in _TLS_FAILED.items():
+        if words in told:
+            text = f"no connection to {to}: {why}"
+            return Unreachable(text) if passes else Unreachable(text, None)
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
 

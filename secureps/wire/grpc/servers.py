@@ -36,6 +36,7 @@ from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request
 from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.concurrency import Place
 from secureps.wire.grpc.health import Health
+from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.uploads import Uploads
 from secureps.wire.protobuf import decode, encode
 from secureps.wire.transport import Endpoint, told
@@ -65,11 +66,12 @@ class _Server(ABC):
     TELL: str
 
     def __init__(
-        self, name: str, endpoint: Endpoint, listen: str, authenticate: Authenticate
+        self, link: Link, name: str, endpoint: Endpoint, listen: str, authenticate: Authenticate
     ) -> None:
+        self._link = link
         self._endpoint = endpoint
         self._listen = listen
-        self._callers = Callers(name, lambda: endpoint.run, authenticate)
+        self._callers = Callers(link, name, lambda: endpoint.run, authenticate)
         self._telling = self._callers.places(TELLING, TELLING_EACH)
         self._health = Health(self.SERVICE)
         self._watchers: set[asyncio.Queue[Any]] = set()
@@ -130,7 +132,7 @@ class _Server(ABC):
             )
         )
         try:
-            port = _bind(server, self._listen)
+            port = _bind(self._link, server, self._listen)
             await server.start()
             self._started.set_result(port)
             await self._stop.wait()
@@ -200,6 +202,7 @@ class CoordinatorServer(_Server):
     """Serves `Tell` and `Watch`.
 
     Args:
+        link: how connections are made.
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
         authenticate: called for every request, on the loop.
@@ -208,8 +211,10 @@ class CoordinatorServer(_Server):
     SERVICE = framing.COORDINATOR_SERVICE
     TELL = framing.COORDINATOR_TELL
 
-    def __init__(self, endpoint: Endpoint, listen: str, authenticate: Authenticate) -> None:
-        super().__init__(COORDINATOR, endpoint, listen, authenticate)
+    def __init__(
+        self, link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
+    ) -> None:
+        super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._newest: deque[tuple[Any, bytes]] = deque(maxlen=NEWEST)
 
     def _handlers(self) -> Mapping[str, Any]:
@@ -263,6 +268,7 @@ class ShardServer(_Server):
     """Serves `Put`, `Get` and `Tell`.
 
     Args:
+        link: how connections are made.
         name: the shard's.
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
@@ -279,6 +285,7 @@ class ShardServer(_Server):
 
     def __init__(
         self,
+        link: Link,
         name: str,
         endpoint: Endpoint,
         listen: str,
@@ -286,7 +293,7 @@ class ShardServer(_Server):
         in_flight_bytes: int,
         max_block_bytes: int,
     ) -> None:
-        super().__init__(name, endpoint, listen, authenticate)
+        super().__init__(link, name, endpoint, listen, authenticate)
         self._intake = Uploads(in_flight_bytes, max_block_bytes)
         self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
         self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
@@ -355,9 +362,9 @@ def connections() -> int:
     return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(soft // 2, MOST_CONNECTIONS)
 
 
-def _bind(server: Any, listen: str) -> int:
+def _bind(link: Link, server: Any, listen: str) -> int:
     try:
-        port: int = server.add_insecure_port(listen)
+        port = link.bind(server, listen)
     except RuntimeError:
         port = 0
     if port == 0:

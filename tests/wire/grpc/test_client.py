@@ -38,6 +38,7 @@ from secureps.messages.requests import (
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import framing, servers, uploads
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import MESSAGE_LIMIT, encode
 from secureps.wire.transport import running
 from tests.kits.transport_kit import (
@@ -68,8 +69,8 @@ class TestGrpc(TransportContract):
         self, world: Grpc, server: EchoServer, to: str
     ) -> None:
         addresses = {to: world.address(to)}
-        forger = GrpcTransport("a", sign_as("b"), addresses)
-        stranger = GrpcTransport("stranger", sign_as("stranger"), addresses)
+        forger = GrpcTransport(PLAINTEXT, "a", sign_as("b"), addresses)
+        stranger = GrpcTransport(PLAINTEXT, "stranger", sign_as("stranger"), addresses)
         world.transports += [forger, stranger]
         for message in (Heartbeat("a"), AskStatus(), put(b"x"), get(1)):
             if to == "coordinator" and not isinstance(message, Heartbeat | AskStatus):
@@ -242,21 +243,29 @@ class TestGrpc(TransportContract):
     def test_a_port_in_use(self, world: Grpc, server: EchoServer) -> None:
         for party in ("coordinator", "shard-0"):
             for again in (
-                CoordinatorServer(server, world.address(party), authenticate),
-                ShardServer("shard-0", server, world.address(party), authenticate, 1, 1),
+                CoordinatorServer(PLAINTEXT, server, world.address(party), authenticate),
+                ShardServer(PLAINTEXT, "shard-0", server, world.address(party), authenticate, 1, 1),
             ):
                 with pytest.raises(OperatorError, match="cannot listen"):
                     again.start()
                 again.stop(0)
 
     def test_servers_that_never_started_stop(self, world: Grpc) -> None:
-        CoordinatorServer(EchoServer(), "127.0.0.1:0", authenticate).stop()
-        ShardServer("shard-0", EchoServer(), "127.0.0.1:0", authenticate, 1, 1).stop()
+        CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate).stop()
+        ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 1, 1).stop()
 
     def test_limits_that_cannot_be(self) -> None:
         for in_flight, block in ((1, 2), (0, 0)):
             with pytest.raises(ConfigError):
-                ShardServer("shard-0", EchoServer(), "127.0.0.1:0", authenticate, in_flight, block)
+                ShardServer(
+                    PLAINTEXT,
+                    "shard-0",
+                    EchoServer(),
+                    "127.0.0.1:0",
+                    authenticate,
+                    in_flight,
+                    block,
+                )
 
     def test_a_watcher_that_is_too_slow_loses_its_stream(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
@@ -287,7 +296,9 @@ class TestGrpc(TransportContract):
             go.wait(PATIENCE)
             return sign_as("a")(data)
 
-        transport = GrpcTransport("a", slow_sign, {"coordinator": world.address("coordinator")})
+        transport = GrpcTransport(
+            PLAINTEXT, "a", slow_sign, {"coordinator": world.address("coordinator")}
+        )
         world.transports.append(transport)
         lost: queue.Queue[SecurepsError] = queue.Queue()
         cancel = transport.watch(Subscribe("a", ()), lambda _: None, lost.put)
@@ -303,7 +314,7 @@ class TestGrpc(TransportContract):
         transport = world.transport("a")
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         other = EchoServer()
-        moved = ShardServer("shard-0", other, "127.0.0.1:0", authenticate, 1, 1)
+        moved = ShardServer(PLAINTEXT, "shard-0", other, "127.0.0.1:0", authenticate, 1, 1)
         moved.start()
         world.servers["elsewhere"] = moved
         transport.locate("shard-0", f"127.0.0.1:{moved.port}")
@@ -337,7 +348,7 @@ class TestGrpc(TransportContract):
     def test_names_of_parties(self) -> None:
         for bad in ("", "a b", "ä", "../a", "x" * 200):
             with pytest.raises(Malformed):
-                GrpcTransport(bad, sign_as("a"), {})
+                GrpcTransport(PLAINTEXT, bad, sign_as("a"), {})
 
 
 def party_of(method: str) -> str:

@@ -13,7 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secureps.errors import Unsigned
 from secureps.messages.requests import Subscribe
+from secureps.service.process import link_of
+from secureps.store.keyring import load_public
 from secureps.wire.grpc import health
+from secureps.wire.grpc.links import PLAINTEXT, Link
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from tests.kits.processes import Processes
 
@@ -44,7 +47,7 @@ Server = CoordinatorServer | ShardServer
 
 @pytest.fixture
 def coordinator() -> Iterator[CoordinatorServer]:
-    server = CoordinatorServer(Nobody(), "127.0.0.1:0", nobody_passes)
+    server = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
     server.start()
     yield server
     server.stop(0)
@@ -54,16 +57,16 @@ def coordinator() -> Iterator[CoordinatorServer]:
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     made: Server
     if request.param == "coordinator":
-        made = CoordinatorServer(Nobody(), "127.0.0.1:0", nobody_passes)
+        made = CoordinatorServer(PLAINTEXT, Nobody(), "127.0.0.1:0", nobody_passes)
     else:
-        made = ShardServer("shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
+        made = ShardServer(PLAINTEXT, "shard-0", Nobody(), "127.0.0.1:0", nobody_passes, 1, 1)
     made.start()
     yield made
     made.stop(0)
 
 
-def check(address: str, service: str = "") -> int:
-    with grpc.insecure_channel(address) as channel:
+def check(address: str, service: str = "", link: Link = PLAINTEXT, to: str = "") -> int:
+    with link.channel(to, address, ()) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=service)
         return int(stub.Check(request, timeout=PATIENCE, wait_for_ready=True).status)
@@ -129,12 +132,15 @@ def test_what_is_stopping_is_never_ready_again() -> None:
 
 def test_real_servers_are_ready_once_the_run_is_founded(tmp_path: Path) -> None:
     with Processes(tmp_path, "plain") as processes:
+        kit = tmp_path / "kit"
+        tls = link_of(kit, "client-00", load_public(kit).ca, False)
 
         def listens(name: str) -> bool:
             return (tmp_path / name / "address").is_file()
 
         def health_of(name: str) -> int:
-            return check((tmp_path / name / "address").read_text().strip())
+            address = (tmp_path / name / "address").read_text().strip()
+            return check(address, link=tls, to=name)
 
         processes.start("coordinator")
         processes.wait(lambda: listens("coordinator"), "the coordinator")

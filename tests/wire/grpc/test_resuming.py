@@ -20,6 +20,7 @@ from secureps.messages.requests import AskBlock, GetSum, Payload, PutBlock, Stor
 from secureps.wire.grpc import pacing, servers
 from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.grpc.framing import Collected, part
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.reassembly import Gathering
 from secureps.wire.grpc.uploads import UNFINISHED, Upload, Uploads
 from tests.kits.relay import Relay
@@ -62,7 +63,9 @@ def link(world: Grpc, server: EchoServer) -> Iterator[Link]:
 
     def make(timeout: float = PATIENCE, **faults: Any) -> tuple[Relay, GrpcTransport]:
         relays.append(Relay(world.address("shard-0"), **faults))
-        transport = GrpcTransport("a", sign_as("a"), {"shard-0": relays[-1].address}, timeout)
+        transport = GrpcTransport(
+            PLAINTEXT, "a", sign_as("a"), {"shard-0": relays[-1].address}, timeout
+        )
         world.transports.append(transport)
         return relays[-1], transport
 
@@ -204,7 +207,9 @@ def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
     monkeypatch.setattr(servers, "ROOM", 0.1)
     for number in range(3):
         silent = Relay(world.address("shard-0"), silent=100_000)
-        transport = GrpcTransport(f"s{number}", sign_as(f"s{number}"), {"shard-0": silent.address})
+        transport = GrpcTransport(
+            PLAINTEXT, f"s{number}", sign_as(f"s{number}"), {"shard-0": silent.address}
+        )
         world.transports.append(transport)
         transport.call("shard-0", put(bytes(BLOCK_LIMIT), f"s{number}"))
     shard = world.servers["shard-0"]

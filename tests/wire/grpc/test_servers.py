@@ -29,6 +29,7 @@ from secureps.messages.orders import Finish
 from secureps.messages.requests import AskStatus, GetBlock, Heartbeat, Noted, Subscribe
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
@@ -149,7 +150,9 @@ def go() -> Iterator[threading.Event]:
 @pytest.fixture
 def shard() -> Iterator[tuple[ShardServer, Big, Door]]:
     big = Big()
-    server = ShardServer("shard-0", big, "127.0.0.1:0", authenticate, 8 * BLOCK_LIMIT, BLOCK_LIMIT)
+    server = ShardServer(
+        PLAINTEXT, "shard-0", big, "127.0.0.1:0", authenticate, 8 * BLOCK_LIMIT, BLOCK_LIMIT
+    )
     server.start()
     door = Door(server.port, "shard-0")
     yield server, big, door
@@ -263,7 +266,7 @@ def test_a_shard_stops_while_requests_go_on_coming(shard: Shard) -> None:
 @pytest.fixture
 def coordinator() -> Iterator[tuple[CoordinatorServer, EchoServer, Door]]:
     echo = EchoServer()
-    server = CoordinatorServer(echo, "127.0.0.1:0", authenticate)
+    server = CoordinatorServer(PLAINTEXT, echo, "127.0.0.1:0", authenticate)
     server.start()
     door = Door(server.port, "coordinator")
     yield server, echo, door
@@ -355,10 +358,10 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
 
 def test_orders_that_wait_together_come_in_their_order() -> None:
     endpoint = EchoServer()
-    server = CoordinatorServer(endpoint, "127.0.0.1:0", authenticate)
+    server = CoordinatorServer(PLAINTEXT, endpoint, "127.0.0.1:0", authenticate)
     server.start()
     address = f"127.0.0.1:{server.port}"
-    transport = GrpcTransport("a", sign_as("a"), {"coordinator": address})
+    transport = GrpcTransport(PLAINTEXT, "a", sign_as("a"), {"coordinator": address})
     came: queue.Queue[Any] = queue.Queue()
     try:
         transport.watch(Subscribe("a", ()), came.put, came.put)

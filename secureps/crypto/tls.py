@@ -1,0 +1,198 @@
+"""TLS certificates (X.509, RFC 5280) of a kit's parties, signed by the kit's CA.
+
+A party's transport key is P-256, because gRPC takes no Ed25519 in a leaf; the CA signs with the
+Ed25519 key that signs the roster. What it signs here is DER, which begins with byte 0x30, and what
+it signs elsewhere begins with the length of a domain in 8 bytes (`crypto.identity`): neither can be
+taken for the other. A certificate says one name of the roster, and a server's can be dialled under
+that name alone. What must not live here: files (`store.tls_files`) and connections.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from secureps.crypto.credentials import tls_name
+from secureps.crypto.identity import Identity, PublicIdentity, Role
+from secureps.crypto.secret import Secret
+from secureps.errors import Malformed, Unsigned
+
+LIFETIME = timedelta(days=365)
+"""Of a party's certificate."""
+AUTHORITY_LIFETIME = timedelta(days=20 * 365)
+"""Of the CA's own."""
+_EARLY = timedelta(days=1)
+"""Before they were made they hold already: clocks differ."""
+_SERVERS = ("coordinator", "shard", "holder")
+"""Roles that listen: a holder for its metrics."""
+_PEM = serialization.Encoding.PEM
+
+
+class TlsKey(Secret):
+    """A P-256 private key, as PEM (PKCS 8, not encrypted); Malformed if it is none."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, pem: bytes) -> None:
+        try:
+            key = serialization.load_pem_private_key(pem, None)
+        except (ValueError, TypeError):
+            raise Malformed("this is no private key in PEM") from None
+        if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
+            raise Malformed("this is no private key of P-256")
+        self._key = key
+
+    @classmethod
+    def generate(cls) -> TlsKey:
+        """Fresh from the operating system's randomness."""
+        made = ec.generate_private_key(ec.SECP256R1())
+        return cls(_private_pem(made))
+
+    def to_bytes(self) -> bytes:
+        """The secret key, PEM."""
+        return _private_pem(self._key)
+
+    @property
+    def public(self) -> bytes:
+        """The public key, DER."""
+        return _spki(self._key.public_key())
+
+
+def make_authority(ca: Identity) -> bytes:
+    """The CA's own certificate, signed by itself: PEM."""
+    key, name = Ed25519PrivateKey.from_private_bytes(ca.to_bytes()), _name("secureps CA")
+    usage = x509.KeyUsage(
+        digital_signature=False,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=True,
+        crl_sign=True,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        _builder(name, name, AUTHORITY_LIFETIME)
+        .public_key(key.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
+        .sign(key, None)
+        .public_bytes(_PEM)
+    )
+
+
+def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: bytes) -> bytes:
+    """A party's certificate: PEM.
+
+    Args:
+        authority: the CA's own certificate, PEM.
+        public: the party's public key, DER, of P-256.
+    Raises:
+        Malformed: one of them is none.
+    """
+    key = Ed25519PrivateKey.from_private_bytes(ca.to_bytes())
+    purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
+    if role in _SERVERS:
+        purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
+    try:
+        subject = serialization.load_der_public_key(public)
+    except ValueError:
+        raise Malformed(f"{name}: this is no public key in DER") from None
+    if not isinstance(subject, ec.EllipticCurvePublicKey):
+        raise Malformed(f"{name}: this is no public key of P-256")
+    return (
+        _builder(_name(name), _certificate(authority).subject, LIFETIME)
+        .public_key(subject)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(tls_name(name))]), False)
+        .add_extension(x509.ExtendedKeyUsage(purposes), False)
+        .sign(key, None)
+        .public_bytes(_PEM)
+    )
+
+
+def public_key_of(certificate: bytes) -> bytes:
+    """The public key of a certificate in PEM: DER; Malformed if it is none."""
+    return _spki(_certificate(certificate).public_key())
+
+
+def expiry_of(certificate: bytes) -> datetime:
+    """When a certificate in PEM ends; Malformed if it is none."""
+    return _certificate(certificate).not_valid_after_utc
+
+
+def check_authority(ca: PublicIdentity, authority: bytes) -> None:
+    """Raises Malformed, or Unsigned unless it is the certificate of this CA's key, and good now."""
+    key = _certificate(authority).public_key()
+    if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != ca.key:
+        raise Unsigned("it is another CA's")
+    _check_time(_certificate(authority))
+
+
+def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None:
+    """Whether the CA has certified that this is a party's, and it is good now.
+
+    Raises:
+        Malformed: it is none.
+        Unsigned: it is another party's, signed by somebody else, or over.
+    """
+    read = _certificate(certificate)
+    if read.subject != _name(name):
+        raise Unsigned(f"it is another party's and not {name}'s")
+    try:
+        key = Ed25519PublicKey.from_public_bytes(ca.key)
+        key.verify(read.signature, read.tbs_certificate_bytes)
+    except InvalidSignature:
+        raise Unsigned("another CA has signed it") from None
+    _check_time(read)
+
+
+def _check_time(read: x509.Certificate) -> None:
+    now = datetime.now(UTC)
+    if now > read.not_valid_after_utc:
+        raise Unsigned(f"it ended on {read.not_valid_after_utc:%Y-%m-%d}")
+    if now < read.not_valid_before_utc:
+        raise Unsigned(f"it begins on {read.not_valid_before_utc:%Y-%m-%d}: is the clock right?")
+
+
+def _certificate(pem: bytes) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(pem)
+    except ValueError:
+        raise Malformed("this is no certificate in PEM") from None
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, life: timedelta) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _EARLY)
+        .not_valid_after(now + life)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+
+
+def _spki(key: object) -> bytes:
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise Malformed("this is no public key of P-256")
+    return key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )

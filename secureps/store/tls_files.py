@@ -1,0 +1,167 @@
+"""The part of a start-up kit that connections are made with.
+
+    KIT/public/tls/ca.pem           the CA's certificate, whose key is that of public/ca.pub
+    KIT/public/tls/NAME.pem         a party's: whoever connects sees it, so that all may have it
+    KIT/private/NAME/tls.key  0600  a party's private key
+
+Certificates end after a year; `renew` signs the same keys anew, and a process that runs takes the
+new file when it is there. What must not live here: what is in a certificate (`crypto.tls`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from secureps.crypto.credentials import Credentials
+from secureps.crypto.identity import Identity, PublicIdentity, Role, Roster
+from secureps.crypto.tls import (
+    TlsKey,
+    certify_tls,
+    check_authority,
+    check_certificate,
+    expiry_of,
+    make_authority,
+    public_key_of,
+)
+from secureps.errors import ClientError, KitError
+from secureps.store.kit_files import make_folder, read, read_secret, write
+
+log = logging.getLogger("secureps")
+
+LOOK = 5.0
+"""Seconds after which a new certificate is seen, at most."""
+
+
+def create(kit: Path, ca: Identity) -> None:
+    """Writes the CA's certificate; OSError if it cannot."""
+    make_folder(_authority(kit).parent, 0o755)
+    write(_authority(kit), make_authority(ca), 0o644)
+
+
+def issue(kit: Path, ca: Identity, role: Role, name: str) -> None:
+    """Makes a party's key and certificate; OSError if they cannot be written."""
+    if not _authority(kit).exists():  # a kit of before there was TLS
+        create(kit, ca)
+    key = TlsKey.generate()
+    write(_key(kit, name), key.to_bytes(), 0o600)
+    _certify(kit, ca, role, name, key.public)
+
+
+def renew(kit: Path, ca: Identity, roster: Roster, name: str) -> datetime:
+    """Signs a party's certificate anew; returns when the new one ends.
+
+    Raises:
+        KitError: nobody has this name, or there is neither a certificate nor a key of this party.
+        OSError: it cannot be written.
+    """
+    role = next((c.role for c in roster.certificates if c.name == name), None)
+    if role is None:
+        raise KitError(f"nobody named {name} is on the roster of {kit}")
+    if _certificate(kit, name).exists():
+        _certify(kit, ca, role, name, public_key_of(read(_certificate(kit, name), "")))
+    elif (kit / "private" / name).is_dir():
+        issue(kit, ca, role, name)
+    else:
+        raise KitError(f"{kit} has neither a certificate nor private keys of {name}")
+    return expiry_of(read(_certificate(kit, name), ""))
+
+
+def load_credentials(kit: Path, name: str, ca: PublicIdentity) -> Credentials:
+    """What a party shows at its connections.
+
+    Raises:
+        KitError: a file is missing or damaged, readable by others, of another CA, or over.
+    """
+    how = f"whoever issues keys makes it with `secureps keys renew {kit}`"
+    authority = read(_authority(kit), f": {how}, and gives public/ to everybody")
+    certificate = read(_certificate(kit, name), f": {how}, and gives public/ to {name}")
+    key = read_secret(TlsKey, _key(kit, name), f": {how}, and gives private/{name} to {name}")
+    path = _authority(kit)
+    try:
+        check_authority(ca, authority)
+        path = _certificate(kit, name)
+        check_certificate(ca, name, certificate)
+    except ClientError as error:
+        raise KitError(f"{path}: {error}; {how}") from None
+    if public_key_of(certificate) != key.public:
+        raise KitError(f"{_key(kit, name)} is not the key of {_certificate(kit, name)}")
+    return Credentials(authority, certificate, key.to_bytes())
+
+
+def certificate_end(kit: Path, name: str) -> datetime | None:
+    """When a party's certificate ends; None where there is none. KitError if it is damaged."""
+    path = _certificate(kit, name)
+    try:
+        return expiry_of(read(path, "")) if path.exists() else None
+    except ClientError as error:
+        raise KitError(f"{path} is damaged: {error}") from None
+
+
+class TlsFiles:
+    """A party's credentials as they are on disk now: read again when the files change.
+
+    Args:
+        clock: seconds; the files are looked at no more often than every LOOK of them.
+    Raises:
+        KitError: as `load_credentials`.
+    """
+
+    def __init__(
+        self,
+        kit: Path,
+        name: str,
+        ca: PublicIdentity,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._kit, self._name, self._ca, self._clock = kit, name, ca, clock
+        self._seen, self._next = self._look(), clock() + LOOK
+        self._credentials = load_credentials(kit, name, ca)
+
+    @property
+    def paths(self) -> tuple[Path, Path, Path]:
+        """The files of the CA's certificate, of the party's, and of its key."""
+        kit, name = self._kit, self._name
+        return _authority(kit), _certificate(kit, name), _key(kit, name)
+
+    def __call__(self) -> Credentials:
+        """The newest good ones; the very same object as before, if nothing has changed."""
+        if self._clock() < self._next:
+            return self._credentials
+        self._next = self._clock() + LOOK
+        if (now := self._look()) != self._seen:
+            self._seen = now
+            try:
+                self._credentials = load_credentials(self._kit, self._name, self._ca)
+            except KitError as error:
+                log.warning("%s goes on with the certificate that it has: %s", self._name, error)
+            else:
+                log.warning("%s has a new certificate", self._name)
+        return self._credentials
+
+    def _look(self) -> tuple[tuple[int, int], ...]:
+        paths = (_authority(self._kit), _certificate(self._kit, self._name))
+        try:
+            return tuple((s.st_ino, s.st_mtime_ns) for s in map(Path.stat, paths))
+        except OSError:
+            return ()
+
+
+def _certify(kit: Path, ca: Identity, role: Role, name: str, public: bytes) -> None:
+    authority = read(_authority(kit), "")
+    write(_certificate(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
+
+
+def _authority(kit: Path) -> Path:
+    return kit / "public" / "tls" / "ca.pem"
+
+
+def _certificate(kit: Path, name: str) -> Path:
+    return kit / "public" / "tls" / f"{name}.pem"
+
+
+def _key(kit: Path, name: str) -> Path:
+    return kit / "private" / name / "tls.key"

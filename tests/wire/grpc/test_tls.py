@@ -1,0 +1,298 @@
+"""Mutual TLS over real sockets: who is let in, who is not, and what the line shows."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import closing, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto import tls
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.credentials import Credentials
+from secureps.crypto.identity import Identity
+from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
+from secureps.messages.requests import Heartbeat, Noted
+from secureps.messages.run import COORDINATOR
+from secureps.store.keyring import create_kit, issue, load_public, renew
+from secureps.store.tls_files import LOOK, TlsFiles, certificate_end, load_credentials
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from tests.kits.processes import Recorder
+from tests.kits.transport_kit import PATIENCE
+
+PARTIES = {COORDINATOR: "coordinator", "shard-0": "shard", "a_b.c-d": "client", "eve": "client"}
+PLAIN = CipherParameters("plain", 8, 14)
+
+
+class Hears:
+    """An endpoint that notes everything."""
+
+    run = b""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        answer.set_result(Noted())
+        return answer
+
+    def subscribe(self, *_: Any) -> Callable[[], None]:
+        return lambda: None
+
+
+def make_kit(folder: Path) -> Path:
+    create_kit(folder, PLAIN)
+    for name, role in PARTIES.items():
+        issue(folder, role, name)  # type: ignore[arg-type]
+    return folder
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    return make_kit(tmp_path / "kit")
+
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Makes a server that calls itself the coordinator; returns its address."""
+    made: list[CoordinatorServer] = []
+
+    def start(link: Link) -> str:
+        made.append(CoordinatorServer(link, Hears(), "127.0.0.1:0", lambda *_: None))
+        made[-1].start()
+        return f"127.0.0.1:{made[-1].port}"
+
+    yield start
+    for server in made:
+        server.stop(0)
+
+
+def tls_of(kit: Path, name: str, **more: Any) -> Tls:
+    return Tls(TlsFiles(kit, name, load_public(kit).ca, **more))
+
+
+def ask(link: Link, address: str, party: str = "a_b.c-d") -> Any:
+    transport = GrpcTransport(link, party, lambda _: bytes(64), {COORDINATOR: address}, PATIENCE)
+    with closing(transport):
+        return transport.call(COORDINATOR, Heartbeat(party)).result(PATIENCE)
+
+
+def test_who_is_on_the_roster_is_let_in_and_the_line_shows_nothing(kit: Path, serve: Serve) -> None:
+    address = serve(tls_of(kit, COORDINATOR))
+    recorder = Recorder(lambda: address)
+    try:
+        assert ask(tls_of(kit, "a_b.c-d"), recorder.address) == Noted()
+        line = b"".join(bytes(part) for part in recorder.streams)
+        assert len(line) > 1000
+        assert b"a_b.c-d" not in line
+        assert b"secureps-party" not in line
+    finally:
+        recorder.close()
+
+
+def test_a_client_that_calls_itself_another_is_refused(kit: Path, serve: Serve) -> None:
+    address = serve(tls_of(kit, COORDINATOR))
+    with pytest.raises(Unsigned, match=r"the connection is eve's, and the request a_b\.c-d's"):
+        ask(tls_of(kit, "eve"), address)
+
+
+@pytest.mark.parametrize("as_whom", ["shard-0", "eve"])
+def test_a_party_of_the_roster_cannot_be_the_coordinator(
+    kit: Path, serve: Serve, as_whom: str
+) -> None:
+    address = serve(tls_of(kit, as_whom))
+    with pytest.raises(Unreachable, match=r"certified as another party|its certificate is not"):
+        ask(tls_of(kit, "a_b.c-d"), address)
+
+
+def test_another_ca_is_refused_at_both_ends(kit: Path, serve: Serve, tmp_path: Path) -> None:
+    """A man in the middle, who can make any certificate but those of the kit's CA."""
+    other = make_kit(tmp_path / "other")
+    with pytest.raises(Unreachable, match="certified by another CA; check kit"):
+        ask(tls_of(kit, "a_b.c-d"), serve(tls_of(other, COORDINATOR)))
+
+    def mixed() -> Credentials:
+        """Trusts the right CA, and has another's certificate."""
+        right, wrong = (load_credentials(k, "eve", load_public(k).ca) for k in (kit, other))
+        return Credentials(right.authority, wrong.certificate, wrong.key)
+
+    with pytest.raises(Unreachable):
+        ask(Tls(mixed), serve(tls_of(kit, COORDINATOR)), "eve")
+
+
+def test_what_is_over_is_refused_at_both_ends(
+    kit: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    good = tls_of(kit, COORDINATOR)
+    monkeypatch.setattr(tls, "LIFETIME", timedelta(seconds=-1))
+    renew(kit, ["eve", "shard-0"])
+    with pytest.raises(KitError, match=r"eve.pem: it ended on .*secureps keys renew"):
+        tls_of(kit, "eve")
+    monkeypatch.setattr("secureps.store.tls_files.check_certificate", lambda *_: None)
+    with pytest.raises(Unreachable):
+        ask(tls_of(kit, "eve"), serve(good), "eve")
+    renew(kit, [COORDINATOR])
+    with pytest.raises(Unreachable, match="its certificate is not good, or over"):
+        ask(tls_of(kit, "a_b.c-d"), serve(tls_of(kit, COORDINATOR)))
+
+
+def test_who_does_not_speak_tls_is_not_heard(kit: Path, serve: Serve) -> None:
+    with pytest.raises(Unreachable):
+        ask(PLAINTEXT, serve(tls_of(kit, COORDINATOR)))
+    with pytest.raises(Unreachable, match="speaks no TLS"):
+        ask(tls_of(kit, "a_b.c-d"), serve(PLAINTEXT))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+@pytest.mark.parametrize("shows", [False, True])
+def test_another_stack_gets_in_by_1_3_and_with_a_certificate_alone(
+    kit: Path, serve: Serve, version: ssl.TLSVersion, shows: bool
+) -> None:
+    host, _, port = serve(tls_of(kit, COORDINATOR)).rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
+    context.minimum_version = context.maximum_version = version
+    context.set_alpn_protocols(["h2"])
+    if shows:
+        own = kit / "private" / "eve" / "tls.key"
+        context.load_cert_chain(kit / "public" / "tls" / "eve.pem", own)
+
+    def greeted() -> bool:
+        with (
+            suppress(OSError),
+            socket.create_connection((host, int(port)), PATIENCE) as line,
+            context.wrap_socket(line, server_hostname="coordinator.secureps") as secured,
+        ):
+            secured.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5))
+            return secured.recv(9)[3:4] == b"\x04"  # its settings
+        return False
+
+    assert greeted() == (shows and version is ssl.TLSVersion.TLSv1_3)
+
+
+def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serve) -> None:
+    now = [0.0]
+    server, client = (tls_of(kit, name, clock=lambda: now[0]) for name in (COORDINATOR, "a_b.c-d"))
+    address = serve(server)
+    transport = GrpcTransport(
+        client, "a_b.c-d", lambda _: bytes(64), {COORDINATOR: address}, PATIENCE
+    )
+
+    def shown() -> str:
+        host, _, port = address.rpartition(":")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        with (
+            socket.create_connection((host, int(port)), PATIENCE) as line,
+            context.wrap_socket(line) as secured,
+        ):
+            return ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
+
+    with closing(transport):
+        heartbeat = Heartbeat("a_b.c-d")
+        assert transport.call(COORDINATOR, heartbeat).result(PATIENCE) == Noted()
+        before, channel = shown(), transport._channel(COORDINATOR)
+        renew(kit)
+        assert shown() == before
+        now[0] += LOOK
+        assert shown() != before
+        assert shown() == (kit / "public" / "tls" / "coordinator.pem").read_text()
+        assert transport.call(COORDINATOR, heartbeat).result(PATIENCE) == Noted()
+        assert transport._channel(COORDINATOR) is not channel
+        assert channel.unary_unary("/x/y"), "what is under way on the old one may end"
+
+
+def test_a_damaged_renewal_is_told_and_changes_nothing(
+    kit: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
+    before, path = files(), kit / "public" / "tls" / "eve.pem"
+    path.write_text("half a certif")
+    now[0] += LOOK
+    assert files() is before
+    assert "eve goes on with the certificate that it has" in caplog.text
+    path.unlink()
+    now[0] += LOOK
+    assert files() is before
+    renew(kit, ["eve"])
+    now[0] += LOOK
+    assert files() is not before
+
+
+def test_a_kit_of_before_there_was_tls_is_told_what_to_do(kit: Path) -> None:
+    ca = load_public(kit).ca
+    for path in (kit / "public" / "tls").iterdir():
+        path.unlink()
+    (kit / "private" / "eve" / "tls.key").unlink()
+    assert certificate_end(kit, "eve") is None
+    with pytest.raises(KitError, match="secureps keys renew"):
+        load_credentials(kit, "eve", ca)
+    renew(kit, ["eve"])
+    assert load_credentials(kit, "eve", ca)
+
+
+def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
+    ca, folder = load_public(kit).ca, kit / "public" / "tls"
+    (folder / "eve.pem").write_bytes((folder / "shard-0.pem").read_bytes())
+    with pytest.raises(KitError, match="another party's and not eve's"):
+        load_credentials(kit, "eve", ca)
+    renew(kit, ["eve"])  # the key is that of the file: the shard's
+    with pytest.raises(KitError, match="is not the key of"):
+        load_credentials(kit, "eve", ca)
+    other = make_kit(tmp_path / "other")
+    (folder / "eve.pem").write_bytes((other / "public" / "tls" / "eve.pem").read_bytes())
+    with pytest.raises(KitError, match="another CA has signed it"):
+        load_credentials(kit, "eve", ca)
+    (folder / "ca.pem").write_bytes((other / "public" / "tls" / "ca.pem").read_bytes())
+    with pytest.raises(KitError, match="it is another CA's"):
+        load_credentials(kit, "shard-0", ca)
+    (kit / "private" / "eve" / "tls.key").chmod(0o640)
+    with pytest.raises(KitError, match="chmod 600"):
+        load_credentials(kit, "eve", ca)
+
+
+def test_plaintext_does_not_leave_the_machine() -> None:
+    for address in ("0.0.0.0:0", "10.0.0.1:7000", "example.org:7000", "127.0.0.1.example.org:1"):
+        with pytest.raises(ConfigError, match="is not on loopback: leave insecure out"):
+            PLAINTEXT.channel(COORDINATOR, address, ())
+        with pytest.raises(ConfigError, match="is not on loopback"):
+            PLAINTEXT.bind(None, address)
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({"ssl_tls_version": [b"TLSv1.2"], "x509_common_name": [b"eve"]}, "speaks TLSv1.2, and"),
+        ({"x509_common_name": [b"eve"]}, "speaks no TLS, and"),
+        ({"ssl_tls_version": [b"TLSv1.3"]}, "the connection is 's"),
+        ({"ssl_tls_version": [b"TLSv1.3"], "x509_common_name": [b"eve", b"bob"]}, "is 's, and"),
+    ],
+)
+def test_what_grpc_let_in_is_judged_once_more(
+    kit: Path, known: dict[str, list[bytes]], said: str
+) -> None:
+    """A process that imported gRPC before secureps takes TLS 1.2 too."""
+
+    class Context:
+        def auth_context(self) -> dict[str, list[bytes]]:
+            return known
+
+    with pytest.raises(Unsigned, match=said):
+        tls_of(kit, COORDINATOR).check("eve", Context())
+
+
+def test_no_secret_is_shown() -> None:
+    key = tls.TlsKey.generate()
+    for secret in (key, Credentials(b"a", b"b", key.to_bytes()), Identity.generate()):
+        assert "hidden" in repr(secret)
+        with pytest.raises(TypeError, match="never pickled"):
+            secret.__reduce__()
