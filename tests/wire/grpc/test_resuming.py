@@ -43,8 +43,7 @@ Link = Callable[..., tuple[Relay, GrpcTransport]]
 
 @pytest.fixture
 def world() -> Iterator[Grpc]:
-    world = Grpc()
-    yield world
+    yield (world := Grpc())
     for endpoint in world.endpoints:
         endpoint.release()
     world.close()
@@ -63,11 +62,9 @@ def link(world: Grpc, server: EchoServer) -> Iterator[Link]:
 
     def make(timeout: float = PATIENCE, **faults: Any) -> tuple[Relay, GrpcTransport]:
         relays.append(Relay(world.address("shard-0"), **faults))
-        transport = GrpcTransport(
-            PLAINTEXT, "a", sign_as("a"), {"shard-0": relays[-1].address}, timeout
-        )
-        world.transports.append(transport)
-        return relays[-1], transport
+        way = PLAINTEXT, "a", sign_as("a"), {"shard-0": relays[-1].address}
+        world.transports.append(GrpcTransport(*way, timeout))
+        return relays[-1], world.transports[-1]
 
     yield make
     for relay in relays:
@@ -207,11 +204,9 @@ def test_a_block_that_does_not_come_keeps_others_out_for_a_moment_alone(
     monkeypatch.setattr(servers, "ROOM", 0.1)
     for number in range(3):
         silent = Relay(world.address("shard-0"), silent=100_000)
-        transport = GrpcTransport(
-            PLAINTEXT, f"s{number}", sign_as(f"s{number}"), {"shard-0": silent.address}
-        )
-        world.transports.append(transport)
-        transport.call("shard-0", put(bytes(BLOCK_LIMIT), f"s{number}"))
+        name, way = f"s{number}", {"shard-0": silent.address}
+        world.transports.append(GrpcTransport(PLAINTEXT, name, sign_as(name), way))
+        world.transports[-1].call("shard-0", put(bytes(BLOCK_LIMIT), name))
     shard = world.servers["shard-0"]
     assert isinstance(shard, servers.ShardServer)
     while shard.bytes_in_flight == 0 or shard._intake._promised.total() < 2 * BLOCK_LIMIT:
