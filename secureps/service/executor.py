@@ -417,12 +417,10 @@ class Executor:
         def finish(done: Future[bytes | memoryview]) -> None:
             if done.cancelled() or self.halted.done():
                 return  # `stop` has answered, or will
-            error = done.exception()
-            if error is None:
+            if (error := done.exception()) is None:
                 assert isinstance(message, Payload)
-                payload = done.result()
-                digest = message.digest or payload_digest(payload)  # of differences none is known
-                self._settle(answer, Payload(digest, payload))
+                payload = done.result()  # of differences no digest was known
+                self._settle(answer, Payload(message.digest or payload_digest(payload), payload))
             elif isinstance(error, PeerError):
                 self._warn(item, error)
                 self._settle(answer, error)
