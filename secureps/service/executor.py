@@ -78,8 +78,7 @@ class _Event:
 class Executor:
     """Runs one machine; an `Endpoint` for other parties' requests, a `Caller` for its own.
 
-    `halted` ends with the machine's Halt as its result, or with the error, as its exception,
-    after which the party must not go on.
+    `halted` ends with the machine's Halt, or with the error after which the party must not go on.
     """
 
     def __init__(
@@ -479,8 +478,7 @@ class Executor:
                 live[0] = False
                 # The same again would be refused again, or taken over again, in turns.
                 if isinstance(error, ClientError | KitError):
-                    failed = _Event(COORDINATOR, Failed(subscription, error))
-                    self.later(partial(self._post, failed))
+                    self.later(lambda: self._post(_Event(COORDINATOR, Failed(subscription, error))))
                     return
                 tell(self._party, "WatchLost", f"the stream of orders broke: {error}")
                 event = _Event(self._party, WatchLost())
