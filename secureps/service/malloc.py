@@ -1,4 +1,4 @@
-"""Sets glibc's allocator up for a server through whose hands large payloads go.
+"""Sets glibc's allocator up: for a server through whose hands payloads go, for a client's pieces.
 
 What must not live here: bounds on payloads in flight (`wire.grpc.servers`).
 """
@@ -6,6 +6,8 @@ What must not live here: bounds on payloads in flight (`wire.grpc.servers`).
 from __future__ import annotations
 
 import ctypes
+
+import numpy as np
 
 PAYLOAD = 5 << 18
 """Bytes from which a block of memory is mapped by itself: more than a piece of a frame, of which
@@ -17,9 +19,21 @@ system does for a shard."""
 HEAPS = 2
 """Heaps of all threads together: what is free in one is of no use to a thread of another."""
 
+PIECES = 2 << 20
+"""Bytes of what is more than any array that a client makes for a piece of an update."""
+
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
+
+
+def keep_pieces() -> None:
+    """Makes glibc keep twice PIECES bytes of a heap, and map no shorter block by itself.
+
+    What is freed raises its thresholds (mallopt(3)). No option is set, which would end that: the
+    process is a data holder's own, whose training may need more.
+    """
+    np.empty(PIECES, np.uint8)
 
 
 def give_back_payloads() -> bool:

@@ -26,7 +26,7 @@ from secureps.service.executor import Executor
 from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
-from secureps.service.malloc import give_back_payloads
+from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown
 from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
@@ -192,7 +192,9 @@ def _run(
         try:
             executor.start()
             thread.start()
-            if serve is not None:
+            if serve is None:
+                keep_pieces()
+            else:
                 give_back_payloads()
                 server = serve(party.link, executor, listen, authenticator(party.roster))
                 server.start()
