@@ -16,13 +16,13 @@ from tests.kits.nursery import ROOT
 
 PARTY = """
 import os, signal, sys, threading, time
-from functools import partial
 from pathlib import Path
 from secureps.crypto.identity import Identity, certify, sign_roster
 from secureps.messages.records import Incarnated
 from secureps.roles.machine import Halt, Step, Work
 from secureps.service import process, shutdown
 from secureps.service.executor import Executor
+from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import ShardServer
 from tests.kits.nursery import ROOT
 
@@ -48,8 +48,9 @@ class Worker:
 def run(state, machine):
     def build(stores, around):
         return Executor("shard-0", machine, stores.journal, around, Worker())
-    party = process.Party("shard-0", own, roster, Path(state))
-    serve = partial(ShardServer, "shard-0", in_flight_bytes=1, max_block_bytes=1)
+    party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state))
+    def serve(link, endpoint, listen, authenticate):
+        return ShardServer(link, "shard-0", endpoint, listen, authenticate, 1, 1)
     return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
 """
 
