@@ -95,7 +95,7 @@ class GrpcTransport:
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
         self._met: set[str] = set()
-        """Servers that answered: whoever is there instead later goes away again."""
+        """Servers that challenged: whoever is there in their place later goes away again."""
         self._taking: set[str] = set()
         """Servers that took the last block: they hold nothing of the next one yet."""
         self._threads: ThreadPoolExecutor | None = None
@@ -206,6 +206,7 @@ class GrpcTransport:
         """Whether a request failed for nothing but its signature's age; the next has another."""
         if not isinstance(error, NotFresh):
             return False
+        self._met.add(to)
         self._signer(to).challenged(error)
         return True
 

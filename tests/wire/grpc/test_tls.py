@@ -128,6 +128,23 @@ def test_another_ca_is_refused_at_both_ends(kit: Path, serve: Serve, tmp_path: P
         ask(Tls(mixed), serve(tls_of(kit, COORDINATOR)), "eve")
 
 
+def test_who_met_its_server_waits_for_it_whoever_is_there_meanwhile(
+    kit: Path, serve: Serve, tmp_path: Path
+) -> None:
+    stranger = serve(tls_of(make_kit(tmp_path / "other"), COORDINATOR))
+    addresses = {COORDINATOR: serve(tls_of(kit, COORDINATOR))}
+    link = tls_of(kit, "eve")
+    with closing(GrpcTransport(link, "eve", lambda _: bytes(64), addresses, PATIENCE)) as met:
+        assert met.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE) == Noted()
+        met.locate(COORDINATOR, stranger)
+        with pytest.raises(Unreachable, match="another CA") as passing:
+            met.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE)
+    with pytest.raises(Unreachable, match="another CA") as lasting:
+        ask(link, stranger, "eve")
+    assert passing.value.retry_after is not None
+    assert lasting.value.retry_after is None
+
+
 def test_what_is_over_is_refused_at_both_ends(
     kit: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
