@@ -11,7 +11,12 @@ from secureps.crypto.identity import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
-from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
+from secureps.messages.submission import (
+    Receipt,
+    SubmissionId,
+    ciphertext_root,
+    receipt_digest,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.machine import Step
@@ -64,6 +69,8 @@ class CommitteeWorld(StreamWorld):
                 "commitments": (bytes(DIGEST_BYTES),) * len(self._committee.subsets),
                 "correction": self._zeros,
             }
+            blocks = super().receipt(client, sequence, version, group, **changes).blocks
+            changes["root"] = ciphertext_root(blocks, self._zeros)
         return super().receipt(client, sequence, version, group, **changes)
 
     def reply(self, to: str, order: Any) -> Any:

@@ -114,7 +114,10 @@ class ShardWorker(Worker):
         else:
             if np.frombuffer(payload, dtype="<i8").min() < 0:
                 raise Malformed("an opened sum is negative")
-        return partial(self._spool.put, header.key, payload)
+        return partial(self._store, header.key, payload)
+
+    def _store(self, key: str, payload: bytes | memoryview) -> None:
+        self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
         """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.
