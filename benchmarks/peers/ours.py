@@ -24,7 +24,6 @@ _PLAN = """
 name = "peers"
 versions = {{versions}}
 shards = 2
-block_size = 262144
 lease = 600.0
 [cipher]
 name = "{{cipher}}"
