@@ -350,11 +350,7 @@ class GrpcTransport:
         return call(envelope, metadata=metadata)
 
     def _error(self, call: Any, to: str) -> SecurepsError:
-        """What a call failed for; what no server would mend lasts while nobody has met it."""
-        error = framing.error_of(call, self._at(to))
-        if to in self._met and isinstance(error, Unreachable) and error.retry_after is None:
-            return Unreachable(str(error))
-        return error
+        return framing.error_of(call, self._at(to), to in self._met)
 
     def _failed(self, error: Exception, to: str) -> SecurepsError:
         if isinstance(error, grpc.RpcError):

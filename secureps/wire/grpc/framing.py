@@ -261,8 +261,13 @@ def refusal(error: SecurepsError) -> bytes:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
 
-def error_of(call: Any, to: str) -> SecurepsError:
-    """The SecurepsError behind a call that gRPC says has failed."""
+def error_of(call: Any, to: str, met: bool = False) -> SecurepsError:
+    """The SecurepsError behind a call that gRPC says has failed.
+
+    Args:
+        to: who was called, in words.
+        met: it has answered before: whoever is there in its place goes away again.
+    """
     for key, value in call.trailing_metadata() or ():
         if key == _REFUSAL and isinstance(value, bytes):
             return _told_by(value, to)
@@ -279,7 +284,7 @@ def error_of(call: Any, to: str) -> SecurepsError:
     for words, (why, passes) in _TLS_FAILED.items():
         if words in told:
             text = f"no connection to {to}: {why}"
-            return Unreachable(text) if passes else Unreachable(text, None)
+            return Unreachable(text) if passes or met else Unreachable(text, None)
     return Unreachable(f"no connection to {to} ({'' if code is None else code.name}; is it up?)")
 
 
