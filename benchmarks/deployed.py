@@ -10,8 +10,47 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
+
+_STILL = """
+name = "still"
+versions = {{versions}}
+shards = {shards}
+lease = 600.0
+[cipher]
+name = "{{cipher}}"
+capacity = 64
+{committee}
+[[group]]
+clip = 40000.0
+range = {reach}
+most_examples = {examples}
+[group.rule]
+quorum = {clients}
+minimum = {minimum}
+deadline = 3600.0
+"""
+
+
+def still_plan(
+    cipher: str, clients: int, minimum: int, reach: float, examples: int, shards: int = 2
+) -> str:
+    """A plan for `Processes`, under `rlwe` with three of four key holders.
+
+    Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
+    """
+    committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
+    own = {"clients": clients, "minimum": minimum, "reach": reach, "examples": examples}
+    return _STILL.format(committee=committee, shards=shards, **own)
+
+
+def with_script(command: list[str], script: Path) -> list[str]:
+    """A walker's command for another script, with real randomness, as who is deployed has it."""
+    walker, seed = str(ROOT / "tests" / "kits" / "walker_client.py"), command.index("--unsafe-seed")
+    kept = command[:seed] + command[seed + 2 :]
+    return [str(script) if word == walker else word for word in kept if word != INSECURE]
 
 
 class Deployed(Processes):

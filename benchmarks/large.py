@@ -18,33 +18,12 @@ import psutil
 
 from benchmarks import still_client
 from benchmarks.crowd import memory
-from benchmarks.deployed import Deployed
-from tests.kits.command import INSECURE
-from tests.kits.nursery import ROOT
+from benchmarks.deployed import Deployed, still_plan, with_script
 
 SECONDS = 900.0
 """The longest that anything may take."""
 LOOK = 0.02
 """Seconds between two looks at a log."""
-_PLAN = """
-name = "large"
-versions = {{versions}}
-shards = {shards}
-lease = 600.0
-[cipher]
-name = "{{cipher}}"
-capacity = 64
-{committee}
-[[group]]
-clip = 40000.0
-range = {range}
-most_examples = {examples}
-[group.rule]
-quorum = {clients}
-minimum = {minimum}
-deadline = 3600.0
-"""
-"""A clip that cuts nothing, a range that is the values' own, integers of 16 bits (the default)."""
 
 
 @dataclass(frozen=True)
@@ -105,14 +84,8 @@ class Large(Deployed):
         shards: int = 2,
         insecure: bool = True,
     ) -> None:
-        plan = _PLAN.format(
-            committee="holders = 4\nthreshold = 3" if cipher == "rlwe" else "",
-            clients=clients,
-            minimum=min(clients, 5),
-            shards=shards,
-            range=float(still_client.HALF),
-            examples=still_client.EXAMPLES,
-        )
+        own = (float(still_client.HALF), still_client.EXAMPLES, shards)
+        plan = still_plan(cipher, clients, min(clients, 5), *own)
         self.values, self.hold = values, folder / "hold"
         super().__init__(
             folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure
@@ -125,13 +98,7 @@ class Large(Deployed):
         return super().environment | own
 
     def _client(self, name: str) -> list[str]:
-        scripts = {
-            str(ROOT / "tests" / "kits" / "walker_client.py"): str(Path(still_client.__file__))
-        }
-        command = [scripts.get(word, word) for word in super()._client(name)]
-        seed = command.index("--unsafe-seed")  # real randomness, as who is deployed has it
-        del command[seed : seed + 2]
-        return [word for word in command if word != INSECURE]
+        return with_script(super()._client(name), Path(still_client.__file__))
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + SECONDS

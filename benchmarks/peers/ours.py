@@ -11,34 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.deployed import still_plan, with_script
 from benchmarks.peers.apps import vectors
 from benchmarks.peers.meter import CLIENTS, SERVERS
 from benchmarks.peers.outcome import Figures
 from benchmarks.peers.stage import Stage
-from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
 
 EXAMPLES = 64
-_PLAN = """
-name = "peers"
-versions = {{versions}}
-shards = 2
-lease = 600.0
-[cipher]
-name = "{{cipher}}"
-capacity = 64
-{committee}
-[[group]]
-clip = 4000.0
-range = 0.5
-most_examples = {examples}
-[group.rule]
-quorum = {clients}
-minimum = {clients}
-deadline = 3600.0
-"""
-"""A clip that cuts nothing, a range that is the values' own, integers of 16 bits (the default)."""
 
 
 class _Staged(Processes):
@@ -46,8 +27,7 @@ class _Staged(Processes):
 
     def __init__(self, stage: Stage, cipher: str) -> None:
         self._stage = stage
-        committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
-        plan = _PLAN.format(committee=committee, clients=stage.clients, examples=EXAMPLES)
+        plan = still_plan(cipher, stage.clients, stage.clients, 0.5, EXAMPLES)
         versions = stage.rounds + 1  # all still there when the last that counts is over
         super().__init__(stage.folder, cipher, stage.clients, versions, plan=plan)
         for name in ("coordinator", *self.shards):
@@ -58,12 +38,7 @@ class _Staged(Processes):
         return self._stage.start(group, log.stem, [sys.executable, *command])
 
     def _client(self, name: str) -> list[str]:
-        script = str(ROOT / "tests" / "kits" / "walker_client.py")
-        own = str(ROOT / "benchmarks" / "peers" / "our_client.py")
-        command = [own if word == script else word for word in super()._client(name)]
-        seed = command.index("--unsafe-seed")  # real randomness, as who is deployed has it
-        del command[seed : seed + 2]
-        return [word for word in command if word != INSECURE]
+        return with_script(super()._client(name), ROOT / "benchmarks" / "peers" / "our_client.py")
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         self._stage.wait(condition, what)

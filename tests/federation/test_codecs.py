@@ -26,14 +26,13 @@ from tests.kits.federations import (
 )
 from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.privacy_kit import private_plan
+from tests.kits.thin_group import FED_BACK, RULE, THIN
 
-RULE = {"quorum": 6, "deadline": 10.0}
-THIN = ({"name": "support", "one_in": 4}, "rotate", "round")
 CHAINS: dict[str, dict[str, Any]] = {
     "support": {"codec": [THIN[0]], "clip": 3.0, "range": 1.0, "bits": 16},
     "rotate": {"codec": ["rotate"], "clip": 3.0, "range": 1.0, "bits": 16},
     "thin": {"codec": THIN, "clip": 2.0, "bits": 4},
-    "fed back": {"codec": THIN, "clip": 2.0, "bits": 4, "feedback": True},
+    "fed back": FED_BACK,
 }
 
 

@@ -40,14 +40,12 @@ from tests.kits.privacy_kit import adaptive_plan, federation, scales
 from tests.kits.privacy_kit import group as adaptive_group
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
+from tests.kits.thin_group import FED_BACK, RULE
 
-RULE = {"quorum": 6, "deadline": 10.0}
-THIN = ({"name": "support", "one_in": 4}, "rotate", "round")
-PART: dict[str, Any] = {"codec": THIN, "clip": 2.0, "bits": 4, "feedback": True}
 GROUPS: dict[str, dict[str, Any]] = {
     "every value": {"range": 1.0, "clip": 3.0},
-    "a part": PART,
-    "a part, and momentum": PART | {"optimizer": {"name": "momentum"}},
+    "a part": FED_BACK,
+    "a part, and momentum": FED_BACK | {"optimizer": {"name": "momentum"}},
 }
 VALUES, PULLED = 217, 4 * 217
 
