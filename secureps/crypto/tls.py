@@ -165,9 +165,12 @@ def _check_time(read: x509.Certificate) -> None:
 
 def _certificate(pem: bytes) -> x509.Certificate:
     try:
-        return x509.load_pem_x509_certificate(pem)
+        read = x509.load_pem_x509_certificate(pem)
     except ValueError:
         raise Malformed("this is no certificate in PEM") from None
+    if read.public_bytes(_PEM).split() != pem.split():  # gRPC would trust a second one like it
+        raise Malformed("this is more than one certificate in PEM")
+    return read
 
 
 def _builder(subject: x509.Name, issuer: x509.Name, life: timedelta) -> x509.CertificateBuilder:
