@@ -299,7 +299,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
     try:
         if tls is not None:
-            _renewing(server.socket, tls)
+            _renewing(server, tls)
         address = f"{host}:{server.server_port}"
         replace_text(state / "metrics-address", f"{address}\n")
         yield address
@@ -316,19 +316,21 @@ def _secured(tls: TlsFiles) -> dict[str, Any]:
     return {**files, "client_auth_required": True, "tls_min_version": ssl.TLSVersion.TLSv1_3}
 
 
-def _renewing(listening: Any, tls: TlsFiles) -> None:
-    """Has new connections made with the certificate that is there then, each by its own thread."""
+def _renewing(server: Any, tls: TlsFiles) -> None:
+    """Has new connections made with the certificate that is there then."""
     _, certificate, key = tls.paths
-    used = tls()
+    used, accept = tls(), server.get_request
 
-    def renew(*_: object) -> None:
+    def accepted() -> Any:
         nonlocal used
         if (now := tls()) is not used:
-            used = now
-            listening.context.load_cert_chain(certificate, key)
+            with suppress(OSError):  # a file that changes just now is read for the next connection
+                server.socket.context.load_cert_chain(certificate, key)
+                used = now
+        return accept()
 
-    listening.context.sni_callback = renew
-    listening.do_handshake_on_connect = False  # the thread that answers does it, and may wait
+    server.get_request = accepted
+    server.socket.do_handshake_on_connect = False  # the thread that answers does it, and may wait
 
 
 def spooled_bytes(spool: Path) -> int:

@@ -143,9 +143,8 @@ class TlsFiles:
         return self._credentials
 
     def _look(self) -> tuple[tuple[int, int], ...]:
-        paths = (_authority(self._kit), _certificate(self._kit, self._name))
         try:
-            return tuple((s.st_ino, s.st_mtime_ns) for s in map(Path.stat, paths))
+            return tuple((s.st_ino, s.st_mtime_ns) for s in map(Path.stat, self.paths))
         except OSError:
             return ()
 

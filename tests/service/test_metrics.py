@@ -26,8 +26,8 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.snapshot import Snapshot
-from secureps.store.keyring import create_kit, issue, load_public
-from secureps.store.tls_files import TlsFiles
+from secureps.store.keyring import create_kit, issue, load_public, renew
+from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
 from tests.kits.processes import Processes
 
@@ -219,7 +219,8 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
     create_kit(kit, CipherParameters("plain", 8, 14))
     issue(kit, "holder", "keys-0")
     issue(kit, "observer", "prometheus")
-    tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
+    now = [0.0]
+    tls = TlsFiles(kit, "keys-0", load_public(kit).ca, lambda: now[0])
     context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
     context.check_hostname = False  # asked by its address; Prometheus has server_name
     metrics = Metrics()
@@ -240,6 +241,14 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
         context.load_cert_chain(kit / "public" / "tls" / "prometheus.pem", own)
         with urllib.request.urlopen(url, timeout=10, context=context) as reply:
             assert reply.status == 200
+        now[0] += LOOK
+        renew(kit, ["keys-0"])
+        with (
+            socket.create_connection(("127.0.0.1", int(port)), 10) as line,
+            context.wrap_socket(line) as secured,
+        ):
+            shown = ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
+        assert shown == (kit / "public" / "tls" / "keys-0.pem").read_text()
         half_open.close()
 
 

@@ -6,8 +6,9 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.credentials import Credentials
-from secureps.crypto.identity import Identity
+from secureps.crypto.identity import Identity, Role
 from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
@@ -111,6 +112,18 @@ def test_a_party_of_the_roster_cannot_be_the_coordinator(
     address = serve(tls_of(kit, as_whom))
     with pytest.raises(Unreachable, match=r"certified as another party|its certificate is not"):
         ask(tls_of(kit, "a_b.c-d"), address)
+
+
+def test_a_clients_certificate_serves_nothing(kit: Path, serve: Serve) -> None:
+    key, ca = tls.TlsKey.generate(), Identity((kit / "ca" / "ca.key").read_bytes())
+    authority = load_credentials(kit, "eve", ca.public).authority
+    refused = pytest.raises(Unreachable, match="its certificate is not good")
+    ends: dict[Role, Any] = {"shard": nullcontext(), "client": refused}
+    for role, end in ends.items():
+        made = tls.certify_tls(ca, authority, COORDINATOR, role, key.public)
+        address = serve(Tls(partial(Credentials, authority, made, key.to_bytes())))
+        with end:
+            assert ask(tls_of(kit, "eve"), address, "eve") == Noted()
 
 
 def test_another_ca_is_refused_at_both_ends(kit: Path, serve: Serve, tmp_path: Path) -> None:
@@ -242,7 +255,18 @@ def test_a_damaged_renewal_is_told_and_changes_nothing(
     assert files() is before
     renew(kit, ["eve"])
     now[0] += LOOK
-    assert files() is not before
+    assert (between := files()) is not before
+    key = kit / "private" / "eve" / "tls.key"
+    old = key.read_bytes()
+    path.unlink()
+    renew(kit, ["eve"])  # makes a key, too
+    new = key.read_bytes()
+    key.write_bytes(old)  # which arrives after the certificate
+    now[0] += LOOK
+    assert files() is between
+    key.write_bytes(new)
+    now[0] += LOOK
+    assert files() is not between
 
 
 def test_a_kit_of_before_there_was_tls_is_told_what_to_do(kit: Path) -> None:
@@ -269,7 +293,12 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
     (folder / "eve.pem").write_bytes((other / "public" / "tls" / "eve.pem").read_bytes())
     with pytest.raises(KitError, match="another CA has signed it"):
         load_credentials(kit, "eve", ca)
-    (folder / "ca.pem").write_bytes((other / "public" / "tls" / "ca.pem").read_bytes())
+    theirs = (other / "public" / "tls" / "ca.pem").read_bytes()
+    with (folder / "ca.pem").open("ab") as file:
+        file.write(theirs)
+    with pytest.raises(KitError, match="more than one certificate"):
+        load_credentials(kit, "shard-0", ca)
+    (folder / "ca.pem").write_bytes(theirs)
     with pytest.raises(KitError, match="it is another CA's"):
         load_credentials(kit, "shard-0", ca)
     (kit / "private" / "eve" / "tls.key").chmod(0o640)
