@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from secureps.crypto.identity import Role, Roster
+from secureps.crypto.identity import Role
+from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder

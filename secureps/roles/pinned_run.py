@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from secureps.crypto.cipher import Opening, Place
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import NotReady, PlanRefused, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo, ShardAddress

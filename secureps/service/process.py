@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from secureps.crypto.identity import Identity, PublicIdentity, Roster
+from secureps.crypto.identity import Identity, PublicIdentity
+from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, OperatorError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.environment import Environment, Stores

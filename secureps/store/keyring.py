@@ -31,16 +31,8 @@ from types import MappingProxyType
 
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
-from secureps.crypto.identity import (
-    ROLES,
-    Identity,
-    PublicIdentity,
-    Role,
-    Roster,
-    certify,
-    check_name,
-    sign_roster,
-)
+from secureps.crypto.identity import ROLES, Identity, PublicIdentity, Role, check_name
+from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
 from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty

@@ -17,7 +17,8 @@ from datetime import datetime
 from pathlib import Path
 
 from secureps.crypto.credentials import Credentials
-from secureps.crypto.identity import Identity, PublicIdentity, Role, Roster
+from secureps.crypto.identity import Identity, PublicIdentity, Role
+from secureps.crypto.roster import Roster
 from secureps.crypto.tls import (
     TlsKey,
     certify_tls,

@@ -14,7 +14,7 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import Certificate
+from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
 from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile

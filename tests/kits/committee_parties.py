@@ -7,7 +7,7 @@ from collections.abc import Set
 from typing import Any, ClassVar
 
 from secureps.crypto.envelope import OVERHEAD
-from secureps.crypto.identity import Roster, certify, sign_roster
+from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.crypto.suite import key_length
 from secureps.messages import orders, requests
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest

@@ -13,7 +13,8 @@ from typing import Any, Self, TypeVar
 from secureps.client.runner import make_member
 from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult, Trainer
-from secureps.crypto.identity import Identity, certify, sign_roster
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskStatus, Status

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.identity import Roster
 from secureps.crypto.ring import choose
 from secureps.crypto.rlwe import RlweAdder
+from secureps.crypto.roster import Roster
 from secureps.crypto.secret import Secret
 from secureps.messages import orders
 from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe

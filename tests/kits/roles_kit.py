@@ -11,7 +11,8 @@ import pytest
 
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.identity import Certificate, Identity, Role, Roster, certify, sign_roster
+from secureps.crypto.identity import Identity, Role
+from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
 from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.charge import Charge, Release

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.identity import ROLES, certify, sign_roster
+from secureps.crypto.identity import ROLES
+from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import Evaluated

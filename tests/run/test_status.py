@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from secureps.crypto.cipher import CipherParameters
-from secureps.crypto.identity import certify, sign_roster
+from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import ConfigError, KitError, OperatorError, UnknownParty, Unreachable
 from secureps.messages.requests import (
     AskRun,

@@ -17,7 +17,8 @@ from tests.kits.nursery import ROOT
 PARTY = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from secureps.crypto.identity import Identity, certify, sign_roster
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, sign_roster
 from secureps.messages.records import Incarnated
 from secureps.roles.machine import Halt, Step, Work
 from secureps.service import process, shutdown

@@ -14,7 +14,8 @@ from secureps.crypto import envelope
 from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
-from secureps.crypto.identity import Identity, Role, Roster, certify, sign_roster
+from secureps.crypto.identity import Identity, Role
+from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.errors import KitError
 from secureps.messages.encoding import file_digest
 from secureps.store import kit_files

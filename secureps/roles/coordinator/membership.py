@@ -5,7 +5,7 @@ What must not live here: what is asked of a receipt (`roles.coordinator.submissi
 
 from __future__ import annotations
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     Conflict,
     Malformed,

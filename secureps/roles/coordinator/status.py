@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
 from secureps.messages.run import COORDINATOR

@@ -16,7 +16,7 @@ from secureps.config.plan import PrioritySection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
 from secureps.messages.coordinator_records import Received

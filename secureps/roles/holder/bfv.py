@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Open
 from secureps.messages.requests import GetSum, Opened, Payload, PutBlock, Request

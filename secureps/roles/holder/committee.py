@@ -11,7 +11,7 @@ conditions that all holders make (`roles.holder.ledger`), envelopes and shares
 
 from __future__ import annotations
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.orders import Examine, Open
 from secureps.messages.requests import Examined, KeyShare

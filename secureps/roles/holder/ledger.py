@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     ConfigError,
     Fenced,

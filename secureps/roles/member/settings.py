@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DamagedStore, Malformed, WrongRun, WrongShape
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run

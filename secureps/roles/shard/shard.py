@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from secureps.crypto.identity import Roster
+from secureps.crypto.roster import Roster
 from secureps.crypto.suite import key_length
 from secureps.errors import (
     ClientError,

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from secureps.client.runner import make_member
 from secureps.client.site import Site
 from secureps.client.trainer import Trainer
-from secureps.crypto.identity import Identity, Role, certify, sign_roster
+from secureps.crypto.identity import Identity, Role
+from secureps.crypto.roster import certify, sign_roster
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher

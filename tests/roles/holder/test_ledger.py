@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.config.plan import SspSection
-from secureps.crypto.identity import Roster, certify, sign_roster
+from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.errors import Refused, Unsigned
 from secureps.messages import orders, records
 from secureps.messages.encoding import digest
