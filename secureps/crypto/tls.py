@@ -119,9 +119,11 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
     )
 
 
-def public_key_of(certificate: bytes) -> bytes:
-    """The public key of a certificate in PEM: DER; Malformed if it is none."""
-    return _spki(_certificate(certificate).public_key())
+def public_key_of(ca: PublicIdentity, name: str, certificate: bytes) -> bytes:
+    """The key, DER, that the CA has certified as a party's; raises as `check_certificate` does,
+    but not because it is over.
+    """
+    return _spki(_certified(ca, name, certificate).public_key())
 
 
 def expiry_of(certificate: bytes) -> datetime:
@@ -144,6 +146,10 @@ def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None
         Malformed: it is none.
         Unsigned: it is another party's, signed by somebody else, or over.
     """
+    _check_time(_certified(ca, name, certificate))
+
+
+def _certified(ca: PublicIdentity, name: str, certificate: bytes) -> x509.Certificate:
     read = _certificate(certificate)
     if read.subject != _name(name):
         raise Unsigned(f"it is another party's and not {name}'s")
@@ -152,7 +158,7 @@ def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None
         key.verify(read.signature, read.tbs_certificate_bytes)
     except InvalidSignature:
         raise Unsigned("another CA has signed it") from None
-    _check_time(read)
+    return read
 
 
 def _check_time(read: x509.Certificate) -> None:

@@ -56,19 +56,24 @@ def renew(kit: Path, ca: Identity, roster: Roster, name: str) -> datetime:
     """Signs a party's certificate anew; returns when the new one ends.
 
     Raises:
-        KitError: nobody has this name, or there is neither a certificate nor a key of this party.
+        KitError: nobody has this name, there is neither a certificate nor a key of this party, or
+            the certificate is none of this CA's: it would give anybody's key this party's name.
         OSError: it cannot be written.
     """
     role = next((c.role for c in roster.certificates if c.name == name), None)
     if role is None:
         raise KitError(f"nobody named {name} is on the roster of {kit}")
-    if _certificate(kit, name).exists():
-        _certify(kit, ca, role, name, public_key_of(read(_certificate(kit, name), "")))
+    if (path := _certificate(kit, name)).exists():
+        try:
+            public = public_key_of(ca.public, name, read(path, ""))
+        except ClientError as error:
+            raise KitError(f"{path}: {error}; put the one that you made there") from None
+        _certify(kit, ca, role, name, public)
     elif (kit / "private" / name).is_dir():
         issue(kit, ca, role, name)
     else:
         raise KitError(f"{kit} has neither a certificate nor private keys of {name}")
-    return expiry_of(read(_certificate(kit, name), ""))
+    return expiry_of(read(path, ""))
 
 
 def load_credentials(kit: Path, name: str, ca: PublicIdentity) -> Credentials:
@@ -88,7 +93,7 @@ def load_credentials(kit: Path, name: str, ca: PublicIdentity) -> Credentials:
         check_certificate(ca, name, certificate)
     except ClientError as error:
         raise KitError(f"{path}: {error}; {how}") from None
-    if public_key_of(certificate) != key.public:
+    if public_key_of(ca, name, certificate) != key.public:
         raise KitError(f"{_key(kit, name)} is not the key of {_certificate(kit, name)}")
     return Credentials(authority, certificate, key.to_bytes())
 

@@ -286,13 +286,19 @@ def test_files_of_others_are_refused(kit: Path, tmp_path: Path) -> None:
     (folder / "eve.pem").write_bytes((folder / "shard-0.pem").read_bytes())
     with pytest.raises(KitError, match="another party's and not eve's"):
         load_credentials(kit, "eve", ca)
-    renew(kit, ["eve"])  # the key is that of the file: the shard's
-    with pytest.raises(KitError, match="is not the key of"):
-        load_credentials(kit, "eve", ca)
+    with pytest.raises(KitError, match="another party's and not eve's; put the one that you made"):
+        renew(kit, ["eve"])  # or the shard's key would be eve's
     other = make_kit(tmp_path / "other")
     (folder / "eve.pem").write_bytes((other / "public" / "tls" / "eve.pem").read_bytes())
-    with pytest.raises(KitError, match="another CA has signed it"):
-        load_credentials(kit, "eve", ca)
+    for refused in (lambda: load_credentials(kit, "eve", ca), lambda: renew(kit, ["eve"])):
+        with pytest.raises(KitError, match="another CA has signed it"):
+            refused()
+    own = kit / "private" / "shard-0" / "tls.key"
+    kept = own.read_bytes()
+    own.write_bytes((kit / "private" / "eve" / "tls.key").read_bytes())
+    with pytest.raises(KitError, match="is not the key of"):
+        load_credentials(kit, "shard-0", ca)
+    own.write_bytes(kept)
     theirs = (other / "public" / "tls" / "ca.pem").read_bytes()
     with (folder / "ca.pem").open("ab") as file:
         file.write(theirs)
