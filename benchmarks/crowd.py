@@ -1,6 +1,6 @@
 """Real servers as processes, and as many clients as wanted inside this one.
 
-Each client is a machine, hands and a transport of its own; they share one loop with few
+Each client is a machine, a worker and a transport of its own; they share one loop with few
 workers, so that 50 of them need no 50 processes. Their journals are in memory, their
 outboxes on disk. What must not live here: what is measured, and what it should be.
 """
@@ -125,7 +125,7 @@ class Crowd:
     def _member(self, processes: Processes, name: str, trainer: Walker) -> Executor:
         state, kit = processes.folder / name, processes.folder / "kit"
         public, identity = load_public(kit), load_private(kit, name)
-        link = link_of(kit, name, public.ca, False)
+        link = link_of(kit, name, public.ca, processes.insecure)
         party = Party(name, identity, link, public.roster, state)
         server = {COORDINATOR: processes.server}
         transport = GrpcTransport(link, name, party.sign, server, CALL_TIMEOUT)

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import committee, floor, holder, threads
+from benchmarks import committee, floods, floor, holder, threads
 from benchmarks.ciphers import measure
+from benchmarks.crowd import million_plan
+from benchmarks.deployed import Deployed
 from benchmarks.line import Line, Speed
 from benchmarks.streaming import BLOCK, MOST_BEYOND, stream
 from secureps.crypto.suite import CIPHERS
@@ -67,6 +69,19 @@ def test_a_real_key_holder_is_measured() -> None:
     assert float(row["bytes in"]) > 5 * 2 * 1_000  # receipts of five, each of them twice
     assert float(row["bytes out"]) > 8_000
     assert float(row["CPU ms"]) > 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").is_file(), reason="reads Linux's /proc")
+def test_what_goes_on_during_a_flood_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calls are in the clear, and so are the crowd's."""
+    monkeypatch.setattr(floods, "SECONDS", 0.5)
+    monkeypatch.setattr(floods, "SHAPE", (30, 7))
+    plan = million_plan(5)
+    with Deployed(tmp_path, "plain", 5, 1000, plan=plan, insecure=True) as processes:
+        (row,) = floods.measured(processes, [("without a key", "", 1)])
+    assert float(row["during"]) > 0
 
 
 def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:
