@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.peers.apps import vectors
+from benchmarks.still_client import EXAMPLES
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
@@ -25,7 +27,7 @@ capacity = 64
 {committee}
 [[group]]
 clip = 40000.0
-range = {reach}
+range = {half}
 most_examples = {examples}
 [group.rule]
 quorum = {clients}
@@ -34,15 +36,13 @@ deadline = 3600.0
 """
 
 
-def still_plan(
-    cipher: str, clients: int, minimum: int, reach: float, examples: int, shards: int = 2
-) -> str:
-    """A plan for `Processes`, under `rlwe` with three of four key holders.
+def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2) -> str:
+    """A plan for `still_client` and `Processes`, under `rlwe` with three of four key holders.
 
     Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
     """
     committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
-    own = {"clients": clients, "minimum": minimum, "reach": reach, "examples": examples}
+    own = {"clients": clients, "minimum": minimum, "half": vectors.HALF, "examples": EXAMPLES}
     return _STILL.format(committee=committee, shards=shards, **own)
 
 

@@ -84,8 +84,7 @@ class Large(Deployed):
         shards: int = 2,
         insecure: bool = True,
     ) -> None:
-        own = (float(still_client.HALF), still_client.EXAMPLES, shards)
-        plan = still_plan(cipher, clients, min(clients, 5), *own)
+        plan = still_plan(cipher, clients, min(clients, 5), shards)
         self.values, self.hold = values, folder / "hold"
         super().__init__(
             folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure

@@ -16,7 +16,7 @@ import time
 from pathlib import Path
 
 from benchmarks.crowd import start_servers
-from benchmarks.deployed import Deployed
+from benchmarks.deployed import Deployed, with_script
 from benchmarks.line import Line
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
@@ -62,10 +62,7 @@ class _Federation(Deployed):
         return super()._server(name)
 
     def _client(self, name: str) -> list[str]:
-        seeded = super()._client(name)  # by a seed that is for loopback alone
-        at = seeded.index("--unsafe-seed")
-        _script, *rest = seeded[:at] + seeded[at + 3 :]
-        command = [str(ROOT / "benchmarks" / "slow_client.py"), *rest]
+        command = with_script(super()._client(name), ROOT / "benchmarks" / "slow_client.py")
         if name != SLOW:
             return command
         shards = {self._address(s) or "": "" for s in self.shards}

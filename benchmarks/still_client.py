@@ -14,23 +14,20 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.peers.apps import vectors
 from secureps.client.runner import run_client
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from tests.kits.federations import Tensors
 
 VALUES, HOLD = "BENCHMARK_VALUES", "BENCHMARK_HOLD"
 EXAMPLES = 64
-HALF = np.float32(0.5)
-"""No value of an update is further from zero."""
 
 
 class Still:
     """A trainer of one tensor, which moves by what it drew when it was made."""
 
     def __init__(self, partition: int) -> None:
-        drawn = np.random.default_rng(partition)
-        self._update = drawn.random(int(os.environ[VALUES]), dtype=np.float32)
-        self._update -= HALF
+        self._update = vectors.update(partition, int(os.environ[VALUES]))
         self._hold = Path(os.environ[HOLD])
 
     def parameters(self, seed: int) -> Tensors:

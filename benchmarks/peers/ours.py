@@ -11,15 +11,13 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import still_client
 from benchmarks.deployed import still_plan, with_script
 from benchmarks.peers.apps import vectors
 from benchmarks.peers.meter import CLIENTS, SERVERS
 from benchmarks.peers.outcome import Figures
 from benchmarks.peers.stage import Stage
-from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
-
-EXAMPLES = 64
 
 
 class _Staged(Processes):
@@ -27,7 +25,7 @@ class _Staged(Processes):
 
     def __init__(self, stage: Stage, cipher: str) -> None:
         self._stage = stage
-        plan = still_plan(cipher, stage.clients, stage.clients, 0.5, EXAMPLES)
+        plan = still_plan(cipher, stage.clients, stage.clients)
         versions = stage.rounds + 1  # all still there when the last that counts is over
         super().__init__(stage.folder, cipher, stage.clients, versions, plan=plan)
         for name in ("coordinator", *self.shards):
@@ -35,10 +33,11 @@ class _Staged(Processes):
 
     def _begin(self, command: list[str], log: Path) -> subprocess.Popen[bytes]:
         group = CLIENTS if log.stem in self.clients else SERVERS
-        return self._stage.start(group, log.stem, [sys.executable, *command])
+        own = {still_client.VALUES: str(self._stage.values), still_client.HOLD: "hold"}
+        return self._stage.start(group, log.stem, [sys.executable, *command], own)
 
     def _client(self, name: str) -> list[str]:
-        return with_script(super()._client(name), ROOT / "benchmarks" / "peers" / "our_client.py")
+        return with_script(super()._client(name), Path(still_client.__file__))
 
     def wait(self, condition: Callable[[], bool], what: str) -> None:
         self._stage.wait(condition, what)

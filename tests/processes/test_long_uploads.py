@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from benchmarks.large import Large
-from benchmarks.still_client import HALF
+from benchmarks.peers.apps import vectors
 from secureps.messages.shard_records import BlockSpooled
 from secureps.messages.submission import UPDATE
 from secureps.service.loop import WRITERS
@@ -54,6 +54,6 @@ def test_an_upload_goes_on_over_breaks_and_after_a_kill_of_the_shard(tmp_path: P
         assert relay.connections > connections + 2, "nothing broke"
         made = load_file(tmp_path / "shard-0" / "states" / "all-000001.safetensors")
     relay.close()
-    expected = np.random.default_rng(0).random(VALUES, dtype=np.float32) - HALF
+    expected = vectors.update(0, VALUES)
     values = np.concatenate([made[tensor_name("all", block)] for block in range(BLOCKS)])
     assert float(np.abs(values - expected).max()) < 2.0**-15
