@@ -6,7 +6,6 @@ here: telemetry, receipts or journals, because no noise covers an update's norm.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -28,7 +27,8 @@ EVENT = "UpdateCut"
 
 
 def clip_update(
-    of: tuple[str, Plan],
+    party: str,
+    plan: Plan,
     layout: GroupLayout,
     delta: Part,
     scale: float | None,
@@ -41,19 +41,19 @@ def clip_update(
     them (`policy.tensor_kinds.refuse_statistics`), so no privacy depends on their length.
 
     Args:
-        of: the client that is told, and the plan.
+        party: the client, which is told.
         delta: makes the values of the group.
         scale: of an adaptive clip, None where it stays.
 
     Raises:
         NotFinite: a value is not finite.
     """
-    party, plan = of
     adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
     if adaptive is not None and scale is not None:
         joint = adaptive.clipped(delta(0, layout.size), scale)
         return Update.of(joint, adaptive.norm)
-    statistics, hasher, largest = _statistics(layout, kinds), payload_hasher(), 0.0
+    statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
+    hasher, largest = payload_hasher(), 0.0
 
     def counted() -> Iterator[NDArray[np.float32]]:
         """Without statistics; what of an update is hashed and measured is all of it."""
@@ -116,7 +116,7 @@ def tell_range(
             int((np.abs(values.astype(np.float64) * share) > most).sum())
             for values in pieces(update.part, part.start, part.stop)
         )
-        for name, part in _parts(layout)
+        for name, part in layout.parts()
     }
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
@@ -131,18 +131,3 @@ def _within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
         start, stop = max(part.start, first), min(part.stop, last)
         if start < stop:
             yield slice(start - first, stop - first)
-
-
-def _statistics(layout: GroupLayout, kinds: Mapping[str, Kind]) -> list[slice]:
-    """The slices of the group's values that hold running statistics."""
-    return [part for name, part in _parts(layout) if kinds.get(name) == "statistics"]
-
-
-def _parts(layout: GroupLayout) -> Iterator[tuple[str, slice]]:
-    """Each tensor's name and its slice of the group's values; in a row-block, of its rows."""
-    start = 0
-    for spec in layout.tensors:
-        shape = spec.shape
-        if layout.rows is not None:
-            shape = (layout.rows[1] - layout.rows[0], *shape[1:])
-        yield spec.name, slice(start, start := start + math.prod(shape))

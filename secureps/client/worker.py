@@ -1,6 +1,6 @@
 """The worker of a client: trains, clips, rounds, seals, and fills the outbox.
 
-    delta = trained - pulled -> times the weight -> clip -> grid (integers) -> seal -> outbox
+    delta = trained - pulled -> clip -> codec -> times the weight -> integers -> seal -> outbox
 
 Everything random but keys and encryption errors derives from the member's seed and from
 (client, group, base version, purpose): a killed member that trains again makes the same
@@ -313,7 +313,7 @@ class ClientWorker(Worker):
             delta = difference(layout, self._published(blocks), result.parameters)
             delta = add_kept(self._site.name, self._outbox, aim, layout.size, delta)
             try:
-                update = clip_update((self._site.name, plan), layout, delta, scale, kinds)
+                update = clip_update(self._site.name, plan, layout, delta, scale, kinds)
             except NotFinite:
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise

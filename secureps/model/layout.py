@@ -109,6 +109,12 @@ class GroupLayout:
         """Whether the group's last value is the scale of an adaptive clip."""
         return self.tensors[-1:] == (SCALE,)
 
+    def parts(self) -> Iterator[tuple[str, slice]]:
+        """Each tensor's name and its slice of the group's values; in a row-block, of its rows."""
+        start = 0
+        for spec in self.tensors:
+            yield spec.name, slice(start, start := start + math.prod(_shape(spec, self.rows)))
+
     def flatten(self, tensors: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
         """The group's values in one new vector; tensors of other groups are passed over.
 

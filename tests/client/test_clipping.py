@@ -36,7 +36,7 @@ def test_an_update_that_passes_whole_is_not_told(
 ) -> None:
     """Up to the very length of the clip, however long its running statistics are."""
     caplog.set_level(logging.DEBUG, logger="secureps")
-    passed = clip_update(("c0", PLAN), group(), parts_of(values(*delta)), None, KINDS)
+    passed = clip_update("c0", PLAN, group(), parts_of(values(*delta)), None, KINDS)
     tell_range("c0", "", group(), passed, 1.0, max(map(abs, delta)))
     assert passed.whole().tolist() == list(delta)
     assert caplog.messages == []
@@ -44,7 +44,7 @@ def test_an_update_that_passes_whole_is_not_told(
 
 def test_an_update_that_is_cut_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, logger="secureps")
-    cut = clip_update(("c0", PLAN), group(), parts_of(values(900, -900, 6, 8)), None, KINDS)
+    cut = clip_update("c0", PLAN, group(), parts_of(values(900, -900, 6, 8)), None, KINDS)
     assert cut.whole().tolist() == pytest.approx([900, -900, 3, 4])
     tell_range("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
     assert caplog.messages == [
@@ -55,5 +55,5 @@ def test_an_update_that_is_cut_is_told_once(caplog: pytest.LogCaptureFixture) ->
 
 def test_a_clip_counts_no_running_statistics() -> None:
     delta = parts_of(values(900, -900, 3, 4))
-    assert clip_update(("c0", PLAN), group(), delta, None, KINDS).norm == 5
-    assert clip_update(("c0", PLAN), group(), delta, None, {}).whole()[2] < 0.02
+    assert clip_update("c0", PLAN, group(), delta, None, KINDS).norm == 5
+    assert clip_update("c0", PLAN, group(), delta, None, {}).whole()[2] < 0.02

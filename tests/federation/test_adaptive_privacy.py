@@ -187,9 +187,9 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
     simulation = federation(plan, tmp_path)
     keep = clip_update
 
-    def kept(of: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
-        sent[of[0], round(math.log(scale) * -2)] = delta(0, layout.size)
-        return keep(of, layout, delta, scale, kinds)
+    def kept(party: Any, plan: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
+        sent[party, round(math.log(scale) * -2)] = delta(0, layout.size)
+        return keep(party, plan, layout, delta, scale, kinds)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("secureps.client.worker.clip_update", kept)
@@ -220,9 +220,9 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
     updates: dict[str, NDArray[np.float32]] = {}
     keep = clip_update
 
-    def kept(of: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
-        updates[of[0]] = delta(0, layout.size - 1)
-        return keep(of, layout, delta, scale, kinds)
+    def kept(party: Any, plan: Any, layout: Any, delta: Part, scale: Any, kinds: Any) -> Any:
+        updates[party] = delta(0, layout.size - 1)
+        return keep(party, plan, layout, delta, scale, kinds)
 
     simulation = federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
