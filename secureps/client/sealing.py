@@ -2,7 +2,7 @@
 
 Every payload is durable before the receipt that names it exists. A key that a committee shares is
 kept in memory until nobody can ask for its update again: after a burnt cohort the same integers are
-sealed anew. What must not live here: making the integers (`client.worker`),
+sealed anew. What must not live here: making the integers (`client.integers`),
 and when anything is sent (`roles.member.member`).
 """
 

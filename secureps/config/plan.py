@@ -250,6 +250,7 @@ class RoundSection(Table):
 
 
 STAGES = ("support", "rotate", "round")
+"""In their order: what is not sent is not rotated, and what is rounded is not changed again."""
 
 
 def _stage(stage: Any) -> Any:

@@ -20,11 +20,7 @@ from numpy.typing import NDArray
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
-from secureps.config.plan import (
-    ClientPrivacySection,
-    GroupSection,
-    PlanSection,
-)
+from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.sharing import Committee
@@ -239,9 +235,8 @@ class Plan:
         section, mechanism = self.group(group), self.mechanism(group, values)
         if mechanism is not None:
             return Grid(section.bits, mechanism.range)
-        if (
-            section.deviations is not None
-        ):  # of a coordinate of a rotated update as long as the clip
+        if section.deviations is not None:
+            # of a coordinate of a rotated update as long as the clip
             one = section.clip / math.sqrt(values * (section.one_in or 1))
             return Grid(section.bits, section.deviations * one)
         return Grid(section.bits, section.range if section.range is not None else section.clip)

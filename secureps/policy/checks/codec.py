@@ -8,24 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from secureps.config.plan import (
-    ClientPrivacySection,
-    GroupSection,
-    RecordPrivacySection,
-    SspSection,
-)
+from secureps.config.plan import STAGES, ClientPrivacySection, GroupSection, SspSection
 from secureps.errors import PlanRefused
-
-ORDER = ("support", "rotate", "round")
-"""Of the stages: what is not sent is not rotated, and what is rounded is not changed again."""
+from secureps.policy.checks.privacy import Privacy
 
 
-def refuse_codec(
-    section: GroupSection,
-    rounds: bool,
-    versions: int,
-    privacy: RecordPrivacySection | ClientPrivacySection | None,
-) -> None:
+def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Privacy) -> None:
     """PlanRefused for a chain that does not add up, or for clients that cannot keep the rest.
 
     Args:
@@ -35,7 +23,7 @@ def refuse_codec(
     for name, count in Counter(names).items():
         if count > 1:
             raise PlanRefused(f"codec: {name} is there {count} times")
-    if names != (right := [name for name in ORDER if name in names]):
+    if names != (right := [name for name in STAGES if name in names]):
         raise PlanRefused(f"codec: stages go in the order {', '.join(right)}")
     if section.adaptive is not None and names:
         raise PlanRefused(
@@ -71,11 +59,7 @@ def _refuse_support(section: GroupSection, rounds: bool) -> None:
         )
 
 
-def _refuse_range(
-    section: GroupSection,
-    names: Sequence[str],
-    privacy: RecordPrivacySection | ClientPrivacySection | None,
-) -> None:
+def _refuse_range(section: GroupSection, names: Sequence[str], privacy: Privacy) -> None:
     if isinstance(privacy, ClientPrivacySection):
         raise PlanRefused(
             "codec: under client-level privacy the range follows from clip, bits and noise: remove "
