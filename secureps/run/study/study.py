@@ -195,7 +195,7 @@ class _Workers:
     def run(self, courses: Mapping[str, Course], workers: int, kernels: Path) -> None:
         """Runs all courses to their ends, at most one job of each at a time.
 
-        `kernels` is where workers find those of rlwe; None if they need none.
+        `kernels` is where workers find theirs.
         """
         context = get_context("spawn")  # a fork would copy torch's threads
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from secureps.crypto.identity import check_name
 from secureps.errors import Malformed, NotFresh, Unsigned
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.format import FORMAT, UNNUMBERED
@@ -33,7 +34,6 @@ _RUN = "secureps-run-bin"
 _FRESH = "secureps-fresh-bin"
 _DIGEST = "secureps-digest-bin"
 _SIGNATURE = "secureps-signature-bin"
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,126}")
 _FORMAT_NUMBER = re.compile(r"[1-9][0-9]{0,5}")
 _NUMBER = struct.Struct("<Q")
 
@@ -119,13 +119,6 @@ class Signer:
             self._challenge, self._next = error.challenge if usable else b"", 0
 
 
-def check_party(party: str) -> str:
-    """The name itself; Malformed if it is none."""
-    if _NAME.fullmatch(party) is None:
-        raise Malformed(f"not a party's name: {party!r:.80}")
-    return party
-
-
 def claim_of(metadata: Iterable[Any] | None) -> Claim:
     """What a request's metadata says, as far as it can be read.
 
@@ -154,6 +147,6 @@ def claim_of(metadata: Iterable[Any] | None) -> Claim:
     format = found.get(_FORMAT, str(UNNUMBERED))
     if not isinstance(format, str) or _FORMAT_NUMBER.fullmatch(format) is None:
         raise Malformed(f"{format!r:.80} is no number of a format")
-    check_party(party)
-    check_party(to)
+    check_name(party)
+    check_name(to)
     return Claim(party, to, run, challenge, count, digest, signature, int(format))

@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import grpc
 
 from secureps.buffers import Buffers
+from secureps.crypto.identity import check_name
 from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
 from secureps.messages.requests import (
     AskBlock,
@@ -32,7 +33,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate
-from secureps.wire.grpc.authentication import TRIES, Metadata, Signer, check_party
+from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.pacing import LANES, Lanes, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
@@ -75,8 +76,9 @@ class GrpcTransport:
         addresses: Mapping[str, str],
         timeout: float = 30.0,
     ) -> None:
+        check_name(party)
         self._link = link
-        self._party = check_party(party)
+        self._party = party
         self._sign = sign
         self._timeout = timeout
         self._lock = threading.Lock()
