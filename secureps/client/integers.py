@@ -64,17 +64,19 @@ class UpdateIntegers:
         """
         spans = (slice(*self.layout.sent_span(block)) for block in range(self.layout.blocks))
         values = map(self.layout.span, range(self.layout.blocks))
-        parts = list(zip(codes, values, spans, strict=True))
+        parts = zip(codes, values, spans, strict=True)
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
         if mechanism is not None:
-            return self._noised(mechanism, parts, update)
+            return self._noised(mechanism, list(parts), update)
         return self._rounded(parts, update, weight)
 
     @cached_property
     def _labels(self) -> tuple[Label, ...]:
         return self.client, self.layout.name, self.aim.version, self.attempt
 
-    def _rounded(self, parts: list[_Part], update: Update, weight: int) -> Iterator[BlockIntegers]:
+    def _rounded(
+        self, parts: Iterable[_Part], update: Update, weight: int
+    ) -> Iterator[BlockIntegers]:
         """Rounds piece by piece; the stream's words are those of the whole vector."""
         grid = self.plan.grid(self.layout.name, self.layout.sent)
         share, section = weight / grid.weights.most, self.plan.group(self.layout.name)

@@ -12,7 +12,7 @@ live here: what the stages do (`codec.chain`), and which updates one cohort may 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,10 +25,14 @@ from secureps.policy.plan import Plan
 
 def block_codes(
     plan: Plan, layout: GroupLayout, version: int, base: Sequence[bytes]
-) -> list[BlockCode]:
-    """The codes of all blocks; `base` has the digests of all, or is empty for metrics."""
+) -> Iterator[BlockCode]:
+    """Draws the codes of all blocks, each when it is asked for: together they may be large.
+
+    Args:
+        base: the digests of all blocks; empty for metrics.
+    """
     known = base or [b""] * layout.blocks
-    return [block_code(plan, layout, k, version, known[k]) for k in range(layout.blocks)]
+    return (block_code(plan, layout, k, version, known[k]) for k in range(layout.blocks))
 
 
 def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: bytes) -> BlockCode:

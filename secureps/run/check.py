@@ -328,6 +328,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "bytes a value": lambda g: f"{g.bytes_value:.{1 if g.bytes_value >= 1 else 2}f}",
         "to fp32": lambda g: f"{g.ratio:.2f} x",
         "down at most": lambda g: size(g.bytes_down),
+        "client's memory": lambda g: size(g.client_memory),
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]

@@ -46,7 +46,7 @@ def test_another_block_version_model_or_group_has_another_support() -> None:
 
 def test_a_group_without_a_codec_sends_what_it_has() -> None:
     whole = replace(LAYOUT, one_in=None)
-    found = block_codes(small_plan(), whole, 0, ())
+    found = list(block_codes(small_plan(), whole, 0, ()))
     assert [code.sent for code in found] == [400, 400, 200]
     x = np.arange(200, dtype=np.float32)
     assert np.array_equal(found[2].encode(x), x)

@@ -20,7 +20,7 @@ from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.memory import MemoryUse, Service, footprint
+from secureps.policy.explain.memory import MemoryUse, Service, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
 from secureps.policy.plan import LARGE_BLOCK, Plan
@@ -38,6 +38,7 @@ class GroupCost:
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
         bytes_down: of a version that a client pulls, at most, who has the one before.
+        client_memory: bytes that a client holds while it makes an update (`memory.sealing`).
         bits_left: of `bits`, in the mean of a cohort of the smallest clients; None if it is not
             known how many examples they have.
     """
@@ -52,6 +53,7 @@ class GroupCost:
     bytes_up: int
     ratio: float
     bytes_down: int
+    client_memory: int
     bits_left: float | None = None
 
 
@@ -205,6 +207,7 @@ def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
         bytes_up=up,
         ratio=up / (FLOAT_BYTES * group.size),
         bytes_down=bytes_down(plan, group),
+        client_memory=sealing(plan, group),
         bits_left=_left(plan, group.name, numbers),
     )
 

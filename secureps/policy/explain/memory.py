@@ -1,6 +1,7 @@
-"""How much memory and disk a shard takes, from the plan and how it is served.
+"""How much memory a client and a shard take, and how much disk a shard, from the plan.
 
-Covers what is resident in one shard's process at its worst moment:
+Of a client `sealing` says what is covered. Of a shard it is what is resident in its process at its
+worst moment, as it is served:
 
     program       Python and what a server imports, before the first block
     state         three versions (the last, the newest, and the one being made) of the values and
@@ -14,8 +15,9 @@ Covers what is resident in one shard's process at its worst moment:
 An estimate: not all of it falls together, and allocators keep some of what was freed. Not
 covered: the page cache of files, the operating system, other processes, and shards of unequal
 weight. `benchmarks.memory` sets it beside what is measured;
-`tests/processes/test_shard_memory.py` asserts that they agree within half. What must not live
-here: measuring, and limits that servers keep (they are arguments).
+`tests/processes/test_shard_memory.py` asserts that they agree within half, and for a client
+`tests/federation/test_sealing_memory.py` within a quarter. What must not live here: measuring,
+and limits that servers keep (they are arguments).
 """
 
 from __future__ import annotations
@@ -35,6 +37,15 @@ VERSIONS = 3
 CODE_BYTES = 40
 """Of a value that is sent, while the mean of a block is decoded: its place, its factor, two
 float64, and the words that are drawn for it."""
+ENCODING_BYTES = 28
+"""Of a value that is sent, while a client encodes a block: its sign, two float64 of it, and what is
+left of the block before."""
+PLACE_BYTES = 28
+"""And while its place is drawn: words, and the run that they lie in."""
+DECODING_BYTES = 12
+"""And while it is told what rounding left over."""
+NOISED_BYTES = 20
+"""Of a value with noise: a float32, and its integers before the noise and after."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,3 +132,20 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     return MemoryUse(
         clients=service.clients, memory=sum(parts.values()), disk=max(disk.values()), **parts
     )
+
+
+def sealing(plan: Plan, group: GroupLayout) -> int:
+    """Predicts what a client holds of a group at its peak while it makes an update: bytes.
+
+    The pulled values and the trained ones, float32; under feedback what earlier updates left over,
+    and what this one will. Then what is worked on: of one block, without a codec next to nothing;
+    under client-level privacy of all, whose integers have one norm. Not covered: the program, what
+    the script takes to train, and ciphertexts, which leave memory piece by piece.
+    """
+    section, chain = plan.group(group.name), plan.chain(group.name)
+    held = FLOAT_BYTES * group.size * (4 if section.feedback else 2)
+    drawn = PLACE_BYTES if chain.one_in > 1 else 0
+    if plan.mechanism(group.name, group.sent) is not None:
+        return held + group.sent * (NOISED_BYTES + drawn)
+    encoding = 0 if chain.plain else ENCODING_BYTES + drawn
+    return held + group.slots(0) * (encoding + DECODING_BYTES * section.feedback)

@@ -1,0 +1,85 @@
+"""A client needs as much memory to make an update as `secureps check` says."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.explain.memory import sealing
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.spool import DiskSpool
+from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.thin_group import FED_BACK, THIN
+
+RULE = {"quorum": 1, "minimum": 1}
+VALUES = 1 << 20
+MOST_ERROR = 1.25
+"""Of the prediction, either way."""
+CLIENT = {
+    "unit": "client",
+    "placement": "local",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 1e6,
+}
+
+
+class Still(Walker):
+    """Returns what it got, in memory of its own."""
+
+    def parameters(self, seed: int) -> Tensors:
+        return {"body": np.full(VALUES, 0.5, np.float32)}
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        return FitResult({"body": parameters["body"] + np.float32(1e-5)}, 10, {}, 1)
+
+
+def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float, int]:
+    """What one client takes to make its second update, and what is said of it, in bytes."""
+    plan = small_plan("plain", versions=2, shards=1, block_size=1 << 19, local=(), **changes)
+    seal, peaks = ClientWorker._seal, list[int]()
+
+    def watched(self: ClientWorker, *given: Any) -> Any:
+        tracemalloc.start()
+        try:
+            return seal(self, *given)
+        finally:
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+
+    patch.setattr(ClientWorker, "_seal", watched)
+    spools = Conditions(spool=lambda name: DiskSpool(folder / name / "spool"))
+    Simulation(plan, Cast({"alone": Still(0)}, UnsafeSeed(3)), folder, spools).run()
+    (group,) = plan.sized({"all": VALUES})
+    return peaks[-1] + 2 * 4 * VALUES, sealing(plan, group)  # pulled, and trained
+
+
+PRIVATE = {"rule": RULE, "weighting": "uniform", "clip": 1.0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"group": [{"rule": RULE}]},
+        {"group": [{"rule": RULE} | FED_BACK]},
+        {"group": [{"rule": RULE} | FED_BACK | {"codec": ("rotate", "round")}]},
+        {"group": [{"rule": RULE} | FED_BACK | {"feedback": False}]},
+        {"group": [{"rule": RULE, "codec": ("rotate",), "clip": 1.0, "range": 1.0}]},
+        {"group": [{"rule": RULE, "codec": THIN[:1], "clip": 1.0, "range": 1.0}]},
+        {"group": [PRIVATE], "privacy": CLIENT},
+        {"group": [PRIVATE | {"codec": ("rotate",)}], "privacy": CLIENT},
+        {"group": [PRIVATE | {"codec": THIN[:2]}], "privacy": CLIENT},
+    ],
+)
+def test_a_client_needs_what_is_said(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    needed, said = peak(monkeypatch, tmp_path, **changes)
+    assert needed / MOST_ERROR < said < needed * MOST_ERROR
