@@ -41,6 +41,11 @@ def named(names: Sequence[str], shown: int = 3) -> str:
     return ", ".join(names[:shown]) + more
 
 
+def counted(number: int, what: str) -> str:
+    """How many: 1 client, 2 clients."""
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
 def size(count: float) -> str:
     """Bytes in decimal units: 1.3 MB."""
     for unit in ("B", "kB", "MB"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.wording import duration, meant, nearest
+from secureps.wording import counted, duration, meant, nearest
 
 NAMES = ("sgd", "momentum", "adam", "yogi")
 
@@ -47,3 +47,7 @@ def test_of_many_names_the_nearest_is_told_alone() -> None:
 )
 def test_seconds_have_the_unit_that_fits(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_one_is_no_plural() -> None:
+    assert (counted(1, "client"), counted(2, "client")) == ("1 client", "2 clients")

@@ -31,17 +31,17 @@ from secureps.policy.explain.explanation import Explanation, GroupCost, Price, e
 from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.tensor_kinds import Kind, refuse_statistics, refuse_trained, remarks
+from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.party_names import shard_names
-from secureps.run.report.terminal import headed
+from secureps.run.report.terminal import filled
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
-from secureps.run.server_app import Founding, found
+from secureps.run.server_app import found
 from secureps.run.simulate.simulate import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
-from secureps.wording import size
+from secureps.wording import counted, size
 
 PROGRAM_BYTES = 86_000_000
 """Resident in a shard that has no model yet: Python 3.11, numpy, gRPC (`benchmarks.memory`,
@@ -63,13 +63,13 @@ def check(path: Path, values: int | None = None) -> Explanation:
     """
     plan, clients = read(path)
     with naming(path):
-        founding = None
-        if clients is not None and values is None:
-            seed = UnsafeSeed(0)
-            founding = found(plan, clients.script, clients.settings, clients.count, seed)
-        if founding is not None:
-            plan = Plan(founding.section, plan.initial_digest)
-        sizes, notes, examples = _sizes(plan, path, clients, values, founding)
+        if values is None:
+            plan, schema, notes, examples = model(plan, path, clients)
+            sizes = {group.name: group.size for group in plan.layout(schema).groups}
+        else:
+            refuse_several(path, plan)
+            (group,) = plan.groups
+            sizes, notes, examples = {group: values + (plan.adaptive(group) is not None)}, (), ()
         around = service(plan, clients.count if clients else None)
         explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))
@@ -133,24 +133,10 @@ def read(path: Path) -> tuple[Plan, Clients | None]:
     return plan, Clients(script, federation.clients, federation.settings)
 
 
-def _sizes(
-    plan: Plan, path: Path, clients: Clients | None, values: int | None, founding: Founding | None
-) -> tuple[dict[str, int], tuple[str, ...], tuple[int, ...]]:
-    """The values of every group, what is to be said of the model that was looked at, and how many
-    examples holders have, if the script tells."""
-    if values is not None:
-        if len(plan.groups) != 1:
-            raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
-        (group,) = plan.groups
-        return {group: values + (plan.adaptive(group) is not None)}, (), ()
-    if founding is not None:
-        layout = plan.layout(schema_of(founding.founded.model))
-        return {group.name: group.size for group in layout.groups}, founding.notes, ()
-    schema, kinds, examples = model(plan, path, clients)
-    refuse_statistics(plan, schema, kinds)
-    refuse_trained(plan, schema, kinds)
-    sizes = {group.name: group.size for group in plan.layout(schema).groups}
-    return sizes, remarks(plan, schema, kinds), examples
+def refuse_several(path: Path, plan: Plan) -> None:
+    """Refuses `--values`, which says of one group how large it is, for more (ConfigError)."""
+    if len(plan.groups) != 1:
+        raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
 
 
 MOST_ASKED = 64
@@ -159,19 +145,27 @@ MOST_ASKED = 64
 
 def model(
     plan: Plan, path: Path, clients: Clients | None
-) -> tuple[Schema, Mapping[str, Kind], tuple[int, ...]]:
+) -> tuple[Plan, Schema, tuple[str, ...], tuple[int, ...]]:
     """The model that a script makes, in a process of its own, or that of the plan's file.
 
     Returns:
-        the schema, the kinds of tensors, and the examples of holders, if the script tells.
+        the plan with what a ServerApp asks for, the model, what is to be said of both, and how many
+        examples holders have, if the script tells.
 
     Raises:
         ConfigError: nothing says how large the model is, or the script fails.
+        PlanRefused: the plan does not suit the model.
     """
+    if clients is not None:
+        seed = UnsafeSeed(0)
+        founding = found(plan, clients.script, clients.settings, clients.count, seed)
+        if founding is not None:
+            plan = Plan(founding.section, plan.initial_digest)
+            return plan, schema_of(founding.founded.model), founding.notes, ()
     initial = initial_schema(plan)
     if clients is None:
         if initial is not None:
-            return initial, {}, ()
+            return plan, initial, remarks(plan, initial, {}), ()
         raise ConfigError(
             f"{path} names neither an initial file nor a script: give the model's size by "
             "--values, or the scenario that plays it in place of the plan"
@@ -190,7 +184,10 @@ def model(
     ):
         schema, kinds = script.look()
         examples = script.count() if exact else ()
-    return initial or schema, kinds, examples
+    schema = initial or schema
+    refuse_statistics(plan, schema, kinds)
+    refuse_trained(plan, schema, kinds)
+    return plan, schema, remarks(plan, schema, kinds), examples
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -210,11 +207,11 @@ def record(explanation: Explanation) -> dict[str, Any]:
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
     """The page, as tables and texts."""
     yield Text(
-        f"{explanation.name}: sound. {_count(explanation.versions, 'version')} under "
-        f"{explanation.cipher}, {_count(explanation.shards, 'shard')}.",
+        f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
+        f"{explanation.cipher}, {counted(explanation.shards, 'shard')}.",
         "bold",
     )
-    yield _table(
+    yield filled(
         "who sees what",
         ("role", "sees", "never sees"),
         [(s.role, s.sees, s.never) for s in explanation.sights],
@@ -241,7 +238,7 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
         "a client is charged": lambda r: r.charged,
         "the coordinator sees of a client": lambda r: r.seen,
     }
-    return _table(
+    return filled(
         "what the rules do",
         ("group", *(rule.group for rule in rules)) if len(rules) > 1 else ("what", "how"),
         [(name, *map(of, rules)) for name, of in quantities.items()],
@@ -251,7 +248,7 @@ def _rules(rules: tuple[RuleText, ...]) -> Table:
 def _price(price: Price | None) -> Table | Text:
     if price is None:
         return Text("what privacy spends: nothing is private")
-    return _table(
+    return filled(
         "what privacy spends",
         ("what", "how much"),
         [
@@ -259,7 +256,7 @@ def _price(price: Price | None) -> Table | Text:
             ("against", price.against),
             ("epsilon of one version", f"{price.epsilon_version:.3f} at delta {price.delta:g}"),
             ("epsilon of the run", f"{price.epsilon_run:.3f} at delta {price.delta:g}"),
-            ("budget", f"{price.budget:g}: enough for {_count(price.versions, 'version')}"),
+            ("budget", f"{price.budget:g}: enough for {counted(price.versions, 'version')}"),
             *(
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
@@ -281,14 +278,14 @@ def _price(price: Price | None) -> Table | Text:
 
 
 def _committee(cost: CommitteeCost) -> Table:
-    return _table(
+    return filled(
         "what the committee of key holders costs: hardly more for a larger model",
         ("what", "how much"),
         [
             ("must agree", f"{cost.threshold} of {cost.holders}"),
             (
                 "withstood",
-                f"a malicious aggregator with {_count(cost.withstood, 'corrupt key holder')}",
+                f"a malicious aggregator with {counted(cost.withstood, 'corrupt key holder')}",
             ),
             (
                 "ring",
@@ -332,7 +329,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]
-    return _table(
+    return filled(
         "what it costs",
         ("group", *map(_named, alike)) if len(groups) > 1 else ("what", "how much"),
         [(name, *map(of, first)) for name, of in quantities.items()],
@@ -347,8 +344,8 @@ def _named(alike: list[GroupCost]) -> str:
 
 
 def _shard(need: MemoryUse) -> Table:
-    return _table(
-        f"what a shard needs at its peak, about, {_count(need.clients, 'client')} connected",
+    return filled(
+        f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected",
         ("what", "how much"),
         [
             ("memory", size(need.memory)),
@@ -360,16 +357,3 @@ def _shard(need: MemoryUse) -> Table:
             ("disk", size(need.disk)),
         ],
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
-
-
-def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = headed(title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

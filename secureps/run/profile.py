@@ -17,28 +17,27 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from secureps.client.initial_model import Tensors, schema_of
+from secureps.client.initial_model import Tensors
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import RecordPrivacySection, SyncSection
-from secureps.crypto.sampling import SecretSeed, UnsafeSeed
+from secureps.crypto.sampling import SecretSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, InternalError, naming
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
-from secureps.run.check import Clients, model, read
+from secureps.run.check import Clients, model, read, refuse_several
 from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
 from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
 from secureps.run.report.terminal import headed
-from secureps.run.server_app import found
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_once
 from secureps.store.journal import SqliteJournal
 from secureps.store.spool import DiskSpool
-from secureps.wording import duration, size
+from secureps.wording import counted, duration, size
 
 CLIENT, SHARD, HOLDER = "client", "shard", "holder"
 """The parties of a row, with the coordinator and the wire. Shards, and holders, work side by side:
@@ -269,18 +268,9 @@ def _sized(
 ) -> tuple[Plan, Schema]:
     """The plan, with what a Flower app asks for, and the tensors that travel."""
     if values is not None:
-        if len(plan.groups) != 1:
-            raise ConfigError(f"--values: {path} has {len(plan.groups)} groups; name a script")
+        refuse_several(path, plan)
         return plan, Schema((TensorSpec("values", (values,), "float32"),))
-    founding = None
-    if clients is not None:
-        seed = UnsafeSeed(0)
-        founding = found(plan, clients.script, clients.settings, clients.count, seed)
-    if founding is not None:
-        plan = Plan(founding.section, plan.initial_digest)
-        schema = schema_of(founding.founded.model)
-    else:
-        schema = model(plan, path, clients)[0]
+    plan, schema, _, _ = model(plan, path, clients)
     layout = plan.layout(schema)
     stay = {spec.name for spec in (*layout.local, *(layout.frozen or ()))}
     return plan, Schema(tuple(spec for spec in schema.tensors if spec.name not in stay))
@@ -405,8 +395,8 @@ def shown(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
 
 def table(found: Profile) -> Table:
     """A row for every phase."""
-    clients = f"{found.clients} client" + "s" * (found.clients != 1)
-    made = headed(f"{found.name}: one update of {found.values:,} values, {found.cipher}, {clients}")
+    of = counted(found.clients, "client")
+    made = headed(f"{found.name}: one update of {found.values:,} values, {found.cipher}, {of}")
     for name in ("who", "does", "part"):
         made.add_column(name)
     for name in ("seconds", "CPU", "ns/value"):

@@ -25,6 +25,7 @@ from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
+from secureps.wording import counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,7 +362,7 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
     least = plan.bounds(EVALUATION).minimum
     seen = (
         f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
-        f"{least} client{'' if least == 1 else 's'}"
+        f"{counted(least, 'client')}"
     )
     if isinstance(privacy, ClientPrivacySection):
         return [f"{seen}; each evaluation has noise and is charged like another update"]

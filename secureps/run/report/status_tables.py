@@ -29,7 +29,7 @@ from secureps.messages.requests import (
 )
 from secureps.policy.cohorts.accusations import told
 from secureps.run.report.group_labels import line, table
-from secureps.run.report.terminal import headed
+from secureps.run.report.terminal import filled
 from secureps.wording import NO_DISK, finite, named, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
@@ -115,7 +115,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         yield Text(f"evaluation {own.step}: {own.reason}")
         if own.results or own.skipped:
             yield from evaluations(own)
-    yield _table(
+    yield filled(
         f"clients{ofwhat(status.adjacency, status.delta)}",
         ("client", "state", "updates", "charges", "epsilon"),
         list(_clients(status.members, clients)),
@@ -140,13 +140,13 @@ def _clients(
 
 
 def _servers(status: Status) -> Iterable[Table]:
-    yield _table(
+    yield filled(
         "servers",
         ("server", "role", "state"),
         [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
-    yield _table(
+    yield filled(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
         [
@@ -178,7 +178,7 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
         newest, noise = own.results[-1], {metric.name: metric.value for metric in own.noise}
         judged = [("newest", newest)]
         judged += [("best", result) for result in own.results if result.version == own.best]
-        yield _table(
+        yield filled(
             title,
             ("", "version", *(metric.name for metric in newest.metrics)),
             [
@@ -207,7 +207,7 @@ def _metric(metric: Metric, noise: Mapping[str, float]) -> str:
 
 def _groups(groups: tuple[GroupStatus, ...]) -> Table:
     heads, cells = table(groups)
-    return _table("groups" if len(cells) > 1 else "the model", heads, cells)
+    return filled("groups" if len(cells) > 1 else "the model", heads, cells)
 
 
 def spent(member: MemberStatus) -> str:
@@ -215,12 +215,3 @@ def spent(member: MemberStatus) -> str:
     if member.unsafe:
         return NO_PRIVACY
     return "no privacy" if math.isinf(member.epsilon) else f"{member.epsilon:.3f}"
-
-
-def _table(title: str, columns: tuple[str, ...], rows: list[tuple[str, ...]]) -> Table:
-    table = headed(title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
-    return table

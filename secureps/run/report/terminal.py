@@ -75,6 +75,16 @@ def headed(title: str) -> Table:
     return Table(title=text, title_justify="left")
 
 
+def filled(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """Makes a table under a title, of plain texts."""
+    table = headed(title)
+    for column in columns:
+        table.add_column(column)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
 class Progress:
     """Shows a run while it goes, in a `with`; after an error its last view stays."""
 
