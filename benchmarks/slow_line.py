@@ -20,7 +20,7 @@ from benchmarks.deployed import Deployed, with_script
 from benchmarks.line import Line
 from benchmarks.report import Row, report
 from benchmarks.slow_client import SHAPE
-from benchmarks.stopwatch import FLOAT_BYTES
+from secureps.policy.block_deltas import FLOAT_BYTES
 from tests.kits.nursery import ROOT
 
 SLOW = "client-02"

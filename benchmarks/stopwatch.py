@@ -12,10 +12,9 @@ from typing import TypeVar
 import numpy as np
 
 from benchmarks.report import Row
+from secureps.policy.block_deltas import FLOAT_BYTES
 
 Made = TypeVar("Made")
-
-FLOAT_BYTES = 4
 
 
 def fastest(action: Callable[[], Made], tries: int) -> tuple[Made, float]:

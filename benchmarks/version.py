@@ -17,8 +17,8 @@ from pathlib import Path
 from benchmarks import floor, ingest
 from benchmarks.large import Cost, Spent, measure
 from benchmarks.report import Row, report
-from benchmarks.stopwatch import FLOAT_BYTES
 from secureps.crypto.suite import CIPHERS
+from secureps.policy.block_deltas import FLOAT_BYTES
 
 CLIENTS = 5
 VERSIONS = {"1M": 6, "10M": 3}

@@ -10,8 +10,7 @@ from secureps.crypto import envelope
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
-
-DIGEST_BYTES = 32
+from secureps.messages.encoding import DIGEST_BYTES
 
 
 def value_bytes(parameters: CipherParameters) -> float:

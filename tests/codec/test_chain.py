@@ -106,16 +106,6 @@ def test_integers_of_members_decode_to_their_mean() -> None:
     assert np.count_nonzero(mean) == own.sent
 
 
-@given(chain=chains, values=sizes, seed=st.integers(0, 9))
-def test_a_constant_comes_back_where_it_was_sent(chain: Chain, values: int, seed: int) -> None:
-    own = code(chain, values, seed)
-    made = own.decode(own.encode(np.full(values, 3.0, np.float32)))
-    sent = np.arange(values) if own.places is None else own.places
-    by = np.ones(own.sent) if own.factors is None else own.factors
-    assert np.array_equal(made[sent], (3 * by).astype(np.float32))
-    assert np.count_nonzero(made) == own.sent
-
-
 @pytest.mark.parametrize("rotates", [False, True])
 @pytest.mark.parametrize("bits", [2, 4, 8])
 def test_rounding_through_a_chain_is_unbiased(bits: int, rotates: bool) -> None:

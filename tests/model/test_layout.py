@@ -366,6 +366,8 @@ def test_row_blocks_are_groups_that_hold_every_row_once() -> None:
     tensors = {t.name: rng.normal(size=t.shape).astype(np.float32) for t in schema.tensors}
     flat = {group.name: group.flatten(tensors) for group in layout.groups}
     assert np.array_equal(flat["table.1"][:4], tensors["table.bias"][4:8])
+    bias, weight = layout.group("table.2").parts()
+    assert (bias, weight) == (("table.bias", slice(0, 2)), ("table.weight", slice(2, 10)))
     again = layout.assemble(lambda group: [flat[group.name][:3], flat[group.name][3:]])
     assert all(np.array_equal(again[name], tensors[name]) for name in tensors)
     assert layout.digest != laid_out(schema, patterns, 9).digest
