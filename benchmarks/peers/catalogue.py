@@ -37,9 +37,9 @@ class Peer:
 
 ALONE = "no network; all parties in turn in one process"
 PEERS: Mapping[str, Peer] = {
-    "ours-plain": Peer("secureps, plain", ("secureps",), 5, ours.play_plain),
+    "ours-plain": Peer("secureps, plain", ("secureps",), 20, ours.play_plain),
     "ours-rlwe": Peer(
-        "secureps, rlwe, 3 of 4", ("secureps",), 5, ours.play_rlwe, note="four key holders"
+        "secureps, rlwe, 3 of 4", ("secureps",), 20, ours.play_rlwe, note="four key holders"
     ),
     "flower-plain": Peer("Flower, FedAvg", ("flwr",), 4, flower.play_plain, "flower"),
     "flower-secagg": Peer("Flower, SecAgg+", ("flwr",), 3, flower.play_secagg, "flower"),
