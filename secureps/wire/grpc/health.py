@@ -1,7 +1,7 @@
 """grpc.health.v1: whether a server is ready for work, for load balancers and orchestrators.
 
-Not authenticated, by design: whoever asks has no identity on the roster, and learns one bit.
-It never reaches an endpoint. What must not live here: when a party is ready
+Its requests need no signature: a probe learns one bit, over a connection that shows any certificate
+of the kit. It never reaches an endpoint. What must not live here: when a party is ready
 (`service.snapshot`).
 
 Of grpcio-health-checking only the messages are used: its asyncio servicer forgets watchers
@@ -22,7 +22,7 @@ from grpc_health.v1 import health_pb2
 SERVICE = "grpc.health.v1.Health"
 
 WATCHERS = 64
-"""Streams that may be open at a time; more are refused, for anybody may ask."""
+"""Streams that may be open at a time; more are refused: no party is counted here."""
 ASKING = 64
 """Calls whose question is on its way; with one more the oldest ends, so that there is room for
 whoever does ask."""
