@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,6 +58,21 @@ def test_a_secret_seed_hides_in_every_run_by_other_noise(private: bool, tmp_path
         layout = made[0]._layout().group("all")
         first, second = (whole(layout, each._on_grid(aim, 0, update, most)) for each in made)
         assert np.array_equal(first, second) is not seed.private
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_what_a_rotation_makes_longer_in_float32_is_clipped_again(
+    seed: int, tmp_path: Path
+) -> None:
+    """By less than a unit in the last place, of an update that is just as long as the clip."""
+    update = np.random.default_rng(seed).standard_normal(VALUES).astype(np.float32)
+    norm = math.sqrt(math.fsum(update.astype(np.float64) ** 2))
+    group = {"weighting": "uniform", "codec": ["rotate"], "rule": {"quorum": 3, "minimum": 2}}
+    plan = make_plan(**CLIENT_PRIVACY | {"group": [group | {"clip": norm}]})
+    own, most = worker(plan, tmp_path, UnsafeSeed(3)), plan.weights("all").most
+    layout = own._layout().group("all")
+    blocks = own._on_grid(Aim("all", 0, 4), 0, made_of(update), most, [bytes(32)] * layout.blocks)
+    assert whole(layout, blocks).size == VALUES
 
 
 def contributed(own: ClientWorker, weight: int, known: tuple[bytes, ...] = ()) -> SealedUpdate:
