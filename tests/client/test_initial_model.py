@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import pytest
 
-from secureps.client.initial_model import initial_digest
+from secureps.client.initial_model import initial_digest, refuse_other_start
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import WrongRun
 from secureps.messages.encoding import file_digest
+from secureps.messages.schema import TensorSpec
+from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Halt
 from secureps.roles.member.settings import MemberSettings
@@ -46,6 +49,18 @@ def test_nor_is_it_taken_up_again_with_another_file() -> None:
     back = Client(given(OURS, OURS).plan, journal, kit)
     (halt,) = [each for each in back.welcome().effects if isinstance(each, Halt)]
     assert halt.error is WrongRun
+
+
+@pytest.mark.parametrize("at", [0, 3, 4, 5])
+def test_one_value_of_any_block_is_another_model(at: int) -> None:
+    """A founder may change what no other block shows."""
+    group = GroupLayout("all", (TensorSpec("w", (2, 3), "float32"),), 6, 4)
+    initial = {"w": np.arange(6, dtype=np.float32).reshape(2, 3)}
+    served = np.arange(6, dtype=np.float32)
+    refuse_other_start(group, initial, [served[:4], served[4:]])
+    served[at] += 1
+    with pytest.raises(WrongRun, match="nothing was trained"):
+        refuse_other_start(group, initial, [served[:4], served[4:]])
 
 
 def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> None:
