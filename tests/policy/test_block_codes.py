@@ -44,6 +44,17 @@ def test_another_block_version_model_or_group_has_another_support() -> None:
     assert turned == [False, True, True]
 
 
+def test_without_rounds_all_members_of_a_cohort_send_the_same_values() -> None:
+    """Whichever version they trained from: their shard decodes by the first of them."""
+    rule = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
+    stays = [{"name": "support", "one_in": 3, "every": 3}]
+    plan = small_plan(group=[{"codec": stays, "rule": rule}])
+    trained = ((3, b""), (4, BASE), (5, bytes(32)), (6, b""))
+    codes = [block_code(plan, LAYOUT, 1, version, base) for version, base in trained]
+    first, *others = (code.places.tolist() for code in codes if code.places is not None)
+    assert [each == first for each in others] == [True, True, False]
+
+
 def test_a_group_without_a_codec_sends_what_it_has() -> None:
     whole = replace(LAYOUT, one_in=None)
     found = list(block_codes(small_plan(), whole, 0, ()))
