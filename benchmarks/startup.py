@@ -16,7 +16,7 @@ from pathlib import Path
 from benchmarks.report import Row, report
 from secureps.crypto.cipher import CipherParameters
 from secureps.run.up.folder import Origin, RunFolder
-from secureps.store.keyring import create_kit, issue
+from secureps.store.issuing import create_kit, issue
 
 TRIES = 5
 

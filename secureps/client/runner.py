@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from secureps.service.process import Party, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
 from secureps.store.ownership import own
+from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import dump_crashes
 
 LOCAL = "local"
@@ -146,6 +147,7 @@ class Joining:
         insecure_for_tests: no real data is at stake.
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
+        passphrases: opens its private keys.
 
     Raises:
         ConfigError: a value is out of range.
@@ -163,6 +165,7 @@ class Joining:
     insecure_for_tests: bool = False
     ledger: Path | None = None
     insecure: bool = False
+    passphrases: Passphrases = field(default_factory=Passphrases)
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -184,7 +187,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     """
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
-    identity = load_private(joining.kit, joining.name)
+    identity = load_private(joining.kit, joining.name, joining.passphrases)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:
@@ -202,7 +205,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         )
         return make(kit, site, stores, around, terms=joining.terms)
 
-    link = link_of(joining.kit, joining.name, kit.ca, joining.insecure)
+    link = link_of(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
     party = Party(joining.name, identity, link, kit.roster, joining.state)
     return run_process(party, {COORDINATOR: joining.server}, build)
 
@@ -281,6 +284,7 @@ def run(
                 given.insecure_for_tests,
                 given.ledger,
                 given.insecure,
+                Passphrases(given.passphrase_fd),
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -343,6 +347,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
     add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
+    add(
+        "--passphrase-fd",
+        type=int,
+        metavar="N",
+        help="open file whose first line is the passphrase of your private keys; 0: stdin",
+    )
     add("--insecure", action="store_true", help="without TLS, on loopback alone")
     add("--kernels", type=Path, metavar="DIR", help="where compiled kernels are kept")
     add("--verbose", action="store_true", help="show where the script's own errors come from")

@@ -44,6 +44,7 @@ from secureps.roles.machine import WORKER, Halt, Leave
 from secureps.roles.member.settings import Terms
 from secureps.service.executor import Executor
 from secureps.store.keyring import default_state
+from secureps.store.passphrases import Passphrases
 
 LEAVE_SECONDS = 30.0
 """Seconds in which pushed updates may arrive, and the coordinator learns that a client leaves."""
@@ -258,6 +259,7 @@ def join(
     unsafe_seed: int | None = None,
     insecure_for_tests: bool = False,
     insecure: bool = False,
+    passphrase_fd: int | None = None,
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
@@ -285,6 +287,8 @@ def join(
         ca_fingerprint: refuse a kit that another CA has signed.
         unsafe_seed: makes it repeatable, without privacy; needs `insecure_for_tests`.
         insecure: without TLS, to a coordinator and shards on loopback.
+        passphrase_fd: an open file whose first line is the passphrase of its private keys; without
+            one a terminal is asked, if they are under one.
 
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
@@ -320,6 +324,7 @@ def join(
         insecure_for_tests,
         None if ledger is None else Path(ledger),
         insecure,
+        Passphrases(passphrase_fd),
     )
     return Session(
         joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)

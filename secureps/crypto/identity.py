@@ -30,7 +30,7 @@ ROLES: tuple[Role, ...] = typing.get_args(Role)
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def _framed(domain: bytes, message: bytes) -> bytes:
+def framed(domain: bytes, message: bytes) -> bytes:
     """What is signed: no message of one domain is a message of another."""
     return len(domain).to_bytes(8, "little") + domain + message
 
@@ -61,7 +61,7 @@ class PublicIdentity:
     def verify(self, domain: bytes, message: bytes, signature: bytes) -> None:
         """Unsigned unless this party signed the message in this domain."""
         try:
-            self._public.verify(signature, _framed(domain, message))
+            self._public.verify(signature, framed(domain, message))
         except InvalidSignature:
             raise Unsigned(f"a signature in {domain.decode(errors='replace')} is wrong") from None
 
@@ -91,7 +91,7 @@ class Identity(Secret):
 
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """64 bytes; the domain says what kind of message it is, and is part of it."""
-        return self._secret.sign(_framed(domain, message))
+        return self._secret.sign(framed(domain, message))
 
 
 def check_name(name: str) -> None:

@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -32,6 +32,11 @@ _EARLY = timedelta(days=1)
 _SERVERS = ("coordinator", "shard", "holder")
 """Roles that listen: a holder for its metrics."""
 _PEM = serialization.Encoding.PEM
+_P256 = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
+"""How the DER of every public key of P-256 begins (RFC 5480), its point not compressed."""
+_POINT = 64
+"""Bytes that follow."""
+_ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 
 
 class TlsKey(Secret):
@@ -62,6 +67,29 @@ class TlsKey(Secret):
     def public(self) -> bytes:
         """The public key, DER."""
         return _spki(self._key.public_key())
+
+    def sign(self, message: bytes) -> bytes:
+        """ECDSA with SHA-256 (RFC 6979), in DER: the same bytes for the same message."""
+        return self._key.sign(message, _ECDSA)
+
+
+def check_public_key(public: bytes) -> None:
+    """Malformed unless it has the form of a public key of P-256, DER; looks at no point."""
+    if len(public) != len(_P256) + _POINT or not public.startswith(_P256):
+        raise Malformed("this is no public key of P-256 in DER")
+
+
+def verify_tls(public: bytes, message: bytes, signature: bytes) -> None:
+    """Unsigned unless whoever has the key of `public` (DER) signed; Malformed if that is none."""
+    check_public_key(public)
+    try:
+        key = ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), public[-_POINT - 1 :])
+    except ValueError:
+        raise Malformed("this public key of P-256 is no point of the curve") from None
+    try:
+        key.verify(signature, message, _ECDSA)
+    except InvalidSignature:
+        raise Unsigned("a signature by the TLS key is wrong") from None
 
 
 def make_authority(ca: Identity) -> bytes:

@@ -24,6 +24,7 @@ from secureps.run.options import (
     InsecureForTests,
     LogFormat,
     MLflow,
+    PassphraseFd,
     TensorBoard,
     UnsafeSeed,
 )
@@ -263,7 +264,7 @@ def study(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
 def keys(context: typer.Context) -> None:
-    """Make start-up kits, add parties to them, show who is in one: init, issue, show."""
+    """Make each party's own keys, and the kit that certifies them: request, init, approve, show."""
     from typer.main import get_command
 
     from secureps.run.keys import keys as kits
@@ -283,6 +284,7 @@ def serve(
             metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
         ),
     ],
+    passphrase_fd: PassphraseFd = None,
     log_format: LogFormat = "text",
 ) -> None:
     """Run one server until a signal stops it.
@@ -293,7 +295,7 @@ def serve(
     from secureps.run.serve import serve as run
 
     with _as_a_party():
-        run(role, config, log_format)
+        run(role, config, log_format, passphrase_fd)
 
 
 @app.command(rich_help_panel=_APART)
@@ -344,6 +346,7 @@ def join(
     unsafe_seed: UnsafeSeed = None,
     insecure_for_tests: InsecureForTests = False,
     insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
     threads: Annotated[
         int,
         typer.Option(
@@ -378,6 +381,7 @@ def join(
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
+    from secureps.store.passphrases import Passphrases
 
     with _as_a_party():
         state = state if state is not None else default_state(kit, name)
@@ -388,6 +392,7 @@ def join(
             insecure_for_tests=insecure_for_tests,
             insecure=insecure,
             ledger=ledger,
+            passphrases=Passphrases(passphrase_fd),
         )
         with logging_as(log_format, name, verbose):
             reason = run(script, joining, read_settings(settings or []))

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from secureps.run.options import Insecure
+from secureps.run.options import Insecure, PassphraseFd
 
 
 def profile(
@@ -93,6 +93,7 @@ def status(
         bool, typer.Option("--watch", help="Every 2 seconds, until the run is over.")
     ] = False,
     insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Ask a coordinator how its run stands. Looking changes nothing.
 
@@ -103,7 +104,7 @@ def status(
 
     from secureps.run.status import find, look
 
-    look(find(run, server, kit, name, insecure), as_json, again, Console())
+    look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
 
 
 def log(

@@ -1,21 +1,21 @@
-"""`secureps keys`: makes start-up kits, adds parties to them, shows what they hold.
+"""`secureps keys`: each party makes its own keys, the issuer certifies them and shows who is in.
 
-What must not live here: the kit's layout (`store.keyring`). Errors go up to `run.cli`.
+What must not live here: any work (`store.party_keys`, `store.issuing`); every command imports what
+it needs when it runs. Errors go up to `run.cli`.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from secureps.crypto.identity import Role
-from secureps.policy.plan import load_plan
-from secureps.store.keyring import create_kit, load_public
-from secureps.store.keyring import issue as issue_party
-from secureps.store.keyring import renew as renew_certificates
-from secureps.store.tls_files import certificate_end
+from secureps.run.options import PassphraseFd
+
+if TYPE_CHECKING:
+    from secureps.crypto.identity import Role
+    from secureps.crypto.key_request import KeyRequest
 
 keys = typer.Typer(
     help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
@@ -23,53 +23,173 @@ keys = typer.Typer(
     add_completion=False,
 )
 
-Kit = Annotated[Path, typer.Argument(metavar="DIR", help="the kit's directory")]
+_AT_PARTY, _AT_ISSUER = "At each party", "At whoever issues keys"
+
+Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The issuer's own folder.")]
+Own = Annotated[Path, typer.Argument(metavar="DIR", help="This party's own kit.")]
+Wanted = Annotated[
+    Literal["coordinator", "shard", "holder", "keyholder", "client", "observer"],
+    typer.Option(help="What the party does; a keyholder is a holder, an observer only looks."),
+]
+Name = Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit.")]
 
 
-@keys.command()
+@keys.command(rich_help_panel=_AT_PARTY)
+def request(
+    directory: Own,
+    role: Wanted,
+    name: Name,
+    plan: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The plan: a holder's keys are of its cipher."),
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Make a party's own keys, where it runs, and a request to certify them.
+
+    Private keys stay in DIR/private/NAME, under a passphrase if there is one.
+    The request has no secrets. Said again it is the same, with the same keys.
+    """
+    from secureps.errors import ConfigError
+    from secureps.store.party_keys import make_keys
+    from secureps.store.passphrases import Passphrases
+
+    kind = None
+    if _role(role) == "holder":
+        if plan is None:
+            raise ConfigError("a key holder's keys are made for the plan's cipher: add --plan FILE")
+        from secureps.policy.plan import load_plan
+        from secureps.store.holder_keys import kind_for
+
+        kind = kind_for(load_plan(plan).cipher_parameters)
+    passphrases = Passphrases(passphrase_fd, new=True)
+    _ask(directory, make_keys(directory, _role(role), name, kind, passphrases))
+
+
+@keys.command(rich_help_panel=_AT_PARTY)
+def rotate(
+    directory: Own,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Whose keys.")],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Make new keys of a party, and a request that the old ones sign too.
+
+    The old ones stay in use until the request is approved; said again then, with
+    the new public/ in DIR, it puts the new ones into their place.
+    """
+    from secureps.store.party_keys import rotate as make_anew
+    from secureps.store.passphrases import Passphrases
+
+    asked = make_anew(directory, name, Passphrases(passphrase_fd))
+    if asked is None:
+        typer.echo(f"the new keys of {name} are in place; the old ones are gone")
+        return
+    _ask(directory, asked)
+    typer.echo(f"then: secureps keys rotate {directory} {name}, once more")
+
+
+@keys.command(rich_help_panel=_AT_ISSUER)
 def init(
     directory: Kit,
-    plan: Annotated[Path, typer.Option(metavar="FILE", help="the plan it is made for")],
+    plan: Annotated[Path, typer.Option(metavar="FILE", help="The plan it is made for.")],
+    passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Make a CA and an empty roster."""
-    ca = create_kit(directory, load_plan(plan).cipher_parameters)
+    from secureps.policy.plan import load_plan
+    from secureps.store.issuing import create_kit
+    from secureps.store.passphrases import Passphrases
+
+    passphrases = Passphrases(passphrase_fd, new=True)
+    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
 
 
-@keys.command()
-def issue(
+@keys.command(rich_help_panel=_AT_ISSUER)
+def approve(
     directory: Kit,
-    role: Annotated[
-        Literal["coordinator", "shard", "holder", "keyholder", "client", "observer"],
-        typer.Option(help="what the party does; a keyholder is a holder, an observer only looks"),
+    requests: Annotated[
+        list[Path], typer.Argument(metavar="REQUEST...", help="What parties have sent.")
     ],
-    name: Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit")],
+    fingerprint: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HEX", help="What a party has told you of its own; one for each."),
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Make one party's keys and sign the roster anew."""
-    own: Role = "holder" if role == "keyholder" else role
-    issue_party(directory, own, name)
-    typer.echo(f"made {own} {name}: give it {directory / 'public'}")
+    """Certify parties' keys and sign the roster anew; all of them or none."""
+    from secureps.store.issuing import approve as certify
+    from secureps.store.issuing import check_fingerprints, read_request
+    from secureps.store.keyring import read_fingerprint
+    from secureps.store.passphrases import Passphrases
+
+    asked = [read_request(path) for path in requests]
+    if fingerprint:
+        source = "as `secureps keys request` printed it"
+        check_fingerprints(asked, [read_fingerprint(f, "request", source) for f in fingerprint])
+    granted = certify(directory, asked, Passphrases(passphrase_fd))
+    for each in asked:
+        done = "approved" if each in granted else "has these keys already"
+        typer.echo(f"{each.role} {each.name}: {done}; fingerprint {each.fingerprint}")
+    if not fingerprint:
+        typer.echo("ask each party, over another channel, whether its fingerprint is this one")
+    typer.echo(f"then give everybody {directory / 'public'}")
+
+
+@keys.command(rich_help_panel=_AT_ISSUER)
+def revoke(
+    directory: Kit,
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Whose keys.")],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Take parties off the roster; their keys are never approved again."""
+    from secureps.store.issuing import revoke as take_off
+    from secureps.store.passphrases import Passphrases
+
+    take_off(directory, names, Passphrases(passphrase_fd))
+    typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
+
+
+@keys.command(rich_help_panel=_AT_ISSUER)
+def issue(directory: Kit, role: Wanted, name: Name, passphrase_fd: PassphraseFd = None) -> None:
+    """Make a party's keys in KIT itself: for parties that are all on this machine.
+
+    Whoever does this has seen the private keys. --passphrase-fd is the CA's.
+    """
+    from secureps.store.issuing import issue_all
+    from secureps.store.passphrases import Passphrases
+
+    issue_all(directory, [(_role(role), name)], Passphrases(passphrase_fd))
+    typer.echo(f"made {_role(role)} {name}: give it {directory / 'public'}")
     typer.echo(f"and, over a channel you trust, {directory / 'private' / name}")
 
 
-@keys.command()
+@keys.command(rich_help_panel=_AT_ISSUER)
 def renew(
     directory: Kit,
     names: Annotated[
         list[str] | None,
         typer.Option("--name", help="Whose; again for more of them. Default: everybody's."),
     ] = None,
+    passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Sign TLS certificates anew: they end after a year. Who runs takes the new one by itself."""
-    for name, end in renew_certificates(directory, names or ()).items():
+    from secureps.store.issuing import renew as sign_anew
+    from secureps.store.passphrases import Passphrases
+
+    for name, end in sign_anew(directory, names or (), Passphrases(passphrase_fd)).items():
         typer.echo(f"{name}: until {end:%Y-%m-%d}")
     typer.echo(f"give everybody {directory / 'public'} again; keys and roster are as they were")
 
 
 @keys.command()
-def show(directory: Kit) -> None:
+def show(
+    directory: Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder.")],
+) -> None:
     """Verify a kit and list who is in it."""
+    from secureps.store.keyring import load_public
+    from secureps.store.tls_files import certificate_end
+
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     typer.echo(f"roster {kit.roster.digest.hex()}")
@@ -81,3 +201,18 @@ def show(directory: Kit) -> None:
             f"{certificate.role:<12}{certificate.name:<24}"
             f"{certificate.identity.fingerprint[:16]}  {tls}{cipher}"
         )
+
+
+def _role(wanted: Literal["keyholder"] | Role) -> Role:
+    return "holder" if wanted == "keyholder" else wanted
+
+
+def _ask(directory: Path, asked: KeyRequest) -> None:
+    from secureps.store.party_keys import write_request
+
+    path = write_request(directory, asked)
+    typer.echo(f"private keys of {asked.role} {asked.name}: {directory / 'private' / asked.name}")
+    typer.echo(f"request: {path}")
+    typer.echo(f"fingerprint {asked.fingerprint}")
+    typer.echo("next: send the request to whoever issues keys, tell them the fingerprint over")
+    typer.echo(f"another channel, and put the public/ that they give you into {directory}")

@@ -38,6 +38,17 @@ Insecure = Annotated[
     typer.Option("--insecure", show_envvar=False, help="Without TLS, on loopback alone."),
 ]
 
+PassphraseFd = Annotated[
+    int | None,
+    typer.Option(
+        "--passphrase-fd",
+        min=0,
+        show_envvar=False,
+        metavar="N",
+        help="Open file whose first line is the passphrase of the private keys; 0: stdin.",
+    ),
+]
+
 TensorBoard = Annotated[
     Path | None,
     typer.Option("--tensorboard", metavar="DIR", help="Write event files too, in a folder of DIR."),

@@ -28,6 +28,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
+from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
@@ -53,6 +54,7 @@ class Serving:
     base: Path
     where: str
     kit: keyring.PublicKit
+    passphrases: Passphrases
 
     @cached_property
     def tls(self) -> TlsFiles | None:
@@ -61,8 +63,10 @@ class Serving:
         Raises:
             KitError: as `load_credentials`.
         """
-        section = self.section
-        return None if section.insecure else TlsFiles(self.path("kit"), section.name, self.kit.ca)
+        if self.section.insecure:
+            return None
+        name, passphrases = self.section.name, self.passphrases
+        return TlsFiles(self.path("kit"), name, self.kit.ca, passphrases=passphrases)
 
     def path(self, key: str) -> Path:
         """The path under a key; ConfigError if the role needs one that is not there."""
@@ -89,13 +93,16 @@ class Serving:
         return {COORDINATOR: self.section.coordinator}
 
 
-def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
+def serve(
+    role: str, config: Path, log_format: LogFormat = "text", passphrase_fd: int | None = None
+) -> None:
     """Runs one server until a signal stops it.
 
     Args:
         role: "coordinator", "shard" or "keyholder".
         config: its TOML file; keys as in `config.ServeSection`.
         log_format: of stderr; under "json" whatever ends it is a line of the log.
+        passphrase_fd: an open file whose first line is the passphrase of its private keys.
 
     Raises:
         ConfigError: an unknown role, or a file that does not fit it.
@@ -108,7 +115,7 @@ def serve(role: str, config: Path, log_format: LogFormat = "text") -> None:
     with logging_as(log_format, section.name):
         with naming(f"{config}: ca_fingerprint", ConfigError):
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
-        serving = Serving(section, base, str(config), kit)
+        serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
         _refuse_role(role, serving, kit)
         SERVERS[role](serving, kit)
 
@@ -128,7 +135,7 @@ def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
 def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
     name = serving.section.name
     folder = serving.path("kit")
-    identity = keyring.load_private(folder, name)
+    identity = keyring.load_private(folder, name, serving.passphrases)
     link = PLAINTEXT if serving.tls is None else Tls(serving.tls)
     return Party(name, identity, link, kit.roster, serving.state)
 
@@ -232,7 +239,7 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
 
 def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
     party = _party(serving, kit)
-    secret = keyring.load_holder_secret(serving.path("kit"), party.name)
+    secret = keyring.load_holder_secret(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / "runs"
     section, served = serving.section, served_runs(runs)
     own = assemble.HolderSecrets(

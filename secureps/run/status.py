@@ -28,7 +28,8 @@ EVERY = 2.0
 class StatusTarget:
     """The coordinator at `server`, asked with `kit` as `name` (None: as an observer).
 
-    `folder` is that of a run of `up`, whose silence can be told; `insecure`: without TLS.
+    `folder` is that of a run of `up`, whose silence can be told; `insecure`: without TLS;
+    `passphrase_fd`: an open file, with the passphrase of the private keys.
     """
 
     kit: Path
@@ -36,6 +37,7 @@ class StatusTarget:
     server: str
     folder: RunFolder | None = None
     insecure: bool = False
+    passphrase_fd: int | None = None
 
     def why_silent(self) -> str:
         """Why no answer will come any more; empty if one may, or it is not known."""
@@ -50,6 +52,7 @@ def find(
     kit: Path | None,
     name: str | None,
     insecure: bool = False,
+    passphrase_fd: int | None = None,
 ) -> StatusTarget:
     """The coordinator to ask, from the options of the command line.
 
@@ -64,7 +67,7 @@ def find(
         return StatusTarget(folder.kit, name, folder.address(COORDINATOR) or "", folder)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
-    return StatusTarget(kit, name, server, insecure=insecure)
+    return StatusTarget(kit, name, server, None, insecure, passphrase_fd)
 
 
 def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> None:
@@ -83,8 +86,10 @@ def look(whom: StatusTarget, as_json: bool, again: bool, console: Console) -> No
         raise OperatorError(f"{whom.folder and whom.folder.root}: its coordinator is being started")
     from secureps.run.report.status_tables import show, show_fitting, show_json
     from secureps.run.status_client import StatusClient
+    from secureps.store.passphrases import Passphrases
 
-    observer = StatusClient(whom.kit, whom.name, whom.server, whom.insecure)
+    passphrases = Passphrases(whom.passphrase_fd)
+    observer = StatusClient(whom.kit, whom.name, whom.server, whom.insecure, passphrases)
     try:
         if again:
             fitting = show_fitting if console.is_terminal else show

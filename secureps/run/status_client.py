@@ -15,6 +15,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.store.keyring import find_observer, load_private, load_public
+from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
@@ -37,13 +38,24 @@ class StatusClient:
         name: whose identity to use; None: that of an observer, whose kit it is.
         server: HOST:PORT of the coordinator.
         insecure: without TLS, on loopback.
+        passphrases: opens its private keys.
     """
 
-    def __init__(self, kit: Path, name: str | None, server: str, insecure: bool = False) -> None:
+    def __init__(
+        self,
+        kit: Path,
+        name: str | None,
+        server: str,
+        insecure: bool = False,
+        passphrases: Passphrases | None = None,
+    ) -> None:
         name = find_observer(kit) if name is None else name
-        identity: Identity = load_private(kit, name)
+        passphrases = passphrases or Passphrases()
+        identity: Identity = load_private(kit, name, passphrases)
         self._transport = GrpcTransport(
-            PLAINTEXT if insecure else Tls(TlsFiles(kit, name, load_public(kit).ca)),
+            PLAINTEXT
+            if insecure
+            else Tls(TlsFiles(kit, name, load_public(kit).ca, passphrases=passphrases)),
             name,
             lambda request: identity.sign(REQUEST_DOMAIN, request),
             {COORDINATOR: server},

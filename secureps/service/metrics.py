@@ -9,13 +9,14 @@ reading a machine (`service.snapshot`).
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -292,9 +293,10 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         tls = None
     elif tls is None:
         raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")
-    own = {} if tls is None else _secured(tls)
     try:
-        server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry, **own)
+        with ExitStack() as stack:
+            own = {} if tls is None else _secured(tls, stack)
+            server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry, **own)
     except OSError as error:
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
     try:
@@ -309,22 +311,39 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         thread.join()
 
 
-def _secured(tls: TlsFiles) -> dict[str, Any]:
-    """Mutual TLS 1.3, as `start_http_server` takes it."""
-    authority, certificate, key = map(str, tls.paths)
+def _secured(tls: TlsFiles, stack: ExitStack) -> dict[str, Any]:
+    """Mutual TLS 1.3, as `start_http_server` takes it while the stack is open."""
+    authority, certificate, _ = map(str, tls.paths)
+    key = stack.enter_context(_key_file(tls))
     files = {"certfile": certificate, "keyfile": key, "client_cafile": authority}
     return {**files, "client_auth_required": True, "tls_min_version": ssl.TLSVersion.TLSv1_3}
 
 
+@contextmanager
+def _key_file(tls: TlsFiles) -> Iterator[str]:
+    """A file to read the private key from, once: Python's TLS takes no bytes, and no disk has it.
+
+    On the kit's disk it may be under a passphrase. A pipe holds more than a key is long.
+    """
+    reading, writing = os.pipe()
+    try:
+        os.write(writing, tls().key)
+        os.close(writing)
+        yield f"/dev/fd/{reading}"
+    finally:
+        os.close(reading)
+
+
 def _renewing(server: Any, tls: TlsFiles) -> None:
     """Has new connections made with the certificate that is there then."""
-    _, certificate, key = tls.paths
+    _, certificate, _ = tls.paths
     used, accept = tls(), server.get_request
 
     def accepted() -> Any:
         nonlocal used
         if (now := tls()) is not used:
-            with suppress(OSError):  # a file that changes just now is read for the next connection
+            with suppress(OSError), _key_file(tls) as key:
+                # a file that changes just now is read for the next connection
                 server.socket.context.load_cert_chain(certificate, key)
                 used = now
         return accept()

@@ -32,6 +32,7 @@ from secureps.service.shutdown import Shutdown
 from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
 from secureps.store.ownership import own
+from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
@@ -103,13 +104,19 @@ class Party:
         return self.identity.sign(REQUEST_DOMAIN, request)
 
 
-def link_of(kit: Path, name: str, ca: PublicIdentity, insecure: bool) -> Link:
+def link_of(
+    kit: Path,
+    name: str,
+    ca: PublicIdentity,
+    insecure: bool,
+    passphrases: Passphrases | None = None,
+) -> Link:
     """How a party connects: with its kit's certificates, or in the clear on loopback.
 
     Raises:
         KitError: as `load_credentials`.
     """
-    return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca))
+    return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
 
 
 def authenticator(roster: Roster) -> Authenticate:

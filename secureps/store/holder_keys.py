@@ -16,8 +16,9 @@ from types import MappingProxyType
 from typing import Final
 
 from secureps.crypto.bfv import BfvPublicKey, BfvSecretKey
-from secureps.crypto.cipher import Opening
+from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
+from secureps.crypto.suite import cipher
 
 HolderSecret = BfvSecretKey | EnvelopeKey
 
@@ -38,6 +39,11 @@ class KeyKind:
     generate: Callable[[], tuple[bytes, bytes]]
     public: Callable[[bytes], bytes]
     secret: Callable[[bytes], HolderSecret]
+
+    @property
+    def secret_file(self) -> str:
+        """Name of a holder's private file."""
+        return f"{self.name}.key"
 
 
 def _bfv_pair() -> tuple[bytes, bytes]:
@@ -67,3 +73,8 @@ KINDS: Final[Mapping[Opening, KeyKind]] = MappingProxyType(
     {Opening.HOLDER: BFV, Opening.COMMITTEE: ENVELOPE}
 )
 """What holders have, by what opens a sum."""
+
+
+def kind_for(parameters: CipherParameters) -> KeyKind | None:
+    """What the holders of a plan have; None under a cipher without keys. Raises as `cipher`."""
+    return KINDS.get(cipher(parameters).opening)

@@ -1,7 +1,5 @@
-"""The start-up kit on disk: what every party gets before it meets anybody.
+"""The start-up kit on disk, as its party reads it: what it has before it meets anybody.
 
-    KIT/ca/ca.key               0600  the CA's secret; it stays with whoever runs `secureps keys`
-    KIT/ca/cipher.json                the parameters that holders' keys are made for
     KIT/public/ca.pub                 everybody's: the CA's public key,
     KIT/public/roster.json            the signed roster,
     KIT/public/holders/NAME.KIND.pub  and what clients seal under
@@ -10,39 +8,38 @@
     KIT/public/tls/, KIT/private/NAME/tls.key   what connections are made with (`store.tls_files`)
     KIT/state/NAME/                     where a client keeps its state, unless it is told otherwise
 
-KIND is one of `store.holder_keys`, the same for all holders of a kit. A party's own kit is
-public/ with private/NAME. Directories of secrets are 0700. Files appear whole or not at all, the
-roster last, so an `issue` cut short can be repeated.
+KIND is one of `store.holder_keys`, the same for all holders of a kit. private/NAME is made by the
+party (`store.party_keys`), public/ by the issuer (`store.issuing`), who needs nobody's private/.
 
 What must not live here: formats of keys (`crypto`), and networks: a kit travels by hand.
 """
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import string
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from types import MappingProxyType
 
-from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
-from secureps.crypto.identity import ROLES, Identity, PublicIdentity, Role, check_name
-from secureps.crypto.roster import Roster, certify, sign_roster
+from secureps.crypto.identity import Identity, PublicIdentity, check_name
+from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
-from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
-from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest, from_plain, to_plain
+from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest
 from secureps.messages.run import on_loopback
-from secureps.store import tls_files
 from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
-from secureps.store.kit_files import make_folder, read, read_secret, write
+from secureps.store.kit_files import read, read_secret, write
 from secureps.store.ownership import own
+from secureps.store.passphrases import Passphrases
 from secureps.wording import named
+
+IDENTITY = "identity.key"
+"""Name of a party's private file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,94 +72,6 @@ class PublicKit:
         return Opening.COMMITTEE if lengths == {KEY_BYTES} else Opening.HOLDER
 
 
-def create_kit(directory: Path, parameters: CipherParameters) -> PublicIdentity:
-    """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
-
-    Raises:
-        KitError: there is a kit already, or the directory cannot be written.
-    """
-    if (directory / "ca").exists() or (directory / "public").exists():
-        raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
-    ca = Identity.generate()
-    try:
-        make_folder(directory / "ca", 0o700)
-        make_folder(directory / "private", 0o700)
-        make_folder(directory / "public" / "holders", 0o755)
-        text = json.dumps(to_plain(parameters), indent=1) + "\n"
-        write(directory / "ca" / "cipher.json", text.encode(), 0o644)
-        write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        write(directory / "public" / "roster.json", sign_roster(ca, ()).to_bytes(), 0o644)
-        tls_files.create(directory, ca)
-        write(directory / "ca" / "ca.key", ca.to_bytes(), 0o600)
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
-    return ca.public
-
-
-def issue(directory: Path, role: Role, name: str) -> None:
-    """Makes a party's keys, certifies it and signs the roster anew.
-
-    Raises:
-        KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
-    """
-    ca, kit = _issuer(directory)
-    try:
-        check_name(name)
-    except ClientError as error:
-        raise KitError(str(error)) from None
-    if role not in ROLES:
-        raise KitError(f"role {role!r} is not one of {', '.join(ROLES)}")
-    if any(c.name == name for c in kit.roster.certificates):
-        raise KitError(f"{name} is on the roster already; take another name")
-    identity = Identity.generate()
-    cipher_digest = b""
-    try:
-        private = directory / "private" / name
-        make_folder(private, 0o700)
-        write(private / "identity.key", identity.to_bytes(), 0o600)
-        kind = KINDS.get(cipher(_parameters(directory)).opening)
-        if role == "holder" and kind is not None:
-            cipher_digest = _issue_pair(directory, name, kind)
-        tls_files.issue(directory, ca, role, name)
-        certificate = certify(ca, name, role, identity.public.key, cipher_digest)
-        roster = sign_roster(ca, (*kit.roster.certificates, certificate))
-        write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
-
-
-def renew(directory: Path, names: Iterable[str] = ()) -> dict[str, datetime]:
-    """Signs TLS certificates of parties anew, by default of all; returns when each ends.
-
-    Raises:
-        KitError: nobody has this name, or no CA is in this kit.
-    """
-    ca, kit = _issuer(directory)
-    wanted = tuple(names) or tuple(c.name for c in kit.roster.certificates)
-    try:
-        return {name: tls_files.renew(directory, ca, kit.roster, name) for name in wanted}
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
-
-
-def _issuer(directory: Path) -> tuple[Identity, PublicKit]:
-    """The CA's key and its kit; KitError if they do not belong together."""
-    missing = f"; `{_init_command(directory)}` makes it"
-    ca = read_secret(Identity, directory / "ca" / "ca.key", missing)
-    kit = load_public(directory)
-    if kit.ca != ca.public:
-        raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
-    return ca, kit
-
-
-def _issue_pair(directory: Path, name: str, kind: KeyKind) -> bytes:
-    """Writes a holder's key pair; returns the public file's digest."""
-    secret, public = kind.generate()
-    write(_secret_file(directory, name, kind), secret, 0o600)
-    write(_public_file(directory, name, kind), public, 0o644)
-    return file_digest(public)
-
-
 def default_state(kit: Path, name: str) -> Path:
     """Where a party keeps its state unless it is told otherwise: one place for each kit.
 
@@ -185,7 +94,37 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
         ConfigError: what is pinned is no fingerprint.
         KitError: missing, damaged, writable by others, or by another CA; it says what to do.
     """
-    pinned = None if ca_fingerprint is None else _fingerprint(ca_fingerprint)
+    pinned = None if ca_fingerprint is None else read_fingerprint(ca_fingerprint)
+    ca, roster = load_roster(directory, pinned)
+    try:
+        keys, kinds = {}, set()
+        for holder in roster.holders():
+            if holder.cipher_key_digest:
+                kind = holder_kind(directory, holder.name)
+                path = public_file(directory, holder.name, kind)
+                data = read(path, _issued(directory, holder.name, "holder"))
+                if file_digest(data) != holder.cipher_key_digest:
+                    raise KitError(f"{path} is not the key that the CA certified")
+                keys[holder.name] = kind.public(data)
+                kinds.add(kind.name)
+    except ClientError as error:
+        raise _damaged(directory, error) from None
+    if len(kinds) > 1:
+        raise KitError(
+            f"{directory} has holders' keys of two ciphers, {' and '.join(sorted(kinds))}: "
+            f"start a new kit with `{init_command(directory)}`"
+        )
+    return PublicKit(ca, roster, MappingProxyType(keys))
+
+
+def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdentity, Roster]:
+    """The CA's key and the roster that it signed, whatever else is in public/.
+
+    Args:
+        pinned: the fingerprint that the CA's key must have.
+    Raises:
+        KitError: as `load_public`.
+    """
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
     key = read(directory / "public" / "ca.pub", absent)
     data = read(directory / "public" / "roster.json", absent)
@@ -198,38 +137,28 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
             )
         roster = Roster.from_bytes(data)
         roster.verify(ca)
-        keys, kinds = {}, set()
-        for holder in roster.holders():
-            if holder.cipher_key_digest:
-                kind = _kind(directory, holder.name)
-                path = _public_file(directory, holder.name, kind)
-                data = read(path, _issued(directory, holder.name, "holder"))
-                if file_digest(data) != holder.cipher_key_digest:
-                    raise KitError(f"{path} is not the key that the CA certified")
-                keys[holder.name] = kind.public(data)
-                kinds.add(kind.name)
-        if len(kinds) > 1:
-            raise KitError(
-                f"{directory} has holders' keys of two ciphers, {' and '.join(sorted(kinds))}: "
-                f"start a new kit with `{_init_command(directory)}`"
-            )
     except ClientError as error:
-        raise KitError(f"the kit in {directory} is damaged: {error}; fetch it anew") from None
-    return PublicKit(ca, roster, MappingProxyType(keys))
+        raise _damaged(directory, error) from None
+    return ca, roster
 
 
-def load_private(directory: Path, name: str) -> Identity:
+def _damaged(directory: Path, error: ClientError) -> KitError:
+    return KitError(f"the kit in {directory} is damaged: {error}; fetch it anew")
+
+
+def load_private(directory: Path, name: str, passphrases: Passphrases | None = None) -> Identity:
     """A party's own identity, which must be the one on the kit's roster.
 
     Raises:
-        KitError: missing, readable by others (it says `chmod 600`), or somebody else's.
+        KitError: missing, readable by others (it says `chmod 600`), under another passphrase, or
+            somebody else's.
     """
-    path = directory / "private" / name / "identity.key"
-    identity = read_secret(Identity, path, _absent(directory, name))
+    path = directory / "private" / name / IDENTITY
+    identity = read_secret(Identity, path, _absent(directory, name), passphrases)
     try:
         certificate = load_public(directory).roster.find(name)
     except UnknownParty as error:
-        raise KitError(f"{error}; `{_issue_command(directory, name, 'ROLE')}` adds it") from None
+        raise KitError(f"{error}; whoever issues keys adds it") from None
     if certificate.identity != identity.public:
         raise KitError(
             f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
@@ -244,8 +173,8 @@ def find_observer(directory: Path) -> str:
         KitError: as `load_public`; or there is none: it says who may look instead.
     """
     for certificate in load_public(directory).roster.certificates:
-        own = directory / "private" / certificate.name
-        if certificate.role == "observer" and own.is_dir():
+        private = directory / "private" / certificate.name
+        if certificate.role == "observer" and private.is_dir():
             return certificate.name
     raise KitError(
         f"{directory} has no observer's key: name a party whose key is in it by --name, or have "
@@ -253,7 +182,9 @@ def find_observer(directory: Path) -> str:
     )
 
 
-def load_holder_secret(directory: Path, name: str) -> HolderSecret:
+def load_holder_secret(
+    directory: Path, name: str, passphrases: Passphrases | None = None
+) -> HolderSecret:
     """A holder's secret key, of the kind of its public one.
 
     Raises:
@@ -265,9 +196,9 @@ def load_holder_secret(directory: Path, name: str) -> HolderSecret:
             f"{directory} has no cipher key of a holder called {name}: under a cipher without one "
             f"no key holder runs; otherwise `{_issue_command(directory, name, 'holder')}` makes it"
         )
-    kind = _kind(directory, name)
-    path = _secret_file(directory, name, kind)
-    secret = read_secret(kind.secret, path, _issued(directory, name, "holder"))
+    kind = holder_kind(directory, name)
+    path = directory / "private" / name / kind.secret_file
+    secret = read_secret(kind.secret, path, _issued(directory, name, "holder"), passphrases)
     if isinstance(secret, EnvelopeKey) and secret.public.key != kit.holder_keys[name]:
         raise KitError(
             f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
@@ -337,9 +268,9 @@ def own_seed(path: Path) -> SecretSeed:
     return read_secret(SecretSeed, path, "a restart")
 
 
-def _kind(directory: Path, name: str) -> KeyKind:
+def holder_kind(directory: Path, name: str) -> KeyKind:
     """Of a certified holder's key, by the file that is there; KitError unless it is one."""
-    there = [kind for kind in KINDS.values() if _public_file(directory, name, kind).exists()]
+    there = [kind for kind in KINDS.values() if public_file(directory, name, kind).exists()]
     if len(there) == 1:
         return there[0]
     folder = directory / "public" / "holders"
@@ -351,30 +282,18 @@ def _kind(directory: Path, name: str) -> KeyKind:
     )
 
 
-def _public_file(directory: Path, name: str, kind: KeyKind) -> Path:
+def public_file(directory: Path, name: str, kind: KeyKind) -> Path:
+    """Where a holder's public key lies."""
     return directory / "public" / "holders" / f"{name}.{kind.name}.pub"
 
 
-def _secret_file(directory: Path, name: str, kind: KeyKind) -> Path:
-    return directory / "private" / name / f"{kind.name}.key"
-
-
-def _init_command(directory: Path) -> str:
+def init_command(directory: Path) -> str:
+    """What makes a kit."""
     return f"secureps keys init {directory} --plan FILE"
 
 
 def _issue_command(directory: Path, name: str, role: str) -> str:
     return f"secureps keys issue {directory} --role {role} --name {name}"
-
-
-def _parameters(directory: Path) -> CipherParameters:
-    path = directory / "ca" / "cipher.json"
-    try:
-        return from_plain(
-            CipherParameters, json.loads(read(path, f"; `{_init_command(directory)}` makes it"))
-        )
-    except (ClientError, ValueError) as error:
-        raise KitError(f"{path} is damaged: {error}") from None
 
 
 def _issued(directory: Path, name: str, role: str) -> str:
@@ -388,16 +307,18 @@ def _absent(directory: Path, name: str) -> str:
     except OSError:
         there = []
     whose = f"has private keys of {named(there, 5)}" if there else "has nobody's private keys"
-    command = _issue_command(directory, name, "ROLE")
-    return f": {directory} {whose}; whoever issues keys makes those of {name} with `{command}`"
+    command = f"secureps keys request {directory} --role ROLE --name {name}"
+    return f": {directory} {whose}; `{command}` makes those of {name}, and the CA approves them"
 
 
-def _fingerprint(text: str) -> str:
-    """As `PublicIdentity.fingerprint` spells it; ConfigError if it is none."""
+def read_fingerprint(
+    text: str, whose: str = "CA", source: str = "as `secureps keys show` prints it to the CA"
+) -> str:
+    """A fingerprint as `PublicIdentity.fingerprint` spells it; ConfigError if it is none."""
     digits = "".join(text.split()).lower()
     if len(digits) != 2 * DIGEST_BYTES or not set(digits) <= set(string.hexdigits):
         raise ConfigError(
-            f"a CA's fingerprint has {2 * DIGEST_BYTES} hexadecimal digits, got "
-            f"{text.strip()!r:.90}: take it as `secureps keys show` prints it to the CA"
+            f"a {whose}'s fingerprint has {2 * DIGEST_BYTES} hexadecimal digits, got "
+            f"{text.strip()!r:.90}: take it {source}"
         )
     return digits

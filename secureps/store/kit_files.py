@@ -12,51 +12,97 @@ from pathlib import Path
 from typing import TypeVar
 
 from secureps.errors import ClientError, KitError
-from secureps.store.atomic_file import write_durably
+from secureps.store.atomic_file import sync, write_durably, written
+from secureps.store.passphrases import Passphrases
 
 T = TypeVar("T")
 
 _MAX_FILE = 32 << 20
 
 
-def read_secret(parse: Callable[[bytes], T], path: Path, absent: str) -> T:
-    """What a private file holds; KitError if it is missing, readable by others or damaged."""
+def read_secret(
+    parse: Callable[[bytes], T], path: Path, absent: str, passphrases: Passphrases | None = None
+) -> T:
+    """What a private file holds.
+
+    Args:
+        passphrases: opens it, if it is under one; None: whoever sits at the terminal does.
+    Raises:
+        KitError: missing, readable by others, damaged, or under another passphrase.
+    """
     data = read(path, absent, forbidden=0o077, remedy="chmod 600")
     try:
-        return parse(data)
+        return parse((passphrases or Passphrases()).unlock(path, data))
     except ClientError as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
-def read(path: Path, absent: str, forbidden: int = 0o022, remedy: str = "chmod 644") -> bytes:
+def read(
+    path: Path,
+    absent: str,
+    forbidden: int = 0o022,
+    remedy: str = "chmod 644",
+    most: int = _MAX_FILE,
+) -> bytes:
     """A file's bytes; its permissions are those of the very file that is read.
 
     Args:
         absent: how "... is missing" ends.
         forbidden: bits that the file's mode must not have; `remedy` mends that.
+        most: bytes that it may have.
     Raises:
         KitError: it is missing, open to others, or too long.
     """
     try:
         with path.open("rb") as file:
-            status = os.fstat(file.fileno())
-            if stat.S_IMODE(status.st_mode) & forbidden:
+            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & forbidden:
                 raise KitError(f"{path} is open to others: {remedy} {path}")
-            if status.st_size > _MAX_FILE:
-                raise KitError(f"{path} has {status.st_size} bytes and is no part of a kit")
-            return file.read()
+            data = file.read(most + 1)  # of a device too, whose size says nothing
     except (FileNotFoundError, NotADirectoryError):
         raise KitError(f"{path} is missing{absent}") from None
     except OSError as error:
         raise KitError(f"cannot read {path}: {error}") from None
+    if len(data) > most:
+        raise KitError(f"{path} has more than {most} bytes and is no part of a kit")
+    return data
 
 
 def make_folder(path: Path, mode: int) -> None:
-    """Makes a folder of this mode, or gives it to one that is there."""
-    path.mkdir(mode=mode, parents=True, exist_ok=True)
-    path.chmod(mode)
+    """Makes a folder of this mode, whatever the umask says; one that is there is not changed.
+
+    Raises:
+        KitError: there is a link, which leads who knows where, or a folder that is more open.
+        OSError: it cannot be made.
+    """
+    try:
+        path.mkdir(mode)
+    except FileExistsError:
+        status = path.lstat()
+        if not stat.S_ISDIR(status.st_mode):
+            raise KitError(f"{path} is no folder, or a link to one: remove it") from None
+        if stat.S_IMODE(status.st_mode) & ~mode:
+            raise KitError(f"{path} is open to others: chmod {mode:o} {path}") from None
+    else:
+        path.chmod(mode)
 
 
 def write(path: Path, data: bytes, mode: int) -> None:
-    """Writes a file whole or not at all, with this mode."""
+    """Writes a file whole or not at all, with this mode; a link there is replaced, not followed."""
     write_durably(path, [data], mode)
+
+
+def write_new(path: Path, data: bytes) -> None:
+    """Writes a private file, whole, of mode 0600 from its first byte on, where nothing is.
+
+    Raises:
+        KitError: there is a file or a link.
+        OSError: the disk refuses.
+    """
+    fresh = path.with_name(path.name + ".new")
+    try:
+        with written(fresh, [data], 0o600):
+            os.link(fresh, path, follow_symlinks=False)  # unlike a renaming it replaces nothing
+            fresh.unlink()
+    except FileExistsError:
+        raise KitError(f"{path} is there already, and is not written over") from None
+    sync(path.parent)

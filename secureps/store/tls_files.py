@@ -5,7 +5,7 @@
     KIT/private/NAME/tls.key  0600  a party's private key
 
 Certificates end after a year; `renew` signs the same keys anew, and a process that runs takes the
-new file when it is there. What must not live here: what is in a certificate (`crypto.tls`).
+new files when they are there. What must not live here: what is in a certificate (`crypto.tls`).
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ from secureps.crypto.tls import (
     public_key_of,
 )
 from secureps.errors import ClientError, KitError
-from secureps.store.kit_files import make_folder, read, read_secret, write
+from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
+from secureps.store.passphrases import Passphrases
 
 log = logging.getLogger("secureps")
+
+KEY = "tls.key"
+"""Name of a party's private file."""
 
 LOOK = 5.0
 """Seconds after which a new certificate is seen, at most."""
@@ -43,13 +47,12 @@ def create(kit: Path, ca: Identity) -> None:
     write(_authority(kit), make_authority(ca), 0o644)
 
 
-def issue(kit: Path, ca: Identity, role: Role, name: str) -> None:
-    """Makes a party's key and certificate; OSError if they cannot be written."""
+def certify(kit: Path, ca: Identity, role: Role, name: str, public: bytes) -> None:
+    """Signs a party's certificate for a public key, DER; OSError if it cannot be written."""
     if not _authority(kit).exists():  # a kit of before there was TLS
         create(kit, ca)
-    key = TlsKey.generate()
-    write(_key(kit, name), key.to_bytes(), 0o600)
-    _certify(kit, ca, role, name, key.public)
+    authority = read(_authority(kit), "")
+    write(certificate_file(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
 
 
 def renew(kit: Path, ca: Identity, roster: Roster, name: str) -> datetime:
@@ -63,20 +66,25 @@ def renew(kit: Path, ca: Identity, roster: Roster, name: str) -> datetime:
     role = next((c.role for c in roster.certificates if c.name == name), None)
     if role is None:
         raise KitError(f"nobody named {name} is on the roster of {kit}")
-    if (path := _certificate(kit, name)).exists():
+    path = certificate_file(kit, name)
+    if path.exists():
         try:
             public = public_key_of(ca.public, name, read(path, ""))
         except ClientError as error:
             raise KitError(f"{path}: {error}; put the one that you made there") from None
-        _certify(kit, ca, role, name, public)
-    elif (kit / "private" / name).is_dir():
-        issue(kit, ca, role, name)
+    elif (kit / "private" / name).is_dir():  # its keys are here, perhaps of before there was TLS
+        if not _key(kit, name).exists():
+            write_new(_key(kit, name), TlsKey.generate().to_bytes())
+        public = read_secret(TlsKey, _key(kit, name), "").public
     else:
         raise KitError(f"{kit} has neither a certificate nor private keys of {name}")
+    certify(kit, ca, role, name, public)
     return expiry_of(read(path, ""))
 
 
-def load_credentials(kit: Path, name: str, ca: PublicIdentity) -> Credentials:
+def load_credentials(
+    kit: Path, name: str, ca: PublicIdentity, passphrases: Passphrases | None = None
+) -> Credentials:
     """What a party shows at its connections.
 
     Raises:
@@ -84,23 +92,24 @@ def load_credentials(kit: Path, name: str, ca: PublicIdentity) -> Credentials:
     """
     how = f"whoever issues keys makes it with `secureps keys renew {kit}`"
     authority = read(_authority(kit), f": {how}, and gives public/ to everybody")
-    certificate = read(_certificate(kit, name), f": {how}, and gives public/ to {name}")
-    key = read_secret(TlsKey, _key(kit, name), f": {how}, and gives private/{name} to {name}")
+    certificate = read(certificate_file(kit, name), f": {how}, and gives public/ to {name}")
+    absent = f": {how}, and gives private/{name} to {name}"
+    key = read_secret(TlsKey, _key(kit, name), absent, passphrases)
     path = _authority(kit)
     try:
         check_authority(ca, authority)
-        path = _certificate(kit, name)
+        path = certificate_file(kit, name)
         check_certificate(ca, name, certificate)
     except ClientError as error:
         raise KitError(f"{path}: {error}; {how}") from None
     if public_key_of(ca, name, certificate) != key.public:
-        raise KitError(f"{_key(kit, name)} is not the key of {_certificate(kit, name)}")
+        raise KitError(f"{_key(kit, name)} is not the key of {path}")
     return Credentials(authority, certificate, key.to_bytes())
 
 
 def certificate_end(kit: Path, name: str) -> datetime | None:
     """When a party's certificate ends; None where there is none. KitError if it is damaged."""
-    path = _certificate(kit, name)
+    path = certificate_file(kit, name)
     try:
         return expiry_of(read(path, "")) if path.exists() else None
     except ClientError as error:
@@ -112,6 +121,7 @@ class TlsFiles:
 
     Args:
         clock: seconds; the files are looked at no more often than every LOOK of them.
+        passphrases: opens the key, also a later one.
     Raises:
         KitError: as `load_credentials`.
     """
@@ -122,16 +132,18 @@ class TlsFiles:
         name: str,
         ca: PublicIdentity,
         clock: Callable[[], float] = time.monotonic,
+        passphrases: Passphrases | None = None,
     ) -> None:
         self._kit, self._name, self._ca, self._clock = kit, name, ca, clock
+        self._passphrases = Passphrases() if passphrases is None else passphrases
         self._seen, self._next = self._look(), clock() + LOOK
-        self._credentials = load_credentials(kit, name, ca)
+        self._credentials = self._load()
 
     @property
     def paths(self) -> tuple[Path, Path, Path]:
         """The files of the CA's certificate, of the party's, and of its key."""
         kit, name = self._kit, self._name
-        return _authority(kit), _certificate(kit, name), _key(kit, name)
+        return _authority(kit), certificate_file(kit, name), _key(kit, name)
 
     def __call__(self) -> Credentials:
         """The newest good ones; the very same object as before, if nothing has changed."""
@@ -141,12 +153,15 @@ class TlsFiles:
         if (now := self._look()) != self._seen:
             self._seen = now
             try:
-                self._credentials = load_credentials(self._kit, self._name, self._ca)
+                self._credentials = self._load()
             except KitError as error:
                 log.warning("%s goes on with the certificate that it has: %s", self._name, error)
             else:
                 log.warning("%s has a new certificate", self._name)
         return self._credentials
+
+    def _load(self) -> Credentials:
+        return load_credentials(self._kit, self._name, self._ca, self._passphrases)
 
     def _look(self) -> tuple[tuple[int, int], ...]:
         try:
@@ -155,18 +170,14 @@ class TlsFiles:
             return ()
 
 
-def _certify(kit: Path, ca: Identity, role: Role, name: str, public: bytes) -> None:
-    authority = read(_authority(kit), "")
-    write(_certificate(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
-
-
 def _authority(kit: Path) -> Path:
     return kit / "public" / "tls" / "ca.pem"
 
 
-def _certificate(kit: Path, name: str) -> Path:
+def certificate_file(kit: Path, name: str) -> Path:
+    """Where a party's certificate lies."""
     return kit / "public" / "tls" / f"{name}.pem"
 
 
 def _key(kit: Path, name: str) -> Path:
-    return kit / "private" / name / "tls.key"
+    return kit / "private" / name / KEY

@@ -16,7 +16,7 @@ from secureps.policy.plan import load_plan
 from secureps.roles.coordinator.group import Phase
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.store.budget import BudgetLedger
-from secureps.store.keyring import create_kit, issue
+from secureps.store.issuing import create_kit, issue
 from tests.golden.schema import schema
 from tests.golden.stage import CLIENTS, Stage, pack
 from tests.golden.values import digests, examples

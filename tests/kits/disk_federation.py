@@ -11,7 +11,8 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
 from secureps.service.process import link_of
-from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private, load_public
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import load_holder_secret, load_private, load_public
 from secureps.wire.grpc.links import Link
 from tests.kits.one_process import OBSERVER, OneProcess
 

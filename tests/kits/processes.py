@@ -21,8 +21,8 @@ from secureps.messages.requests import Status
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.status_client import Model, StatusClient
+from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import create_kit, issue
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 
@@ -146,6 +146,10 @@ class Processes:
         self.settings: dict[str, str] = {}
         self._make_kit()
 
+    def kit(self, name: str) -> Path:
+        """The kit of a party: here one folder has everybody's keys."""
+        return self.folder / "kit"
+
     def _make_kit(self) -> None:
         kit = self.folder / "kit"
         create_kit(kit, self.plan.cipher_parameters)
@@ -230,7 +234,7 @@ class Processes:
 
     def _server(self, name: str) -> list[str]:
         role = "coordinator" if name == "coordinator" else name.partition("-")[0]
-        lines = [f'name = "{name}"', 'kit = "kit"', f'state = "{name}"']
+        lines = [f'name = "{name}"', f'kit = "{self.kit(name)}"', f'state = "{name}"']
         if role == "coordinator":
             lines.append('plan = "plan.toml"')
         else:
@@ -260,7 +264,7 @@ class Processes:
         )
         return [
             *(script, "--server", self.server),
-            *("--kit", str(self.folder / "kit"), "--name", name),
+            *("--kit", str(self.kit(name)), "--name", name),
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *(("--insecure",) if self.insecure else ()),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
@@ -309,7 +313,7 @@ class Processes:
     def observer(self) -> StatusClient:
         if self._observer is None:
             self._observer = StatusClient(
-                self.folder / "kit", "coordinator", self.server, self.insecure
+                self.kit("coordinator"), "coordinator", self.server, self.insecure
             )
         return self._observer
 

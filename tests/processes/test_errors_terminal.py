@@ -18,8 +18,8 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Welcome
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import create_kit, issue
 from tests.kits.documented import documented, says
 from tests.kits.nursery import ROOT, spawn
 from tests.kits.processes import PATIENCE, PLAN, Processes
@@ -120,8 +120,8 @@ BEFORE = {
         "(the operator's fault)"
     ),
     "nobody's name": (
-        "... is missing: ... has private keys of ...; whoever issues keys makes those of ... with "
-        "... (the operator's fault)"
+        "... is missing: ... has private keys of ...; ... makes those of ..., and the CA approves "
+        "them (the operator's fault)"
     ),
     "a shard": "... is ..., and sends no ... to ... (the sender's fault)",
     "other run": (

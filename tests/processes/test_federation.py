@@ -12,7 +12,8 @@ import pytest
 from zstandard import ZstdCompressor
 
 from secureps.crypto.bfv import DEGREE
-from secureps.store.keyring import create_kit, issue, load_holder_secret, load_private
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import load_holder_secret, load_private
 from tests.kits.federations import same, small_federation, small_plan
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes

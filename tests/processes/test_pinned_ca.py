@@ -12,7 +12,8 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError
 from secureps.roles.machine import Halt
 from secureps.run.serve import serve
-from secureps.store.keyring import create_kit, issue, load_public
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import load_public
 from tests.kits.command import run
 from tests.kits.nursery import ROOT
 from tests.kits.walker_client import make

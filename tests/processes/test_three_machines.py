@@ -207,6 +207,8 @@ def blocks() -> Iterator[tuple[list[str], str]]:
 def test_every_block_of_the_page_says_where_it_runs() -> None:
     assert [where for where, _ in blocks()] == [
         ["north"],
+        ["ps"],
+        ["north", "south"],
         ["north"],
         ["ps"],
         ["north", "south"],
@@ -246,7 +248,12 @@ def test_three_machines_from_empty_hosts_to_a_model_and_on_from_it(tmp_path: Pat
         model = exported(machines, "secureps export second --out second.safetensors", "second")
         assert abs(model - 1.25).max() < 0.01, "two steps more, from where the first run ended"
     assert model.shape == (30, 7)
-    assert not (tmp_path / "ps" / "kit" / "private" / "holder-north").exists()
+    parties = {
+        machine: sorted(os.listdir(tmp_path / machine / "kit/private")) for machine in MACHINES
+    }
+    assert parties["ps"] == ["coordinator", "observer", "shard-0"]
+    assert parties["south"] == ["holder-south", "south-0", "south-1"]
+    assert not (tmp_path / "north" / "issuer" / "private").exists()
     assert "listens on 0.0.0.0:7602" in machines.logs()
 
 

@@ -15,7 +15,8 @@ from secureps.messages import requests
 from secureps.messages.run import ShardAddress
 from secureps.roles.machine import Call
 from secureps.roles.shard.shard import Shard
-from secureps.store.keyring import create_kit, issue, seed_of
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import seed_of
 from tests.kits.command import INSECURE, run
 from tests.kits.federations import Walker
 from tests.kits.privacy_kit import private_plan

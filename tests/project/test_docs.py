@@ -39,7 +39,7 @@ FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|>#\n]*)", re.MULTILINE)
+_COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|<>#\n]*)", re.MULTILINE)
 _INLINE = re.compile(r"`secureps ([^`\n]+)`")
 _PATH = re.compile(rf"(?<![\w/.-])(?:{'|'.join(PLACES)})/[\w./*-]*(?:::\w+)?")
 _MAKE = re.compile(r"(?:^ {4}|`)make (\w+)", re.MULTILINE)

@@ -153,6 +153,15 @@ ELSEWHERE = {
         "has said three times within ",
     ),
     "... is open to others: chmod 600 ...": ("store/test_keyring.py", "chmod 600 "),
+    "... is under a passphrase: give it at a terminal, or by --passphrase-fd N, the number of an "
+    "open file whose first line it is (the operator's fault)": (
+        "store/test_passphrases.py",
+        "is under a passphrase: give it",
+    ),
+    "...: the passphrase is another one, or the file was changed (the operator's fault)": (
+        "store/test_passphrases.py",
+        "the passphrase is another one",
+    ),
     "the run is founded on another file than the one that this client was given: ask for the "
     "plan's file of version 0, and give that as the setting initial (the sender's fault)": (
         "client/test_initial_model.py",

@@ -149,7 +149,7 @@ def test_an_error_of_many_lines_is_one(
 def test_ctrl_c_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupt(role: str, config: Path, log_format: str) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("secureps.run.serve.serve", interrupt)

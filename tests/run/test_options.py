@@ -26,6 +26,7 @@ OWN = {
     "run/check.py": ("check",),
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
+    "run/keys.py": ("keys request",),
     "run/profile.py": ("profile",),
     "run/report/trackers.py": ("up", "simulate"),
     "run/status.py": ("status",),

@@ -10,7 +10,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.serve import serve
-from secureps.store.keyring import create_kit, issue
+from secureps.store.issuing import create_kit, issue
 
 PLAN = """
 name = "trial"

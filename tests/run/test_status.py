@@ -31,7 +31,8 @@ from secureps.run.status import EVERY, find, look, watch
 from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import STOPPED
-from secureps.store.keyring import create_kit, find_observer, issue
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import find_observer
 from tests.kits.command import run
 from tests.kits.roles_kit import (
     CA,

@@ -26,7 +26,8 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.snapshot import Snapshot
-from secureps.store.keyring import create_kit, issue, load_public, renew
+from secureps.store.issuing import create_kit, issue, renew
+from secureps.store.keyring import load_public
 from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
 from tests.kits.processes import Processes

@@ -13,9 +13,9 @@ import pytest
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.store.backup import _copy_journal, backup, restore
+from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.journal_height import height_path, read_height
-from secureps.store.keyring import create_kit, issue
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run

@@ -19,14 +19,8 @@ from secureps.crypto.roster import Roster, certify, sign_roster
 from secureps.errors import KitError
 from secureps.messages.encoding import file_digest
 from secureps.store import kit_files
-from secureps.store.keyring import (
-    check_fits,
-    create_kit,
-    issue,
-    load_holder_secret,
-    load_private,
-    load_public,
-)
+from secureps.store.issuing import create_kit, issue
+from secureps.store.keyring import check_fits, load_holder_secret, load_private, load_public
 from tests.kits.cipher_kit import PLACE
 
 BFV = CipherParameters("bfv", 32, 100)
@@ -105,7 +99,7 @@ def test_modes(kit: Path) -> None:
     modes = {
         str(path.relative_to(kit)): stat.S_IMODE(path.stat().st_mode) for path in kit.rglob("*")
     }
-    private = {"ca/ca.key", "private/keys/bfv.key"}
+    private = {"ca/ca.key", "private/keys/bfv.key", "private/keys/bfv.pub"}
     private |= {f"private/{name}/tls.key" for _, name in PARTIES}
     private |= {f"private/{name}/identity.key" for _, name in PARTIES}
     assert {name for name, mode in modes.items() if mode == 0o600} == private
@@ -122,7 +116,7 @@ def test_a_party_needs_only_its_own_part(kit: Path, tmp_path: Path) -> None:
     assert load_private(own, "hospital-1").sign(b"d", b"m")
     with pytest.raises(KitError, match="secureps keys init"):
         issue(own, "client", "me-too")
-    with pytest.raises(KitError, match=r"secureps keys issue .* --name hospital-2"):
+    with pytest.raises(KitError, match=r"secureps keys request .* --name hospital-2"):
         load_private(own, "hospital-2")
 
 
@@ -213,13 +207,11 @@ def test_somebody_elses_identity(kit: Path) -> None:
 
 
 def test_a_name_that_the_kit_has_no_key_of(kit: Path) -> None:
-    told = (
-        r"missing: .* has private keys of .*hospital-1, hospital-2, .*; whoever issues keys makes"
-    )
+    told = r"missing: .* has private keys of .*hospital-1, hospital-2, .*; `secureps keys request "
     with pytest.raises(KitError, match=told):
         load_private(kit, "hospital-3")
     shutil.rmtree(kit / "private")
-    with pytest.raises(KitError, match="has nobody's private keys; whoever issues keys makes"):
+    with pytest.raises(KitError, match="has nobody's private keys; `secureps keys request "):
         load_private(kit, "hospital-1")
 
 
@@ -247,7 +239,7 @@ def test_an_issue_cut_short_can_be_repeated(kit: Path, monkeypatch: pytest.Monke
             raise OSError("no space left on device")
         kit_files.write(path, data, mode)
 
-    monkeypatch.setattr("secureps.store.keyring.write", stops)
+    monkeypatch.setattr("secureps.store.issuing.write", stops)
     with pytest.raises(KitError, match="no space left"):
         issue(kit, "holder", "keys-2")
     assert load_public(kit) == before

@@ -154,7 +154,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         folder.report.mkdir()
     except OSError as error:
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
-    from secureps.store.keyring import create_kit, issue
+    from secureps.store.issuing import create_kit, issue_all
 
     create_kit(folder.kit, plan.cipher_parameters)
     parties: dict[Role, tuple[str, ...]] = {
@@ -164,9 +164,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         "holder": cast.holders,
         "client": cast.clients,
     }
-    for role, names in parties.items():
-        for name in names:
-            issue(folder.kit, role, name)
+    issue_all(folder.kit, [(role, name) for role, names in parties.items() for name in names])
     return folder
 
 

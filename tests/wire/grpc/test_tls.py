@@ -21,7 +21,8 @@ from secureps.crypto.identity import Identity, Role
 from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
-from secureps.store.keyring import create_kit, issue, load_public, renew
+from secureps.store.issuing import create_kit, issue, renew
+from secureps.store.keyring import load_public
 from secureps.store.tls_files import LOOK, TlsFiles, certificate_end, load_credentials
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls

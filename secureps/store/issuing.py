@@ -1,0 +1,321 @@
+"""The issuer's side of a start-up kit: a CA, and certificates of keys that parties made.
+
+    KIT/ca/ca.key         0600  the CA's secret; it stays with whoever runs `secureps keys`
+    KIT/ca/cipher.json          the parameters that holders' keys are made for
+    KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
+    KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
+
+Files appear whole or not at all, the roster last, so that a step cut short can be repeated. What
+must not live here: how a party makes its keys (`store.party_keys`); `issue` alone has it do so in
+this folder, for kits whose parties are all on this machine.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.identity import Identity, PublicIdentity, Role
+from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest
+from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
+from secureps.crypto.tls import public_key_of
+from secureps.errors import ClientError, KitError
+from secureps.messages.encoding import file_digest, from_plain, to_plain
+from secureps.store import tls_files
+from secureps.store.holder_keys import KINDS, KeyKind, kind_for
+from secureps.store.keyring import init_command, load_roster, public_file
+from secureps.store.kit_files import make_folder, read, read_secret, write
+from secureps.store.party_keys import make_keys
+from secureps.store.passphrases import Passphrases
+
+
+def create_kit(
+    directory: Path, parameters: CipherParameters, passphrases: Passphrases | None = None
+) -> PublicIdentity:
+    """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
+
+    Raises:
+        KitError: there is a kit already, or the directory cannot be written.
+    """
+    if (directory / "ca").exists() or (directory / "public").exists():
+        raise KitError(f"{directory} holds a kit already; a new one needs a directory of its own")
+    ca = Identity.generate()
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        make_folder(directory / "ca", 0o700)
+        make_folder(directory / "public", 0o755)
+        make_folder(directory / "public" / "holders", 0o755)
+        text = json.dumps(to_plain(parameters), indent=1) + "\n"
+        write(directory / "ca" / "cipher.json", text.encode(), 0o644)
+        write(directory / "public" / "ca.pub", ca.public.key, 0o644)
+        _publish(directory, ca, ())
+        tls_files.create(directory, ca)
+        secret = (passphrases or Passphrases()).lock(ca.to_bytes())
+        write(directory / "ca" / "ca.key", secret, 0o600)
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+    return ca.public
+
+
+def issue(directory: Path, role: Role, name: str) -> None:
+    """Makes a party's keys in this very folder, and certifies them: see `issue_all`."""
+    issue_all(directory, [(role, name)])
+
+
+def issue_all(
+    directory: Path, parties: Iterable[tuple[Role, str]], passphrases: Passphrases | None = None
+) -> None:
+    """Makes parties' keys in this very folder, and certifies them: for one machine.
+
+    Args:
+        passphrases: of the CA's key.
+    Raises:
+        KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
+    """
+    passphrases = passphrases or Passphrases()
+    _, roster = _issuer(directory, passphrases)
+    kind = kind_for(_parameters(directory))
+    taken = {certificate.name for certificate in roster.certificates}
+    requests = []
+    for role, name in parties:
+        if name in taken:
+            raise KitError(f"{name} is on the roster already; take another name")
+        requests.append(make_keys(directory, role, name, kind))
+    approve(directory, requests, passphrases)
+
+
+def read_request(path: Path) -> KeyRequest:
+    """A party's request, of which nothing is verified; KitError if it is none."""
+    try:
+        return KeyRequest.from_bytes(read(path, "", forbidden=0, most=MAX_REQUEST_BYTES))
+    except ClientError as error:
+        raise KitError(f"{path}: {error}") from None
+
+
+def approve(
+    directory: Path, requests: Sequence[KeyRequest], passphrases: Passphrases | None = None
+) -> tuple[KeyRequest, ...]:
+    """Certifies the keys of all requests and signs the roster anew, or does nothing at all.
+
+    Returns:
+        Those that are granted now: who has these keys certified already is not among them.
+
+    Raises:
+        KitError: a request that is not to be granted, and why; or no CA in this kit.
+    """
+    ca, roster = _issuer(directory, passphrases)
+    kind, revoked = kind_for(_parameters(directory)), _revoked(directory)
+    old = {certificate.name: certificate for certificate in roster.certificates}
+    owners = {file_digest(ca.public.key): "the CA"}
+    for certificate in roster.certificates:
+        owners |= dict.fromkeys(_digests(certificate), certificate.name)
+    new: dict[str, KeyRequest] = {}
+    for request in requests:
+        name = request.name
+        if name in new:
+            raise KitError(f"{name}: two requests for one name; ask {name} which one is its own")
+        if _has(directory, ca.public, old.get(name), request):
+            continue
+        try:
+            _check(directory, request, old.get(name), kind)
+        except ClientError as error:
+            raise KitError(f"the request of {name}: {error}") from None
+        for digest in _digests(request):
+            if digest in revoked:
+                raise KitError(
+                    f"{name} asks with a key that was revoked or replaced: make new ones"
+                )
+            if owners.setdefault(digest, name) != name:
+                raise KitError(f"{name} asks with a key of {owners[digest]}")
+        new[name] = request
+    if new:
+        _grant(directory, ca, roster, tuple(new.values()))
+    return tuple(new.values())
+
+
+def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) -> None:
+    """KitError unless these are the fingerprints of these requests, one of each.
+
+    Args:
+        told: as `KeyRequest.fingerprint` spells them.
+    """
+    for request in requests:
+        if request.fingerprint not in told:
+            raise KitError(
+                f"the request of {request.name} has the fingerprint {request.fingerprint}, which "
+                "nobody told you: ask its party, over another channel"
+            )
+    if unknown := set(told) - {request.fingerprint for request in requests}:
+        raise KitError(f"no request has the fingerprint {min(unknown)}")
+
+
+def revoke(directory: Path, names: Sequence[str], passphrases: Passphrases | None = None) -> None:
+    """Takes names off the roster; their keys are never certified again, under whatever name.
+
+    Raises:
+        KitError: nobody has this name, or no CA is in this kit.
+    """
+    ca, roster = _issuer(directory, passphrases)
+    gone = [c for c in roster.certificates if c.name in names]
+    if absent := set(names) - {certificate.name for certificate in gone}:
+        raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
+    try:
+        _refuse_from_now_on(
+            directory, {d for c in gone for d in _all_digests(directory, ca.public, c)}
+        )
+        _publish(directory, ca, (c for c in roster.certificates if c not in gone))
+        for certificate in gone:
+            tls_files.certificate_file(directory, certificate.name).unlink(missing_ok=True)
+            for kind in KINDS.values():
+                public_file(directory, certificate.name, kind).unlink(missing_ok=True)
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+
+
+def renew(
+    directory: Path, names: Iterable[str] = (), passphrases: Passphrases | None = None
+) -> dict[str, datetime]:
+    """Signs TLS certificates of parties anew, by default of all; returns when each ends.
+
+    Raises:
+        KitError: nobody has this name, or no CA is in this kit.
+    """
+    ca, roster = _issuer(directory, passphrases)
+    wanted = tuple(names) or tuple(c.name for c in roster.certificates)
+    try:
+        return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+
+
+def _issuer(directory: Path, passphrases: Passphrases | None) -> tuple[Identity, Roster]:
+    """The CA's key and its roster; KitError if they do not belong together."""
+    missing = f"; `{init_command(directory)}` makes it"
+    ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
+    public, roster = load_roster(directory)
+    if public != ca.public:
+        raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
+    return ca, roster
+
+
+def _check(
+    directory: Path, request: KeyRequest, old: Certificate | None, kind: KeyKind | None
+) -> None:
+    """Whether a request is its party's own, and for this kit.
+
+    Raises:
+        KitError: it is not to be granted.
+        ClientError: a signature or key in it is wrong.
+    """
+    name = request.name
+    if old is not None and not request.old_proof:
+        raise KitError(
+            f"{name} is on the roster already: its party signs new keys by the old ones with "
+            f"`secureps keys rotate DIR {name}`; if it has lost them, `secureps keys revoke "
+            f"{directory} {name}` first"
+        )
+    request.verify(None if old is None else old.identity)
+    if old is not None and old.role != request.role:
+        raise KitError(f"{name} is a {old.role} on the roster, and asks to be a {request.role}")
+    if request.role == "holder" and kind is not None:
+        kind.public(request.cipher_key)
+    elif request.cipher_key:
+        raise KitError(f"{name} has a cipher key, and this kit's cipher knows none: another plan?")
+
+
+def _has(directory: Path, ca: PublicIdentity, old: Certificate | None, request: KeyRequest) -> bool:
+    """Whether these very keys are certified; KitError if the identity is, and another key not."""
+    if old is None or old.public_key != request.public_key:
+        return False
+    if set(_all_digests(directory, ca, old)) != set(_digests(request)) or old.role != request.role:
+        raise KitError(
+            f"{old.name} has this identity already, with other keys: `secureps keys rotate` at its "
+            "party makes all of them anew"
+        )
+    return True
+
+
+def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]) -> None:
+    names = {request.name for request in requests}
+    kept = [c for c in roster.certificates if c.name not in names]
+    gone = [c for c in roster.certificates if c.name in names]
+    coming = {digest for request in requests for digest in _digests(request)}
+    leaving = {digest for c in gone for digest in _all_digests(directory, ca.public, c)} - coming
+    try:
+        if leaving:
+            _refuse_from_now_on(directory, leaving)
+        for request in requests:
+            if request.cipher_key:
+                kind = kind_for(_parameters(directory))
+                assert kind is not None
+                path = public_file(directory, request.name, kind)
+                write(path, request.cipher_key, 0o644)
+            tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
+        _publish(directory, ca, (*kept, *(_certificate(ca, request) for request in requests)))
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+
+
+def _certificate(ca: Identity, request: KeyRequest) -> Certificate:
+    cipher = file_digest(request.cipher_key) if request.cipher_key else b""
+    return certify(ca, request.name, request.role, request.public_key, cipher)
+
+
+def _publish(directory: Path, ca: Identity, certificates: Iterable[Certificate]) -> None:
+    """Signs a roster and writes it: whoever comes, goes or changes keys does so here alone."""
+    roster = sign_roster(ca, certificates)
+    write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
+
+
+# --- keys that come never again ----------------------------------------------------
+
+
+def _digests(keys: KeyRequest | Certificate) -> tuple[bytes, ...]:
+    """Of each public key, as far as they are known."""
+    if isinstance(keys, Certificate):
+        cipher = (keys.cipher_key_digest,) if keys.cipher_key_digest else ()
+        return file_digest(keys.public_key), *cipher
+    cipher = (file_digest(keys.cipher_key),) if keys.cipher_key else ()
+    return file_digest(keys.public_key), file_digest(keys.tls_key), *cipher
+
+
+def _all_digests(
+    directory: Path, ca: PublicIdentity, certificate: Certificate
+) -> tuple[bytes, ...]:
+    """Of each public key of a party on the roster, its TLS certificate's too."""
+    path = tls_files.certificate_file(directory, certificate.name)
+    if not path.exists():
+        return _digests(certificate)
+    try:
+        tls = file_digest(public_key_of(ca, certificate.name, read(path, "")))
+    except ClientError as error:
+        raise KitError(f"{path}: {error}; put the one that you made there") from None
+    return *_digests(certificate), tls
+
+
+def _revoked(directory: Path) -> frozenset[bytes]:
+    path = directory / "ca" / "revoked.json"
+    if not path.exists():
+        return frozenset()
+    try:
+        return frozenset(bytes.fromhex(each) for each in json.loads(read(path, "")))
+    except (ValueError, TypeError) as error:
+        raise KitError(f"{path} is damaged: {error}") from None
+
+
+def _refuse_from_now_on(directory: Path, digests: Iterable[bytes]) -> None:
+    known = sorted(digest.hex() for digest in _revoked(directory) | set(digests))
+    text = json.dumps(known, indent=1) + "\n"
+    write(directory / "ca" / "revoked.json", text.encode(), 0o600)
+
+
+def _parameters(directory: Path) -> CipherParameters:
+    path = directory / "ca" / "cipher.json"
+    try:
+        text = read(path, f"; `{init_command(directory)}` makes it")
+        return from_plain(CipherParameters, json.loads(text))
+    except (ClientError, ValueError) as error:
+        raise KitError(f"{path} is damaged: {error}") from None

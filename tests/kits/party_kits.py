@@ -1,0 +1,27 @@
+"""What tests share of kits whose parties make their own keys."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+from secureps.store.passphrases import Passphrases
+
+
+def give(issuer: Path, own: Path) -> None:
+    """The issuer's public/ goes to a party, as `scp -r` brings it."""
+    shutil.copytree(issuer / "public", own / "public", dirs_exist_ok=True)
+
+
+def descriptor(words: str) -> int:
+    """An open file of which this is all."""
+    reading, writing = os.pipe()
+    os.write(writing, f"{words}\n".encode())
+    os.close(writing)
+    return reading
+
+
+def phrase(words: str) -> Passphrases:
+    """Given as on a command line."""
+    return Passphrases(descriptor(words))

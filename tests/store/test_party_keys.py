@@ -1,0 +1,261 @@
+"""A party's own keys: made once, where nothing is, under a passphrase or not, and replaced."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.bfv import BfvPublicKey
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.envelope import EnvelopePublicKey
+from secureps.crypto.identity import Role
+from secureps.crypto.key_request import KeyRequest
+from secureps.crypto.passphrase import under_passphrase
+from secureps.errors import KitError
+from secureps.store import party_keys
+from secureps.store.holder_keys import BFV, ENVELOPE, KeyKind
+from secureps.store.issuing import approve, create_kit
+from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.kit_files import write_new
+from secureps.store.party_keys import make_keys, rotate, write_request
+from secureps.store.tls_files import load_credentials
+from tests.kits.party_kits import give, phrase
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """A careless one: what a file may be is not left to it."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(folder)): stat.S_IMODE(path.stat().st_mode)
+        for path in folder.rglob("*")
+    }
+
+
+def test_keys_are_made_with_their_modes(tmp_path: Path) -> None:
+    make_keys(tmp_path, "holder", "keys-0", ENVELOPE)
+    assert modes(tmp_path) == {
+        "private": 0o700,
+        "private/keys-0": 0o700,
+        "private/keys-0/identity.key": 0o600,
+        "private/keys-0/tls.key": 0o600,
+        "private/keys-0/envelope.key": 0o600,
+        "private/keys-0/envelope.pub": 0o600,
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "kind"), [("client", None), ("client", BFV), ("holder", BFV), ("holder", ENVELOPE)]
+)
+def test_said_again_it_is_the_same_request(
+    tmp_path: Path, role: Role, kind: KeyKind | None
+) -> None:
+    first = make_keys(tmp_path, role, "one", kind)
+    first.verify()
+    assert make_keys(tmp_path, role, "one", kind) == first
+    assert bool(first.cipher_key) == (role == "holder")
+    if kind is not None and first.cipher_key:
+        parse = BfvPublicKey if kind is BFV else EnvelopePublicKey
+        assert parse.from_bytes(first.cipher_key)
+
+
+def test_what_was_cut_short_is_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = [2]
+
+    def stops(path: Path, data: bytes) -> None:
+        if not left[0]:
+            raise OSError("no space left on device")
+        left[0] -= 1
+        write_new(path, data)
+
+    monkeypatch.setattr(party_keys, "write_new", stops)
+    with pytest.raises(KitError, match="cannot write the keys of keys-0: no space left"):
+        make_keys(tmp_path, "holder", "keys-0", ENVELOPE)
+    monkeypatch.undo()
+    folder = tmp_path / "private" / "keys-0"
+    made = {p.name: p.read_bytes() for p in folder.iterdir() if p.suffix == ".key"}
+    assert sorted(made) == ["identity.key", "tls.key"]
+    make_keys(tmp_path, "holder", "keys-0", ENVELOPE).verify()
+    assert all((folder / name).read_bytes() == data for name, data in made.items())
+
+
+@pytest.mark.parametrize("file", ["identity.key", "tls.key", "envelope.key", "envelope.pub"])
+def test_links_are_not_followed(tmp_path: Path, file: str) -> None:
+    eve = tmp_path / "eve"
+    make_keys(eve, "holder", "keys-0", ENVELOPE)
+    theirs = {p.name: p.read_bytes() for p in (eve / "private" / "keys-0").iterdir()}
+    own = tmp_path / "own" / "private" / "keys-0"
+    make_keys(tmp_path / "own", "holder", "keys-0", ENVELOPE)
+    (own / file).unlink()
+    (own / file).symlink_to(eve / "private" / "keys-0" / file)
+    with pytest.raises(KitError, match=f"{file} is a link: remove it"):
+        make_keys(tmp_path / "own", "holder", "keys-0", ENVELOPE)
+    (own / file).unlink()
+    (own / file).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(KitError, match=r"is a link: remove it|is missing"):
+        make_keys(tmp_path / "own", "holder", "keys-0", ENVELOPE)
+    assert not (tmp_path / "nowhere").exists()
+    assert theirs == {p.name: p.read_bytes() for p in (eve / "private" / "keys-0").iterdir()}
+
+
+@pytest.mark.parametrize("folder", ["private", "private/one"])
+def test_folders_that_are_links_or_open_to_others(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    kit = tmp_path / "kit"
+    path = kit / folder
+    path.parent.mkdir(mode=0o700, parents=True)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(KitError, match="or a link to one: remove it"):
+        make_keys(kit, "client", "one", None)
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+    path.unlink()
+    for mode in (0o750, 0o702):
+        path.mkdir()
+        path.chmod(mode)
+        with pytest.raises(KitError, match=f"is open to others: chmod 700 {path}"):
+            make_keys(kit, "client", "one", None)
+        assert stat.S_IMODE(path.stat().st_mode) == mode, "it was not changed behind anybody's back"
+        path.rmdir()
+    make_keys(kit, "client", "one", None)
+
+
+def test_a_file_that_is_there_is_not_written_over(tmp_path: Path) -> None:
+    path = tmp_path / "identity.key"
+    write_new(path, b"first")
+    with pytest.raises(KitError, match="is there already, and is not written over"):
+        write_new(path, b"second")
+    path.with_name("a link").symlink_to(tmp_path / "nowhere")
+    with pytest.raises(KitError, match="is there already"):
+        write_new(path.with_name("a link"), b"second")
+    assert path.read_bytes() == b"first"
+    assert sorted(os.listdir(tmp_path)) == ["a link", "identity.key"]
+
+
+@pytest.mark.parametrize(("role", "name"), [("client", "../x"), ("client", "A"), ("boss", "a")])
+def test_names_and_roles_that_there_are_not(tmp_path: Path, role: Role, name: str) -> None:
+    with pytest.raises(KitError, match=r"is no name|is not one of"):
+        make_keys(tmp_path / "kit", role, name, None)
+    assert not (tmp_path / "kit").exists()
+
+
+def test_a_request_replaces_a_link(tmp_path: Path) -> None:
+    made = make_keys(tmp_path, "client", "one", None)
+    (tmp_path / "requests").mkdir(0o755)
+    (tmp_path / "requests" / "one.json").symlink_to(tmp_path / "nowhere")
+    path = write_request(tmp_path, made)
+    assert KeyRequest.from_bytes(path.read_bytes()) == made
+    assert not path.is_symlink()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+
+
+# --- under a passphrase -----------------------------------------------------------
+
+
+def test_every_private_file_is_under_the_passphrase(tmp_path: Path) -> None:
+    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    create_kit(issuer, CipherParameters("rlwe", 32, 100))
+    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE, phrase("six words"))])
+    give(issuer, own)
+    keys = list((own / "private" / "keys-0").glob("*.key"))
+    assert len(keys) == 3
+    assert all(under_passphrase(path.read_bytes()) for path in keys)
+    ca, right = load_public(own).ca, phrase("six words")
+    assert load_private(own, "keys-0", right)
+    assert load_holder_secret(own, "keys-0", right)
+    assert load_credentials(own, "keys-0", ca, right)
+    wrong = phrase("seven words")
+    for load in (
+        lambda: load_private(own, "keys-0", wrong),
+        lambda: load_holder_secret(own, "keys-0", wrong),
+        lambda: load_credentials(own, "keys-0", ca, wrong),
+    ):
+        with pytest.raises(KitError, match=r"\.key: the passphrase is another one, or the file"):
+            load()
+    with pytest.raises(KitError, match="is under a passphrase: give it"):
+        load_private(own, "keys-0")
+
+
+def test_a_locked_ca_signs_under_its_passphrase_alone(tmp_path: Path) -> None:
+    issuer = tmp_path / "issuer"
+    create_kit(issuer, CipherParameters("plain", 32, 100), phrase("six words"))
+    asked = [make_keys(tmp_path / "own", "client", "one", None)]
+    with pytest.raises(KitError, match=r"ca\.key is under a passphrase"):
+        approve(issuer, asked)
+    with pytest.raises(KitError, match=r"ca\.key: the passphrase is another one"):
+        approve(issuer, asked, phrase("seven words"))
+    assert not load_public(issuer).roster.certificates
+    assert approve(issuer, asked, phrase("six words"))
+
+
+# --- new keys in place of old ones ------------------------------------------------
+
+
+def test_keys_are_replaced_once_they_are_certified(tmp_path: Path) -> None:
+    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    create_kit(issuer, CipherParameters("rlwe", 32, 100))
+    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE, phrase("six words"))])
+    give(issuer, own)
+    folder = own / "private" / "keys-0"
+    (folder / "runs").write_text("what this key has served")
+    old = {path.name: path.read_bytes() for path in folder.glob("*.key")}
+    asked = rotate(own, "keys-0", phrase("six words"))
+    assert asked is not None
+    assert rotate(own, "keys-0", phrase("six words")) == asked, "it may be said again"
+    assert {path.name: path.read_bytes() for path in folder.glob("*.key")} == old
+    assert all(under_passphrase(path.read_bytes()) for path in folder.glob("next/*.key"))
+    assert load_private(own, "keys-0", phrase("six words")), "the old ones are in use"
+    approve(issuer, [asked])
+    give(issuer, own)
+    with pytest.raises(KitError, match="is not the key that the CA certified for keys-0"):
+        load_private(own, "keys-0", phrase("six words"))
+    assert rotate(own, "keys-0", phrase("six words")) is None
+    ca, words = load_public(own).ca, phrase("six words")
+    assert load_private(own, "keys-0", words).public.key == asked.public_key
+    assert load_holder_secret(own, "keys-0", words)
+    assert load_credentials(own, "keys-0", ca, words)
+    files = {path.name for path in folder.iterdir()}
+    assert files == {"identity.key", "tls.key", "envelope.key", "envelope.pub", "runs"}
+    assert all((folder / name).read_bytes() != data for name, data in old.items())
+
+
+def test_putting_in_place_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    create_kit(issuer, CipherParameters("rlwe", 32, 100))
+    approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE)])
+    give(issuer, own)
+    asked = rotate(own, "keys-0")
+    assert asked is not None
+    approve(issuer, [asked])
+    give(issuer, own)
+    moved = os.replace
+
+    def stops(source: Path, target: Path) -> None:
+        if source.name == "identity.key":
+            raise OSError("killed")
+        moved(source, target)
+
+    monkeypatch.setattr("os.replace", stops)
+    with pytest.raises(KitError, match="killed"):
+        rotate(own, "keys-0")
+    monkeypatch.undo()
+    assert rotate(own, "keys-0") is None
+    assert load_private(own, "keys-0")
+    assert load_holder_secret(own, "keys-0")
+
+
+def test_only_who_is_on_the_roster_replaces_keys(tmp_path: Path) -> None:
+    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    create_kit(issuer, CipherParameters("plain", 32, 100))
+    make_keys(own, "client", "one", None)
+    give(issuer, own)
+    with pytest.raises(KitError, match="`secureps keys request` is for new names"):
+        rotate(own, "one")
