@@ -260,6 +260,7 @@ def test_a_damaged_renewal_is_told_and_changes_nothing(
     key = kit / "private" / "eve" / "tls.key"
     old = key.read_bytes()
     path.unlink()
+    key.unlink()
     renew(kit, ["eve"])  # makes a key, too
     new = key.read_bytes()
     key.write_bytes(old)  # which arrives after the certificate
