@@ -131,6 +131,7 @@ def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
         (tuple(Figure(f"f{i}", 0.0) for i in range(17)), "at most 16 figures"),
         ((Figure("f" * 65, 0.0),), "names of 64 letters"),
         ((Figure("waited_seconds", 0.0),), "is the coordinator's figure, not"),
+        ((Figure("bytes_up", 0.0),), "is the coordinator's figure, not"),
         (
             (Figure("bytes_up", 1.0), Figure("arrived", 1.0)),
             "is the coordinator's figure, not",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import queue
 import socket
 import ssl
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from contextlib import closing, nullcontext, suppress
 from datetime import timedelta
 from functools import partial
@@ -19,7 +19,8 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.credentials import Credentials
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
-from secureps.messages.requests import Heartbeat, Noted
+from secureps.messages.orders import Finish
+from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import create_kit, issue, renew
 from secureps.store.keyring import load_public
@@ -27,24 +28,10 @@ from secureps.store.tls_files import LOOK, TlsFiles, certificate_end, load_crede
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from tests.kits.processes import Recorder
-from tests.kits.transport_kit import PATIENCE
+from tests.kits.transport_kit import PATIENCE, EchoServer
 
 PARTIES = {COORDINATOR: "coordinator", "shard-0": "shard", "a_b.c-d": "client", "eve": "client"}
 PLAIN = CipherParameters("plain", 8, 14)
-
-
-class Hears:
-    """An endpoint that notes everything."""
-
-    run = b""
-
-    def request(self, sender: str, message: Any) -> Future[Any]:
-        answer: Future[Any] = Future()
-        answer.set_result(Noted())
-        return answer
-
-    def subscribe(self, *_: Any) -> Callable[[], None]:
-        return lambda: None
 
 
 def make_kit(folder: Path) -> Path:
@@ -67,8 +54,9 @@ def serve() -> Iterator[Serve]:
     """Makes a server that calls itself the coordinator; returns its address."""
     made: list[CoordinatorServer] = []
 
-    def start(link: Link) -> str:
-        made.append(CoordinatorServer(link, Hears(), "127.0.0.1:0", lambda *_: None))
+    def start(link: Link, endpoint: EchoServer | None = None) -> str:
+        endpoint = endpoint or EchoServer()
+        made.append(CoordinatorServer(link, endpoint, "127.0.0.1:0", lambda *_: None))
         made[-1].start()
         return f"127.0.0.1:{made[-1].port}"
 
@@ -163,6 +151,15 @@ def test_what_is_over_is_refused_at_both_ends(
     kit: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = tls_of(kit, COORDINATOR)
+    ca, authority = kit / "ca" / "ca.key", kit / "public" / "tls" / "ca.pem"
+    kept = authority.read_bytes()
+    for name, by, said in (("AUTHORITY_LIFETIME", -1, "ended"), ("_EARLY", 1 - 9**6, "begins")):
+        with monkeypatch.context() as patch:
+            patch.setattr(tls, name, timedelta(seconds=by))
+            authority.write_bytes(tls.make_authority(Identity(ca.read_bytes())))
+        with pytest.raises(KitError, match=rf"ca.pem: it {said} on .*secureps keys renew"):
+            tls_of(kit, "eve")
+    authority.write_bytes(kept)
     monkeypatch.setattr(tls, "LIFETIME", timedelta(seconds=-1))
     renew(kit, ["eve", "shard-0"])
     with pytest.raises(KitError, match=r"eve.pem: it ended on .*secureps keys renew"):
@@ -212,10 +209,11 @@ def test_another_stack_gets_in_by_1_3_and_with_a_certificate_alone(
 def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serve) -> None:
     now = [0.0]
     server, client = (tls_of(kit, name, clock=lambda: now[0]) for name in (COORDINATOR, "a_b.c-d"))
-    address = serve(server)
+    address = serve(server, endpoint := EchoServer())
     transport = GrpcTransport(
         client, "a_b.c-d", lambda _: bytes(64), {COORDINATOR: address}, PATIENCE
     )
+    came: queue.Queue[Any] = queue.Queue()
 
     def shown() -> str:
         host, _, port = address.rpartition(":")
@@ -230,6 +228,8 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serv
     with closing(transport):
         heartbeat = Heartbeat("a_b.c-d")
         assert transport.call(COORDINATOR, heartbeat).result(PATIENCE) == Noted()
+        transport.watch(Subscribe("a_b.c-d", ()), came.put, came.put)
+        assert endpoint.subscribed.get(timeout=PATIENCE) == "a_b.c-d"
         before, channel = shown(), transport._channel(COORDINATOR)
         renew(kit)
         assert shown() == before
@@ -238,7 +238,11 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serv
         assert shown() == (kit / "public" / "tls" / "coordinator.pem").read_text()
         assert transport.call(COORDINATOR, heartbeat).result(PATIENCE) == Noted()
         assert transport._channel(COORDINATOR) is not channel
-        assert channel.unary_unary("/x/y"), "what is under way on the old one may end"
+        endpoint.streams["a_b.c-d"](Finish(1, "over"))
+        assert came.get(timeout=PATIENCE) == Finish(1, "over"), "what is under way goes on"
+    retired: Any = channel.unary_unary("/x/y")
+    with pytest.raises(ValueError, match="closed"):
+        retired(b"")
 
 
 def test_a_damaged_renewal_is_told_and_changes_nothing(
