@@ -102,6 +102,11 @@ class Chain:
     unbiased: bool = True
 
     @property
+    def stands_for(self) -> int:
+        """How many values one that is sent counts for in a decoded mean, with its noise."""
+        return self.one_in if self.unbiased else 1
+
+    @property
     def plain(self) -> bool:
         """Whether every value is sent as it is."""
         return self.one_in == 1 and not self.rotates

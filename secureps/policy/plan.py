@@ -211,8 +211,7 @@ class Plan:
         members = self.group(group).rule.minimum
         parties = 1 if self.noisy_shards else members
         total = math.sqrt(parties * mechanism.share_variance) * mechanism.calibration.step
-        chain = self.chain(group)
-        return total / members * (chain.one_in if chain.unbiased else 1)
+        return total / members * self.chain(group).stands_for
 
     @property
     def metric_noise(self) -> dict[str, float]:

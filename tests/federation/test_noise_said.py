@@ -1,5 +1,6 @@
 """The noise that `secureps check` says an update has is that of a run's own versions."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from secureps.policy.plan import Plan
 from secureps.run.check import service
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.scenario.datasets import digits
+from tests.kits.privacy_kit import group, private_plan
 
 COUNTS = (30, 60, 90, 200, 400)
 PRIVACY = {
@@ -34,13 +36,16 @@ def model() -> nn.Module:
 @pytest.mark.parametrize(
     "privacy", [{"adjacency": "zero-out"}, {"records": 120}], ids=["zero-out", "add-or-remove"]
 )
-def test_as_measured_in_a_run(privacy: dict[str, Any], tmp_path: Path) -> None:
-    """Five clients, one version: noise is nearly all of what it changes, over 2,410 values."""
+@pytest.mark.parametrize("codec", [(), [{"name": "support", "one_in": 4}]], ids=["all", "a part"])
+def test_as_measured_in_a_run(
+    privacy: dict[str, Any], codec: Sequence[dict[str, Any]], tmp_path: Path
+) -> None:
+    """Five clients, one version: noise is nearly all of what it changes, of 2,410 values."""
     body = {
         "name": "noisy",
         "versions": 1,
         "cipher": {"name": "plain"},
-        "group": [{"rule": {"quorum": 5}}],
+        "group": [{"rule": {"quorum": 5}, "codec": codec}],
         "privacy": PRIVACY | privacy,
         "training": {"lr": 0.5, "local_steps": 4},
     }
@@ -59,4 +64,14 @@ def test_as_measured_in_a_run(privacy: dict[str, Any], tmp_path: Path) -> None:
     )
     price = explain(plan, {"all": changed.size}, service(plan, 5), COUNTS).price
     assert price is not None
-    assert float(np.std(changed)) == pytest.approx(price.deviation["all"], rel=0.1)
+    sent = changed[changed != 0]
+    assert float(np.std(sent)) == pytest.approx(price.deviation["all"], rel=0.1)
+
+
+def test_noise_counts_for_values_that_are_not_sent_unless_they_are_sent_later() -> None:
+    part: dict[str, Any] = {"codec": [{"name": "support", "one_in": 4}]}
+    kinds: tuple[dict[str, Any], ...] = ({}, part, part | {"feedback": True})
+    plans = [private_plan("local", "plain", group=[group(adaptive=None, **kind)]) for kind in kinds]
+    whole, thin, later = (plan.deviation("all", 55) for plan in plans)
+    assert thin == 4 * whole > 0
+    assert later == whole

@@ -14,7 +14,7 @@ from secureps.errors import Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.model.layout import SCALE, GroupLayout
 from secureps.policy.block_codes import block_code
-from secureps.policy.block_deltas import BlockDelta, block_delta
+from secureps.policy.block_deltas import BlockDelta, block_delta, bytes_down
 from secureps.policy.plan import Plan
 from tests.kits.privacy_kit import adaptive_plan, group
 from tests.kits.roles_kit import make_plan
@@ -105,6 +105,13 @@ def test_the_scale_of_a_clip_goes_as_it_is() -> None:
     assert values[-1] == exact[-1]
     assert (values[:-1] != exact[:-1]).all()
     assert last.follow(before, codes, 1).tobytes() == values.tobytes()
+
+
+def test_a_block_that_is_shorter_than_a_difference_goes_whole() -> None:
+    """Nine bytes of one value, in place of four."""
+    assert made(plan_of(8), layout_of(1)).length == 9
+    assert bytes_down(plan_of(8), layout_of(1, 3)) == 12
+    assert bytes_down(plan_of(8), layout_of(1000, 3)) == 3 * (2 + 1000)
 
 
 def test_without_pull_bits_blocks_go_whole() -> None:

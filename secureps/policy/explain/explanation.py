@@ -344,7 +344,8 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     cohort = (*numbers, *[numbers[-1]] * plan.bounds(name).minimum)[: plan.bounds(name).minimum]
     shares = shares_of(section, cohort)
     parts = [share / number for share, number in zip(shares, cohort, strict=True)]
-    return step * math.sqrt(steps) * math.hypot(*parts) / sum(shares)
+    alone = step * math.sqrt(steps) * math.hypot(*parts) / sum(shares)
+    return alone * plan.chain(name).stands_for
 
 
 def _evaluation_remarks(plan: Plan) -> list[str]:
