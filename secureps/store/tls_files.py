@@ -41,17 +41,21 @@ LOOK = 5.0
 """Seconds after which a new certificate is seen, at most."""
 
 
-def create(kit: Path, ca: Identity) -> None:
-    """Writes the CA's certificate; OSError if it cannot."""
+def create(kit: Path, ca: Identity) -> bytes:
+    """Writes the CA's certificate, which it returns; OSError if it cannot."""
+    made = make_authority(ca)
     make_folder(_authority(kit).parent, 0o755)
-    write(_authority(kit), make_authority(ca), 0o644)
+    write(_authority(kit), made, 0o644)
+    return made
 
 
 def certify(kit: Path, ca: Identity, role: Role, name: str, public: bytes) -> None:
     """Signs a party's certificate for a public key, DER; OSError if it cannot be written."""
-    if not _authority(kit).exists():  # a kit of before there was TLS
-        create(kit, ca)
-    authority = read(_authority(kit), "")
+    try:
+        authority = read(_authority(kit), "")
+        check_authority(ca.public, authority)
+    except (ClientError, KitError):  # damaged, over, or of before there was TLS
+        authority = create(kit, ca)
     write(certificate_file(kit, name), certify_tls(ca, authority, name, role, public), 0o644)
 
 
