@@ -26,7 +26,7 @@ class Passphrases(Secret):
         descriptor: its first line is the passphrase; a terminal is asked for it.
         new: what is typed is typed twice.
     Raises:
-        ConfigError: nothing can be read there, or the two differ.
+        ConfigError: nothing can be read there, nothing is typed, or the two differ.
     """
 
     __slots__ = ("_known",)
@@ -81,4 +81,7 @@ def _read(descriptor: int, new: bool) -> Passphrase:
 
 
 def _typed(prompt: str) -> bytes:
-    return getpass.getpass(prompt).encode()
+    try:
+        return getpass.getpass(prompt).encode()
+    except EOFError:
+        raise ConfigError("no passphrase was typed") from None

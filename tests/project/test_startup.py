@@ -46,6 +46,17 @@ def test_help_imports_no_more_than_it_prints() -> None:
     assert "typer" in found, "the modules are looked for under their names"
 
 
+def test_keys_are_named_without_what_makes_them() -> None:
+    found = imported(MAIN, "keys", "--help")
+    assert found & (SLOW | FOR_A_CHECK | FOR_A_SERVER - {"rich.console"}) == set()
+
+
+def test_a_client_asks_for_its_keys_without_a_cipher(tmp_path: Path) -> None:
+    own = ("--role", "client", "--name", "hospital-1")
+    found = imported(MAIN, "keys", "request", str(tmp_path / "kit"), *own)
+    assert found & (SLOW | FOR_A_CHECK) == set()
+
+
 def test_the_status_of_a_run_that_is_over_asks_nobody(tmp_path: Path) -> None:
     run = ended(tmp_path / "run")
     found = imported(MAIN, "status", str(run))

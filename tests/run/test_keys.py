@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.errors import KitError
+from secureps.errors import ConfigError, KitError
 from secureps.store.keyring import load_holder_secret, load_private, load_public
+from tests.kits.party_kits import give
 
 with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
     warnings.simplefilter("ignore", DeprecationWarning)
@@ -65,6 +66,64 @@ def test_a_committees_kit(tmp_path: Path) -> None:
     lines = run("show", kit).splitlines()[2:]
     assert all("with a cipher key" in line for line in lines)
     assert len(lines) == len(load_public(kit).holder_keys) == 4
+
+
+def test_everybody_makes_its_own_keys(tmp_path: Path) -> None:
+    plan, issuer = tmp_path / "plan.toml", tmp_path / "issuer"
+    plan.write_text(PLAN.replace('"bfv"', '"rlwe"'))
+    run("init", issuer, "--plan", plan)
+    asked = {
+        name: run("request", tmp_path / name, "--role", role, "--name", name, "--plan", plan)
+        for role, name in (("keyholder", "keys-0"), ("client", "hospital-1"))
+    }
+    files = [tmp_path / name / "requests" / f"{name}.json" for name in asked]
+    told = [said.split("fingerprint ")[1].split()[0] for said in asked.values()]
+    assert all(str(file) in said for file, said in zip(files, asked.values()))
+    given = [word for each in told for word in ("--fingerprint", each.upper())]
+    with pytest.raises(KitError, match="which nobody told you"):
+        run("approve", issuer, *files, *given[:2])
+    with pytest.raises(ConfigError, match="a request's fingerprint has 64 hexadecimal digits"):
+        run("approve", issuer, *files, "--fingerprint", "12")
+    assert not load_public(issuer).roster.certificates
+    said = run("approve", issuer, *files, *given)
+    assert f"holder keys-0: approved; fingerprint {told[0]}" in said
+    assert "client hospital-1: has these keys already" in run("approve", issuer, files[1])
+    for name in asked:
+        give(issuer, tmp_path / name)
+        assert load_private(tmp_path / name, name)
+    assert isinstance(load_holder_secret(tmp_path / "keys-0", "keys-0"), EnvelopeKey)
+
+
+def test_keys_are_replaced_and_revoked(tmp_path: Path) -> None:
+    plan, issuer, own = tmp_path / "plan.toml", tmp_path / "issuer", tmp_path / "own"
+    plan.write_text(PLAN)
+    request = own / "requests" / "hospital-1.json"
+    run("init", issuer, "--plan", plan)
+    run("request", own, "--role", "client", "--name", "hospital-1")
+    run("approve", issuer, request)
+    give(issuer, own)
+    before = load_public(own).roster.find("hospital-1").identity
+    assert f"secureps keys rotate {own} hospital-1, once more" in run("rotate", own, "hospital-1")
+    run("approve", issuer, request)
+    give(issuer, own)
+    assert "the new keys of hospital-1 are in place" in run("rotate", own, "hospital-1")
+    assert load_private(own, "hospital-1").public != before
+    assert "revoked hospital-1" in run("revoke", issuer, "hospital-1")
+    assert len(run("show", issuer).splitlines()) == 2
+    with pytest.raises(KitError, match="was revoked or replaced"):
+        run("approve", issuer, request_of(own))
+
+
+def request_of(own: Path) -> Path:
+    """Of the keys that are there, as one asks for the first time."""
+    run("request", own, "--role", "client", "--name", "hospital-1")
+    return own / "requests" / "hospital-1.json"
+
+
+def test_a_holders_keys_want_a_plan(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="made for the plan's cipher: add --plan FILE"):
+        run("request", tmp_path / "kit", "--role", "holder", "--name", "keys-0")
+    assert not (tmp_path / "kit").exists()
 
 
 def test_mistakes(tmp_path: Path) -> None:

@@ -26,10 +26,12 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.snapshot import Snapshot
-from secureps.store.issuing import create_kit, issue, renew
+from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
+from secureps.store.party_keys import make_keys
 from secureps.store.tls_files import LOOK, TlsFiles
 from tests.kits.federations import Walker, small_plan
+from tests.kits.party_kits import give, phrase
 from tests.kits.processes import Processes
 
 HEADER = BlockHeader(b"r" * 32, "hospital-1", "update", "g", 0, 0, 3, b"d" * 32)
@@ -251,6 +253,25 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
             shown = ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
         assert shown == (kit / "public" / "tls" / "keys-0.pem").read_text()
         half_open.close()
+
+
+def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
+    issuer, own = tmp_path / "issuer", tmp_path / "own"
+    create_kit(issuer, CipherParameters("plain", 8, 14))
+    asked = [make_keys(own, "holder", "keys-0", None, phrase("six words"))]
+    approve(issuer, [*asked, make_keys(own, "observer", "prometheus", None)])
+    give(issuer, own)
+    tls = TlsFiles(own, "keys-0", load_public(own).ca, passphrases=phrase("six words"))
+    context = ssl.create_default_context(cafile=own / "public" / "tls" / "ca.pem")
+    context.check_hostname = False
+    context.load_cert_chain(
+        own / "public" / "tls" / "prometheus.pem", own / "private" / "prometheus" / "tls.key"
+    )
+    with exposed(Metrics(), "0.0.0.0:0", tmp_path, tls) as address:
+        url = f"https://127.0.0.1:{address.rpartition(':')[2]}/metrics"
+        with urllib.request.urlopen(url, timeout=10, context=context) as reply:
+            assert reply.status == 200
+    assert all(tls().key not in p.read_bytes() for p in tmp_path.rglob("*") if p.is_file())
 
 
 @pytest.mark.parametrize("listen", ["7700", "here:", "127.0.0.1:70000", ":7700"])

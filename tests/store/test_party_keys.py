@@ -227,7 +227,10 @@ def test_keys_are_replaced_once_they_are_certified(tmp_path: Path) -> None:
     assert all((folder / name).read_bytes() != data for name, data in old.items())
 
 
-def test_putting_in_place_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("moves", range(4))
+def test_putting_in_place_may_be_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moves: int
+) -> None:
     issuer, own = tmp_path / "issuer", tmp_path / "own"
     create_kit(issuer, CipherParameters("rlwe", 32, 100))
     approve(issuer, [make_keys(own, "holder", "keys-0", ENVELOPE)])
@@ -236,12 +239,13 @@ def test_putting_in_place_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.M
     assert asked is not None
     approve(issuer, [asked])
     give(issuer, own)
-    moved = os.replace
+    move, moved = os.replace, list[Path]()
 
     def stops(source: Path, target: Path) -> None:
-        if source.name == "identity.key":
+        if len(moved) == moves:
             raise OSError("killed")
-        moved(source, target)
+        moved.append(target)
+        move(source, target)
 
     monkeypatch.setattr("os.replace", stops)
     with pytest.raises(KitError, match="killed"):
@@ -250,6 +254,13 @@ def test_putting_in_place_may_be_cut_short(tmp_path: Path, monkeypatch: pytest.M
     assert rotate(own, "keys-0") is None
     assert load_private(own, "keys-0")
     assert load_holder_secret(own, "keys-0")
+    assert load_credentials(own, "keys-0", load_public(own).ca)
+    assert sorted(os.listdir(own / "private" / "keys-0")) == [
+        "envelope.key",
+        "envelope.pub",
+        "identity.key",
+        "tls.key",
+    ]
 
 
 def test_only_who_is_on_the_roster_replaces_keys(tmp_path: Path) -> None:

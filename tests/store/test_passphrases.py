@@ -73,6 +73,16 @@ def test_what_is_typed_anew_is_typed_twice(
     assert Passphrases(0).unlock(PATH, Passphrases(0, new=True).lock(KEY)) == KEY
 
 
+def test_a_terminal_that_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(prompt: str) -> str:
+        raise EOFError
+
+    monkeypatch.setattr("os.isatty", lambda number: True)
+    monkeypatch.setattr("getpass.getpass", closed)
+    with pytest.raises(ConfigError, match="no passphrase was typed"):
+        Passphrases(0)
+
+
 def test_what_cannot_be_read() -> None:
     number = descriptor("")
     os.close(number)
