@@ -326,8 +326,9 @@ def test_an_approval_cut_short_can_be_repeated(
         write(path, data, mode)
 
     monkeypatch.setattr(issuing, "write", stops)
-    with pytest.raises(KitError, match="no space left"):
-        approve(issuer, [request])
+    for _try in range(2):  # the second finds the certificate that the first has signed
+        with pytest.raises(KitError, match="no space left"):
+            approve(issuer, [request])
     monkeypatch.undo()
     assert approve(issuer, [request]) == (request,)
     give(issuer, home("keys-0"))
