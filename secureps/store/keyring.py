@@ -40,6 +40,7 @@ from secureps.wording import named
 
 IDENTITY = "identity.key"
 """Name of a party's private file."""
+_FETCH = ": fetch the kit anew"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
             if holder.cipher_key_digest:
                 kind = holder_kind(directory, holder.name)
                 path = public_file(directory, holder.name, kind)
-                data = read(path, _issued(directory, holder.name, "holder"))
+                data = read(path, _FETCH)
                 if file_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
                 keys[holder.name] = kind.public(data)
@@ -178,7 +179,7 @@ def find_observer(directory: Path) -> str:
             return certificate.name
     raise KitError(
         f"{directory} has no observer's key: name a party whose key is in it by --name, or have "
-        f"one made before a run starts, `{_issue_command(directory, 'observer', 'observer')}`"
+        f"one made before a run starts, `{_request_command(directory, 'observer', 'observer')}`"
     )
 
 
@@ -194,11 +195,12 @@ def load_holder_secret(
     if name not in kit.holder_keys:
         raise KitError(
             f"{directory} has no cipher key of a holder called {name}: under a cipher without one "
-            f"no key holder runs; otherwise `{_issue_command(directory, name, 'holder')}` makes it"
+            f"no key holder runs; otherwise `{_request_command(directory, name, 'holder')}` makes it"
         )
     kind = holder_kind(directory, name)
     path = directory / "private" / name / kind.secret_file
-    secret = read_secret(kind.secret, path, _issued(directory, name, "holder"), passphrases)
+    lost = f": if it is lost, `secureps keys rotate {directory} {name}` makes new keys"
+    secret = read_secret(kind.secret, path, lost, passphrases)
     if isinstance(secret, EnvelopeKey) and secret.public.key != kit.holder_keys[name]:
         raise KitError(
             f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
@@ -276,10 +278,7 @@ def holder_kind(directory: Path, name: str) -> KeyKind:
     folder = directory / "public" / "holders"
     if there:
         raise KitError(f"{folder} has two keys of {name}: fetch the kit anew")
-    raise KitError(
-        f"the public key of {name} in {folder} is missing; "
-        f"`{_issue_command(directory, name, 'holder')}` makes it"
-    )
+    raise KitError(f"the public key of {name} in {folder} is missing{_FETCH}")
 
 
 def public_file(directory: Path, name: str, kind: KeyKind) -> Path:
@@ -292,12 +291,9 @@ def init_command(directory: Path) -> str:
     return f"secureps keys init {directory} --plan FILE"
 
 
-def _issue_command(directory: Path, name: str, role: str) -> str:
-    return f"secureps keys issue {directory} --role {role} --name {name}"
-
-
-def _issued(directory: Path, name: str, role: str) -> str:
-    return f"; `{_issue_command(directory, name, role)}` makes it"
+def _request_command(directory: Path, name: str, role: str) -> str:
+    plan = " --plan FILE" if role == "holder" else ""
+    return f"secureps keys request {directory} --role {role} --name {name}{plan}"
 
 
 def _absent(directory: Path, name: str) -> str:
@@ -307,7 +303,7 @@ def _absent(directory: Path, name: str) -> str:
     except OSError:
         there = []
     whose = f"has private keys of {named(there, 5)}" if there else "has nobody's private keys"
-    command = f"secureps keys request {directory} --role ROLE --name {name}"
+    command = _request_command(directory, name, "ROLE")
     return f": {directory} {whose}; `{command}` makes those of {name}, and the CA approves them"
 
 

@@ -97,8 +97,8 @@ def load_credentials(
     how = f"whoever issues keys makes it with `secureps keys renew {kit}`"
     authority = read(_authority(kit), f": {how}, and gives public/ to everybody")
     certificate = read(certificate_file(kit, name), f": {how}, and gives public/ to {name}")
-    absent = f": {how}, and gives private/{name} to {name}"
-    key = read_secret(TlsKey, _key(kit, name), absent, passphrases)
+    lost = f": if it is lost, `secureps keys rotate {kit} {name}` makes new keys"
+    key = read_secret(TlsKey, _key(kit, name), lost, passphrases)
     path = _authority(kit)
     try:
         check_authority(ca, authority)

@@ -33,7 +33,7 @@ OWN = {
     "run/study/study.py": ("study",),
     "run/up/up.py": ("up",),
     "store/backup.py": ("backup", "restore", "join"),
-    "store/keyring.py": ("status", "join", "up"),
+    "store/keyring.py": ("status", "join", "up", "keys request"),
 }
 """Whose modules these are; others speak in a client, where any word of `join` may help."""
 

@@ -188,7 +188,7 @@ def test_public_files_that_are_missing_or_damaged(kit: Path, name: str) -> None:
         with pytest.raises(KitError):
             load_public(kit)
     path.unlink()
-    with pytest.raises(KitError, match=r"missing(; `secureps keys issue|: .* is no start-up kit)"):
+    with pytest.raises(KitError, match=r"missing: (fetch the kit anew|.* is no start-up kit)"):
         load_public(kit)
 
 
@@ -309,7 +309,7 @@ def test_an_envelope_key_that_is_missing_or_damaged(committee: Path) -> None:
         with pytest.raises(KitError, match=r"envelope\.key is damaged"):
             load_holder_secret(committee, "keys-0")
     path.unlink()
-    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+    with pytest.raises(KitError, match="missing: if it is lost, `secureps keys rotate"):
         load_holder_secret(committee, "keys-0")
 
 
@@ -337,7 +337,7 @@ def test_public_envelope_keys_that_are_missing_damaged_or_writable(committee: Pa
         with pytest.raises(KitError):
             load_public(committee)
     path.unlink()
-    with pytest.raises(KitError, match=r"missing; `secureps keys issue .* --name keys-0`"):
+    with pytest.raises(KitError, match="missing: fetch the kit anew"):
         load_public(committee)
 
 
