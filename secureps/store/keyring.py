@@ -195,7 +195,8 @@ def load_holder_secret(
     if name not in kit.holder_keys:
         raise KitError(
             f"{directory} has no cipher key of a holder called {name}: under a cipher without one "
-            f"no key holder runs; otherwise `{_request_command(directory, name, 'holder')}` makes it"
+            f"no key holder runs; otherwise `{_request_command(directory, name, 'holder')}` "
+            "makes it"
         )
     kind = holder_kind(directory, name)
     path = directory / "private" / name / kind.secret_file
