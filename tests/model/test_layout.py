@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -178,6 +178,7 @@ def test_spans_tile_the_group(size: int, block_size: int) -> None:
     element=st.sampled_from([1, 2048, 6144, 20480]),
     weight=st.integers(1, 8),
 )
+@example(size=MOST_SLOTS - 1, shards=1, element=20480, weight=1)  # no whole elements are as many
 def test_without_a_size_there_are_as_few_blocks_as_shards_need(
     size: int, shards: int, element: int, weight: int
 ) -> None:
