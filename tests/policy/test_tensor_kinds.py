@@ -51,6 +51,16 @@ def test_statistics_get_no_noise() -> None:
     refuse_statistics(kept, SCHEMA, KINDS)
 
 
+@pytest.mark.parametrize("mixes", [{"codec": ["rotate"], "range": 1.0}, {"feedback": True}])
+def test_statistics_go_through_no_codec(mixes: dict[str, Any]) -> None:
+    thin = GROUP | mixes
+    with pytest.raises(PlanRefused, match=r"'norm\.running_mean': .* the codec would mix them"):
+        refuse_statistics(small_plan(group=[thin]), SCHEMA, KINDS)
+    refuse_statistics(small_plan(group=[thin]), SCHEMA, {})
+    own = GROUP | {"name": "own", "pattern": "norm.*"}
+    refuse_statistics(small_plan(group=[own, thin]), SCHEMA, KINDS)
+
+
 def test_statistics_on_a_grid_for_weights_are_remarked_on() -> None:
     (told,) = remarks(small_plan(local=[]), SCHEMA, KINDS)
     assert told == (
