@@ -16,6 +16,8 @@ _PAGES = 1 << 18
 """Buffers have whole multiples of so many bytes, so that blocks of nearly one length share them."""
 _HUGE = 4 << 20
 """Bytes of the shortest buffer for which huge pages are asked for."""
+_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+"""Shared memory, which is Python's default, hardly any kernel gives in huge pages."""
 
 
 class Buffers:
@@ -39,7 +41,7 @@ class Buffers:
         if kept is not None:
             return kept
         try:
-            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES)
+            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES, flags=_PRIVATE)
         except OSError as error:
             raise MemoryError(f"no buffer of {length} bytes") from error
         if length >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
