@@ -35,7 +35,7 @@ from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
 from secureps.wire.grpc.links import Link
-from secureps.wire.grpc.pacing import LANES, Lanes, Progress
+from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.grpc.tells import Tells
 from secureps.wire.protobuf import decode, encode
@@ -92,7 +92,7 @@ class GrpcTransport:
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
-        self._lanes = Lanes()
+        self._lanes, self._pace = Lanes(), Pace()
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
@@ -251,6 +251,7 @@ class GrpcTransport:
                 self._taking.add(to)
             except Exception as error:
                 self._taking.discard(to)
+                self._pace.broke()
                 if not _broke(self._failed(error, to)):
                     raise
                 reply = self._ask(to, message)
@@ -270,7 +271,7 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.PUT, envelope)
         method: Any = self._channel(to).stream_unary(framing.PUT)
-        frame = framing.pieces(envelope, memoryview(message.payload)[offset:])
+        frame = framing.pieces(envelope, memoryview(message.payload)[offset:], self._pace)
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:

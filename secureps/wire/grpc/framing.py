@@ -51,7 +51,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.wire.grpc.authentication import Metadata
-from secureps.wire.grpc.pacing import LONGEST, cut
+from secureps.wire.grpc.pacing import LONGEST, Pace
 from secureps.wire.protobuf import MESSAGE_LIMIT, decode, encode
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
@@ -170,10 +170,12 @@ def unbundled(data: bytes) -> list[bytes]:
 # --- frames -----------------------------------------------------------------------
 
 
-def pieces(envelope: bytes, payload: bytes | memoryview) -> Iterator[bytes]:
-    """The frame of an envelope and a payload, in pieces as `pace.cut` makes them."""
+def pieces(
+    envelope: bytes, payload: bytes | memoryview, pace: Pace | None = None
+) -> Iterator[bytes]:
+    """The frame of an envelope and a payload, in pieces at the `pace` of those before it."""
     view = memoryview(payload)
-    rest = cut(view)
+    rest = (pace or Pace()).cut(view)
     head = _PREFIX.pack(len(envelope), len(view)) + envelope
     yield b"".join((head, next(rest, b"")))
     for piece in rest:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 SHORTEST, LONGEST = 32 << 10, 1 << 20
-"""Bytes of the first piece of a payload, and of any: measured best where nothing is slow."""
+"""Bytes of the first piece on a link, and of any: measured best where nothing is slow."""
 FAST, SLOW = 0.25, 2.0
 """Seconds: a piece that takes less is followed by a longer one, after more by a shorter."""
 LANES, FIRST_LANES = 8, 4
@@ -26,14 +26,30 @@ def next_length(length: int, seconds: float) -> int:
     return length if seconds < SLOW else max(SHORTEST, length // 2)
 
 
-def cut(payload: memoryview, clock: Callable[[], float] = time.monotonic) -> Iterator[memoryview]:
-    """A payload in pieces; the first is short, so that something arrives whatever the link is."""
-    length, start = SHORTEST, 0
-    while start < len(payload):
-        began = clock()
-        yield payload[start : start + length]
-        start += length
-        length = next_length(length, clock() - began)
+class Pace:
+    """How long the pieces of payloads are that one party sends, one after another or side by side.
+
+    The first is short, so that something arrives whatever the link is; a payload begins as the one
+    before it ended, and short again where one `broke`. Who does not hear of that needs a new one.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._length = SHORTEST
+        self._clock = clock
+
+    def cut(self, payload: memoryview) -> Iterator[memoryview]:
+        """A payload in pieces."""
+        length, start = self._length, 0
+        while start < len(payload):
+            began = self._clock()
+            yield payload[start : start + length]
+            start += length
+            length = next_length(length, self._clock() - began)
+        self._length = length
+
+    def broke(self) -> None:
+        """A payload did not get through."""
+        self._length = SHORTEST
 
 
 class Lanes:

@@ -431,10 +431,37 @@ def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
         [pacing.FAST / 2, pacing.FAST / 2, pacing.FAST, pacing.SLOW, pacing.SLOW, pacing.FAST / 2]
     )
     now, lengths, unit = [0.0], [], pacing.SHORTEST
-    for piece in pacing.cut(memoryview(bytes(14 * unit)), lambda: now[0]):
+    for piece in pacing.Pace(lambda: now[0]).cut(memoryview(bytes(14 * unit))):
         lengths.append(len(piece))
         now[0] += next(took)
     assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
+
+
+def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> None:
+    pace, unit = pacing.Pace(lambda: 0.0), pacing.SHORTEST
+
+    def lengths(units: int) -> list[int]:
+        return [len(piece) // unit for piece in pace.cut(memoryview(bytes(units * unit)))]
+
+    assert lengths(7) == [1, 2, 4]
+    assert lengths(20) == [8, 12]
+    broken = pace.cut(memoryview(bytes(64 * unit)))
+    next(broken)
+    assert lengths(64) == [32, 32], "of a payload that is under way nothing is known yet"
+    pace.broke()
+    del broken
+    assert lengths(3) == [1, 2]
+
+
+def test_a_push_begins_as_the_last_one_ended(
+    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch, taken: list[int]
+) -> None:
+    monkeypatch.setattr(pacing, "FAST", PATIENCE)
+    transport = world.transport("a")
+    for first in (pacing.SHORTEST, pacing.LONGEST):
+        taken.clear()
+        transport.call("shard-0", put(bytes(SIZE))).result(PATIENCE)
+        assert taken[0] == first
 
 
 def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
