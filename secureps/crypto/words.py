@@ -50,7 +50,7 @@ def add_words(packed: NDArray[np.uint64], weight: np.uint64, sums: NDArray[np.ui
 @kernel
 def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
     """The greatest of the words packed in (53 n,)."""
-    most = _u64(0)
+    most = np.zeros(RUN, np.uint64)  # by place in a run: one alone each word would wait for
     for run in range(packed.size // WORD_BITS):
         source = run * WORD_BITS
         for k in range(RUN):
@@ -58,8 +58,8 @@ def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
             word = packed[source + (at >> 6)] >> _u64(at & 63)
             if (at & 63) + WORD_BITS > 64:
                 word |= packed[source + (at >> 6) + 1] << _u64(64 - (at & 63))
-            most = max(most, word & _MASK)
-    return most
+            most[k] = max(most[k], word & _MASK)
+    return _u64(most.max())
 
 
 @kernel

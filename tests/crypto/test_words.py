@@ -38,6 +38,13 @@ def test_packing_is_one_long_integer(words: list[int]) -> None:
     assert int(greatest_word(packed(words))) == max(words)
 
 
+def test_the_greatest_word_is_found_in_any_place_of_any_run() -> None:
+    for at in range(3 * RUN):
+        words = [5] * (3 * RUN)
+        words[at] = 6
+        assert int(greatest_word(packed(words))) == 6
+
+
 @settings(deadline=None)
 @given(words=words_of_runs, weight=st.sampled_from(WEIGHTS), before=st.integers(0, 2**60))
 def test_adding_adds_each_word_times_the_weight(words: list[int], weight: int, before: int) -> None:
