@@ -99,7 +99,7 @@ ELSEWHERE = {
         "wire/grpc/links",
     ),
     "wire/grpc/test_replays.py": ("wire/grpc/authentication", "wire/grpc/challenges"),
-    "wire/grpc/test_resuming.py": ("wire/grpc/pacing", "wire/grpc/uploads"),
+    "wire/grpc/test_resuming.py": ("wire/grpc/uploads",),
     "processes/test_floods.py": ("wire/grpc/admission",),
     # commands
     "project/test_front_door.py": ("run/api", "tracebacks"),

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import queue
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -106,6 +103,24 @@ def test_a_push_through_a_link_that_is_cut_again_and_again(
     assert blocks == [message], "once, and whole"
     assert relay.connections > SIZE // CUT
     assert sum(taken) == SIZE, "no byte is taken in twice"
+
+
+def test_a_push_begins_as_the_last_one_ended(
+    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch, taken: list[int]
+) -> None:
+    monkeypatch.setattr(pacing, "FAST", PATIENCE)
+    transport = world.transport("a")
+    for first in (pacing.SHORTEST, pacing.LONGEST):
+        taken.clear()
+        transport.call("shard-0", put(bytes(SIZE))).result(PATIENCE)
+        assert taken[0] == first
+
+
+def test_pieces_are_short_again_after_a_break(link: Link) -> None:
+    _, transport = link(cut=CUT)
+    for size in (CUT // 2, CUT // 2, CUT // 2, CUT // 2, SIZE):
+        message = put(os.urandom(size))
+        assert until_answered(transport, message) == Stored(message.header.digest)
 
 
 def test_a_pull_through_a_link_that_is_cut_again_and_again(link: Link) -> None:
@@ -421,107 +436,3 @@ def test_more_than_a_payload_has_is_not_pulled() -> None:
     for at in (-1, 11):
         with pytest.raises(Malformed, match=f"byte {at} of 10"):
             part(reply, dataclasses.replace(get(10), offset=at))
-
-
-# --- pace -------------------------------------------------------------------------
-
-
-def test_pieces_are_as_long_as_a_link_carries_in_a_moment() -> None:
-    took = iter(
-        [pacing.FAST / 2, pacing.FAST / 2, pacing.FAST, pacing.SLOW, pacing.SLOW, pacing.FAST / 2]
-    )
-    now, lengths, unit = [0.0], [], pacing.SHORTEST
-    for piece in pacing.Pace(lambda: now[0]).cut(memoryview(bytes(14 * unit))):
-        lengths.append(len(piece))
-        now[0] += next(took)
-    assert lengths == [unit, 2 * unit, 4 * unit, 4 * unit, 2 * unit, unit]
-
-
-def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> None:
-    pace, unit = pacing.Pace(lambda: 0.0), pacing.SHORTEST
-
-    def lengths(units: int) -> list[int]:
-        return [len(piece) // unit for piece in pace.cut(memoryview(bytes(units * unit)))]
-
-    assert lengths(7) == [1, 2, 4]
-    assert lengths(20) == [8, 12]
-    broken = pace.cut(memoryview(bytes(64 * unit)))
-    next(broken)
-    assert lengths(64) == [32, 32], "of a payload that is under way nothing is known yet"
-    pace.broke()
-    del broken
-    assert lengths(3) == [1, 2]
-
-
-def test_a_push_begins_as_the_last_one_ended(
-    world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch, taken: list[int]
-) -> None:
-    monkeypatch.setattr(pacing, "FAST", PATIENCE)
-    transport = world.transport("a")
-    for first in (pacing.SHORTEST, pacing.LONGEST):
-        taken.clear()
-        transport.call("shard-0", put(bytes(SIZE))).result(PATIENCE)
-        assert taken[0] == first
-
-
-def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
-    assert pacing.next_length(pacing.SHORTEST, pacing.SLOW) == pacing.SHORTEST
-    assert pacing.next_length(pacing.LONGEST, 0.0) == pacing.LONGEST
-
-
-def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
-    lanes = pacing.Lanes()
-    assert lanes.open == pacing.FIRST_LANES
-    for _ in range(10):
-        lanes.saw(pacing.SLOW + 1)
-    assert lanes.open == 1
-    lanes.done(pacing.FAST + 0.1)
-    lanes.saw(0.1)
-    assert lanes.open == 1
-    for _ in range(10):
-        lanes.done(0.1)
-    assert lanes.open == pacing.LANES
-
-
-def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    never = SimpleNamespace(start=lambda: None, cancel=lambda: None)
-    monkeypatch.setattr(pacing.Progress, "_timed", lambda progress, seconds: never)
-    now, stalls = [0.0], list[float]()
-    progress = pacing.Progress(
-        1000.0, lambda: stalls.append(now[0]), lambda seconds: None, lambda: now[0]
-    )
-    with progress:
-        now[0] = 900.0
-        progress.moved()
-        assert progress.longest == 900.0
-        for now[0] in (1000.0, 1899.0):
-            progress._look()
-            assert not progress.over
-        now[0] = 1900.0
-        progress._look()
-    assert (progress.over, stalls) == (True, [1900.0])
-
-
-def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:
-    lanes = pacing.Lanes()
-    for _ in range(10):
-        lanes.saw(pacing.SLOW + 1)
-    entered: queue.Queue[int] = queue.Queue()
-
-    def enter() -> None:
-        with lanes.taken():
-            entered.put(1)
-
-    waiting = [threading.Thread(target=enter) for _ in range(2)]
-    with lanes.taken():
-        waiting[0].start()
-        assert entered.empty()
-    assert entered.get(timeout=PATIENCE) == 1
-    with lanes.taken():
-        waiting[1].start()
-        lanes.close()
-        assert entered.get(timeout=PATIENCE) == 1
-    for thread in waiting:
-        thread.join()
