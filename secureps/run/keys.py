@@ -23,7 +23,7 @@ keys = typer.Typer(
     add_completion=False,
 )
 
-_AT_PARTY, _AT_ISSUER = "At each party", "At whoever issues keys"
+_AT_PARTY, _AT_ISSUER, _ANYWHERE = "At each party", "At whoever issues keys", "Anywhere"
 
 Kit = Annotated[Path, typer.Argument(metavar="KIT", help="The issuer's own folder.")]
 Own = Annotated[Path, typer.Argument(metavar="DIR", help="This party's own kit.")]
@@ -182,7 +182,7 @@ def renew(
     typer.echo(f"give everybody {directory / 'public'} again; keys and roster are as they were")
 
 
-@keys.command()
+@keys.command(rich_help_panel=_ANYWHERE)
 def show(
     directory: Annotated[Path, typer.Argument(metavar="KIT", help="The kit's folder.")],
 ) -> None:

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest, sign_request
@@ -119,6 +121,16 @@ def test_a_tls_key_that_is_no_point_is_refused() -> None:
     wrong = request(tls_key=TLS.public[:27] + b"\xff" * 64)
     with pytest.raises(ClientError):
         wrong.verify()
+
+
+WHOLE = request(old=OLD).to_bytes()
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+def test_no_byte_of_it_can_change(at: int, change: int) -> None:
+    changed = WHOLE[:at] + bytes([WHOLE[at] ^ change]) + WHOLE[at + 1 :]
+    with pytest.raises(ClientError):
+        KeyRequest.from_bytes(changed).verify(OLD.public)
 
 
 def test_other_bytes_are_refused() -> None:
