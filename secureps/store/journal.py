@@ -59,8 +59,10 @@ Record = Any
 SYNCHRONOUS = "FULL"
 """SQLite's word for: a commit has waited for the disk."""
 
-CHECKPOINT_PAGES = 64
-"""Of SQLite's log, after which they are moved into the file: what one damaged page can take."""
+CHECKPOINT_PAGES = 256
+"""Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
+what one damaged page can take. A version is some 170 to a coordinator, mostly receipts and shares.
+"""
 
 LEAST_ROOM = 1 << 16
 """Bytes without which SQLite cannot make the files beside a journal."""
