@@ -41,6 +41,13 @@ PEERS: Mapping[str, Peer] = {
     "ours-rlwe": Peer(
         "secureps, rlwe, 3 of 4", ("secureps",), 20, ours.play_rlwe, note="four key holders"
     ),
+    "ours-thin": Peer(
+        "secureps, rlwe, a quarter in 4 bits",
+        ("secureps",),
+        5,
+        ours.play_thin,
+        note="`policies/thin.toml`; what is not sent is sent later",
+    ),
     "flower-plain": Peer("Flower, FedAvg", ("flwr",), 4, flower.play_plain, "flower"),
     "flower-secagg": Peer("Flower, SecAgg+", ("flwr",), 3, flower.play_secagg, "flower"),
     "flare-plain": Peer("NVIDIA FLARE", ("nvflare",), 4, flare.play_plain, "flare"),

@@ -6,12 +6,14 @@ here: telemetry, receipts or journals, because no noise covers an update's norm.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.update import Update, furthest, pieces
+from secureps.codec.moving_range import MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.errors import NotFinite
 from secureps.messages.encoding import payload_hasher
@@ -19,7 +21,9 @@ from secureps.model.difference import Part
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import declared
+from secureps.policy.scales import moved
 from secureps.policy.tensor_kinds import Kind
+from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.mechanism import PIECE, clip_factor, shrink
 from secureps.service.logs import tell
 
@@ -43,15 +47,15 @@ def clip_update(
     Args:
         party: the client, which is told.
         delta: makes the values of the group.
-        scale: of an adaptive clip, None where it stays.
+        scale: of the group, None where it has none.
 
     Raises:
         NotFinite: a value is not finite.
     """
-    adaptive, clip = plan.adaptive(layout.name), plan.group(layout.name).clip
-    if adaptive is not None and scale is not None:
-        joint = adaptive.clipped(delta(0, layout.size), scale)
-        return Update.of(joint, adaptive.norm)
+    mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
+    if isinstance(mover, AdaptiveClip) and scale is not None:
+        joint = mover.clipped(delta(0, layout.size), scale)
+        return Update.of(joint, mover.norm)
     statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
     hasher, largest = payload_hasher(), 0.0
 
@@ -84,7 +88,23 @@ def clip_update(
         where = plan.headed(layout.name, "")
         tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
     of_it = clipped if factor < 1 else delta
-    return Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)
+    update = Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)
+    if isinstance(mover, MovingRange) and scale is not None:
+        return _in_units(update, scale, mover.told(update.norm, scale))
+    return update
+
+
+def _in_units(update: Update, scale: float, last: np.float32) -> Update:
+    """An update in units of a scale, with another last value."""
+
+    def part(first: int, end: int) -> NDArray[np.float32]:
+        values = update.part(first, end)
+        values /= np.float32(scale)
+        if end == update.size:
+            values[-1] = last
+        return values
+
+    return dataclasses.replace(update, part=part)
 
 
 def magnitude(plan: Plan, group: str, update: Update) -> int | None:

@@ -20,12 +20,18 @@ from secureps.service.logs import tell
 from secureps.store.spool import Spool
 
 
-def keep(outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32]) -> None:
+def keep(
+    outbox: Spool, group: str, update: bytes, rest: NDArray[np.float32], scale: float | None = None
+) -> None:
     """Keeps what an update did not carry, durably, as the name of the update.
 
     Args:
-        rest: float32 (values of the group,).
+        rest: float32 (values of the group,), which may change.
+        scale: in units of which it is, where the group has one; its place is the last value.
     """
+    if scale is not None:  # that of the next update will be another
+        rest *= np.float32(scale)
+        rest[-1] = 0
     values = rest.astype("<f4", copy=False).data.cast("B")
     outbox.put(kept_key(group, update), b"".join((payload_digest(values), values)))
 

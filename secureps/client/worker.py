@@ -57,6 +57,7 @@ from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.counting import public_number, remarks
 from secureps.policy.groups import beside
+from secureps.policy.scales import moved
 from secureps.policy.spending import fact
 from secureps.policy.tensor_kinds import Kind, refuse_statistics
 from secureps.privacy.mechanism import clip_l2
@@ -371,7 +372,8 @@ class ClientWorker(Worker):
         )
         sealed = self._sealer.seal(self._machine.pinned, receipt, sent, weight)
         if plan.group(aim.group).feedback:
-            keep(self._outbox, aim.group, name, update.part(0, layout.size))
+            scale = self._scale(aim.group, pulled[aim.group][-1])
+            keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:
@@ -380,15 +382,15 @@ class ClientWorker(Worker):
         return self._stream("update", *labels).words(UPDATE_BYTES // 4).tobytes()
 
     def _scale(self, group: str, last: bytes) -> float | None:
-        """The scale of an adaptive clip, which ends the last pulled block; None where it stays.
+        """A group's scale, which ends the last pulled block; None where it has none.
 
         Raises:
-            Malformed: no clip of the plan has it.
+            Malformed: no clip and no range of the plan has it.
         """
-        adaptive = self._machine.pinned.plan.adaptive(group)
-        if adaptive is None:
+        mover = moved(self._machine.pinned.plan, group)
+        if mover is None:
             return None
-        return adaptive.check(float(self.pulled[block_key(last)][-1]))
+        return mover.check(float(self.pulled[block_key(last)][-1]))
 
     # --- evaluating ---------------------------------------------------------------
 

@@ -33,7 +33,8 @@ class BlockCode:
         values: of the block.
         places: of those that are sent, int64 (sent,), ascending; None for all.
         factors: by which a decoded value is multiplied, float64 (sent,); None for 1.
-        signs: of the rotation, int8 (sent,); None where nothing is rotated.
+        signs: of the rotation, int8, of what is sent but for a value that goes as it is; None
+            where nothing is rotated.
     """
 
     values: int
@@ -61,7 +62,9 @@ class BlockCode:
         if self.places is None and self.signs is None:
             return x
         taken = (x if self.places is None else x[self.places]).astype(np.float64)
-        return taken if self.signs is None else rotate.rotated(taken, self.signs)
+        if self.signs is not None:
+            taken[: self.signs.size] = rotate.rotated(taken[: self.signs.size], self.signs)
+        return taken
 
     def decode(self, mean: NDArray[np.float32] | NDArray[np.float64]) -> NDArray[np.float32]:
         """What a mean of encodings is the mean of: float32 (values,), 0 where nothing was sent.
@@ -75,7 +78,8 @@ class BlockCode:
             raise WrongShape(f"{self.sent} values of this block are sent, not {list(mean.shape)}")
         made = mean.astype(np.float64)
         if self.signs is not None:
-            made = rotate.rotated_back(made, self.signs)
+            turned = made[: self.signs.size]
+            turned[:] = rotate.rotated_back(turned, self.signs)
         if self.places is None:
             return made.astype(np.float32)
         if self.factors is not None:
@@ -111,14 +115,17 @@ class Chain:
         """Whether every value is sent as it is."""
         return self.one_in == 1 and not self.rotates
 
-    def block(self, values: int, draw: Draw) -> BlockCode:
-        """The code of a block of so many values."""
-        count = support.sent(values, self.one_in)
+    def block(self, values: int, draw: Draw, apart: int = 0) -> BlockCode:
+        """The code of a block of so many values, of which the last `apart` go as they are."""
+        coded = values - apart
+        count = support.sent(coded, self.one_in)
         places = factors = by = None
         if self.one_in > 1:
-            places = support.places(values, self.one_in, draw("support", count))
+            places = support.places(coded, self.one_in, draw("support", count))
+            places = np.append(places, np.arange(coded, values))
             if self.unbiased:
-                factors = support.runs(values, self.one_in).astype(np.float64)
+                factors = support.runs(coded, self.one_in).astype(np.float64)
+                factors = np.append(factors, np.ones(apart))
         if self.rotates:
             by = rotate.signs(count, draw("rotate", rotate.sign_words(count)))
         return BlockCode(values, places, factors, by)

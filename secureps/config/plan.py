@@ -243,10 +243,15 @@ class RotateSection(Table):
 
 
 class RoundSection(Table):
-    """The grid's range is so many standard deviations of a rotated update that fills its clip."""
+    """The grid's range is so many standard deviations of a rotated update of one length.
+
+    `length` is which: the clip, or the mean norm of the updates of the cohort before, which moves
+    the range (`codec.moving_range`).
+    """
 
     name: Literal["round"]
     deviations: float = Field(default=3.0, ge=0.1, le=1000)
+    length: Literal["clip", "mean_norm"] = "clip"
 
 
 STAGES = ("support", "rotate", "round")
@@ -322,6 +327,17 @@ class GroupSection(Table):
     def rotates(self) -> bool:
         """Whether values are rotated."""
         return any(isinstance(each, RotateSection) for each in self.codec)
+
+    @property
+    def follows_norms(self) -> bool:
+        """Whether the grid's range moves with the norms of updates."""
+        stages = (each for each in self.codec if isinstance(each, RoundSection))
+        return any(each.length == "mean_norm" for each in stages)
+
+    @property
+    def scaled(self) -> bool:
+        """Whether updates travel in units of a scale that moves."""
+        return self.adaptive is not None or self.follows_norms
 
     @property
     def deviations(self) -> float | None:

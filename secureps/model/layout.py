@@ -41,8 +41,8 @@ _PIECE = 1 << 16
 """Values that are looked at at a time, so that what it takes stays in the cache."""
 
 SCALE = TensorSpec("secureps:scale", (), "float32")
-"""The last value of a group under adaptive clipping: the scale of its clip
-(`privacy.adaptive`). It is no tensor of the model, and no model may have one of this name."""
+"""The last value of a group whose clip (`privacy.adaptive`) or range (`codec.moving_range`) moves:
+its scale. It is no tensor of the model, and no model may have one of this name."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,8 @@ class GroupLayout:
     def slots(self, block: int) -> int:
         """The number of integers in a sealed block: those of the weight, and the values sent."""
         start, stop = self.span(block)
-        return self.weight_slots + -(-(stop - start) // (self.one_in or 1))
+        apart = self.apart(block)
+        return self.weight_slots + -(-(stop - start - apart) // (self.one_in or 1)) + apart
 
     def sent_span(self, block: int) -> tuple[int, int]:
         """(start, stop) of a block in all values that are sent of an update."""
@@ -106,8 +107,12 @@ class GroupLayout:
 
     @property
     def scaled(self) -> bool:
-        """Whether the group's last value is the scale of an adaptive clip."""
+        """Whether the group's last value is the scale of a clip or a range that moves."""
         return self.tensors[-1:] == (SCALE,)
+
+    def apart(self, block: int) -> int:
+        """How many values of a block, its last, go as they are: 1 where that is a scale, else 0."""
+        return int(self.scaled and block == self.blocks - 1)
 
     def parts(self) -> Iterator[tuple[str, slice]]:
         """Each tensor's name and its slice of the group's values; in a row-block, of its rows."""
@@ -279,7 +284,7 @@ class Layout:
                 rows = _row_blocks(name, group.sparse, tuple(specs), slots)
                 built += (replace(each, one_in=group.one_in) for each in rows)
                 continue
-            if group.adaptive is not None:
+            if group.scaled:
                 specs, size = [*specs, SCALE], size + 1
             built.append(GroupLayout(name, tuple(specs), size, size, None, slots, group.one_in))
         evaluation = _metrics(plan, weights)

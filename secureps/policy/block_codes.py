@@ -49,4 +49,4 @@ def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: 
         return public_stream(stage, layout.name, block, *named[stage]).words(count)
 
     start, stop = layout.span(block)
-    return plan.chain(layout.name).block(stop - start, draw)
+    return plan.chain(layout.name).block(stop - start, draw, layout.apart(block))

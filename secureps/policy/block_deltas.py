@@ -48,7 +48,7 @@ class BlockDelta:
     @property
     def length(self) -> int:
         """Of one difference."""
-        coded = support.sent(self.values, self.one_in) - self.scaled
+        coded = support.sent(self.values - self.scaled, self.one_in)
         return delta.length(coded, self.bits) + FLOAT_BYTES * self.scaled
 
     @property
@@ -100,7 +100,7 @@ class BlockDelta:
             return slice(0, self.values - self.scaled)
         assert code is not None
         assert code.places is not None
-        return code.places
+        return code.places[: code.places.size - self.scaled]
 
 
 def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | None:
@@ -113,7 +113,7 @@ def block_delta(plan: Plan, layout: GroupLayout, block: int) -> BlockDelta | Non
     moves_sent = section.optimizer.name in STATELESS and section.support_every is None
     one_in = plan.chain(layout.name).one_in if moves_sent else 1
     code = partial(block_code, plan, layout, block)
-    scaled = layout.scaled and block == layout.blocks - 1
+    scaled = bool(layout.apart(block))
     return BlockDelta(stop - start, section.pull_bits, one_in, scaled, code)
 
 

@@ -29,7 +29,7 @@ from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
-from secureps.model.layout import GroupLayout, Layout, cut
+from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
@@ -290,7 +290,8 @@ class Plan:
             sparse = self.group(name).sparse
             rows = None if sparse is None else (0, sparse.block)
             slots, one_in = self.weights(name).slots, self.group(name).one_in
-            whole.append(GroupLayout(name, (), values, values, rows, slots, one_in))
+            tensors = (SCALE,) if self.group(name).scaled else ()
+            whole.append(GroupLayout(name, tensors, values, values, rows, slots, one_in))
         return cut(self.section, whole, self._element)
 
     def _element(self, slots: int) -> int:

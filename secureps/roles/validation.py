@@ -24,6 +24,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.policy.scales import moved
 from secureps.privacy.adaptive import FIRST
 
 PURPOSES = {"client": (UPDATE, FOUNDING), "holder": (OPENED,)}
@@ -54,16 +55,16 @@ def check_sequence(id: SubmissionId) -> None:
 
 
 def check_scale(plan: Plan, group: str, scale: float | None) -> None:
-    """Malformed unless it is a scale that this group's clip may have; None where that stays."""
-    adaptive = plan.adaptive(group)
-    if adaptive is not None:
-        adaptive.check(scale)
+    """Malformed unless it is a scale that the group may have; None if clip and range stay."""
+    mover = moved(plan, group)
+    if mover is not None:
+        mover.check(scale)
     elif scale is not None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
-    """Malformed if the scale of a clip is none of the plan's, or comes from another shard.
+    """Malformed if the scale of a group is none of the plan's, or comes from another shard.
 
     `owner` holds the group's last block, and the scale with it.
     """

@@ -69,7 +69,7 @@ def check(path: Path, values: int | None = None) -> Explanation:
         else:
             refuse_several(path, plan)
             (group,) = plan.groups
-            sizes, notes, examples = {group: values + (plan.adaptive(group) is not None)}, (), ()
+            sizes, notes, examples = {group: values + plan.group(group).scaled}, (), ()
         around = service(plan, clients.count if clients else None)
         explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))

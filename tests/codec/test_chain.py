@@ -30,6 +30,21 @@ def numbers(values: int, seed: int) -> NDArray[np.float32]:
     return np.random.default_rng(seed).integers(-WHOLE, WHOLE, values).astype(np.float32)
 
 
+@given(chain=chains, values=sizes)
+def test_a_value_apart_goes_as_it_is_and_changes_no_other(chain: Chain, values: int) -> None:
+    rng = [np.random.default_rng(1) for _ in range(2)]
+    draws = [lambda _, n, r=r: r.integers(0, 2**32, n, dtype=np.uint32) for r in rng]
+    whole, coded = chain.block(values + 1, draws[0], 1), chain.block(values, draws[1])
+    x = numbers(values + 1, 3)
+    assert whole.sent == coded.sent + 1
+    sent = whole.encode(x)
+    assert np.array_equal(sent[:-1], coded.encode(x[:-1]))
+    assert sent[-1] == x[-1]
+    made = whole.decode(sent)
+    assert np.array_equal(made[:-1], coded.decode(sent[:-1]))
+    assert made[-1] == x[-1]
+
+
 @given(chain=chains, values=sizes, seed=st.integers(0, 20))
 def test_sums_of_encodings_decode_to_sums_exactly(chain: Chain, values: int, seed: int) -> None:
     own = code(chain, values, seed)

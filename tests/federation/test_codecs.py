@@ -33,6 +33,7 @@ CHAINS: dict[str, dict[str, Any]] = {
     "rotate": {"codec": ["rotate"], "clip": 3.0, "range": 1.0, "bits": 16},
     "thin": {"codec": THIN, "clip": 2.0, "bits": 4},
     "fed back": FED_BACK,
+    "moving": FED_BACK | {"codec": (*THIN[:2], {"name": "round", "length": "mean_norm"})},
 }
 
 

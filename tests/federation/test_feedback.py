@@ -18,6 +18,7 @@ from secureps.messages.outcome import Outcome
 from secureps.messages.submission import Receipt
 from secureps.policy.block_codes import block_code
 from secureps.policy.plan import Plan
+from secureps.policy.scales import moved
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import kept_key
@@ -25,6 +26,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, spoils, until
 from tests.kits.federations import Tensors, Walker, finished, killed_at, small_plan
+from tests.kits.privacy_kit import scales
 
 SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
@@ -59,6 +61,9 @@ def plan_for(cipher: str = "plain", versions: int = 4, **rule: Any) -> Plan:
     return small_plan(cipher, versions=versions, group=[GROUP | {"rule": {"quorum": 6} | rule}])
 
 
+STAGES = ({"name": "support", "one_in": 3}, "rotate", {"name": "round", "length": "mean_norm"})
+
+
 def outcomes(simulation: Simulation, client: str) -> list[tuple[Receipt, str]]:
     """The fates of a client's updates, in the order in which it heard of them."""
     records = [record for _, record in simulation._stores[client].journal.replay()]
@@ -77,7 +82,8 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
     layout = plan.layout(pinned.run.schema).group("all")
     grid, code = plan.grid("all", layout.sent), plan.weights("all")
     share = code.weigh(10 + trainer._number, 32) / code.most
-    mechanism = plan.mechanism("all", layout.sent)
+    mechanism, mover = plan.mechanism("all", layout.sent), moved(plan, "all", layout.sent)
+    told, scale = scales(simulation), np.float32(1)
     rest, last = np.zeros(layout.size, np.float32), None
     counted = set()
     for receipt, outcome in outcomes(simulation, client):
@@ -89,7 +95,11 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
         start = layout.flatten(before)
         delta = layout.flatten(after) - start
         delta += rest
-        rest, _ = clip_l2(delta, 1.0)
+        rest, norm = clip_l2(delta, 1.0)
+        if mover is not None:
+            scale = start[-1] = np.float32(told[receipt.version])
+            rest /= scale
+            rest[-1] = (min(norm, 1.0) / float(scale) / 2 - 1) * grid.range
         words, noiseless = SEED.derive("round", client, "all", receipt.version, 0), None
         blocks = range(layout.blocks)
         bases = [start[slice(*layout.span(k))].astype("<f4").tobytes() for k in blocks]
@@ -110,6 +120,9 @@ def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np
                 continue
             sent = grid.encode(own.encode(rest[here]) * share, words.words(own.sent))
             rest[here] -= own.decode((sent - grid.most) * (grid.step / share))
+        if mover is not None:
+            rest *= scale
+            rest[-1] = 0
     assert last is not None
     return last, rest
 
@@ -124,6 +137,15 @@ def assert_kept(simulation: Simulation, client: str) -> None:
 
 def test_what_is_kept_is_what_the_formula_says(tmp_path: Path) -> None:
     simulation = federation(tmp_path, plan_for())
+    simulation.run(lambda: finished(simulation))
+    for client in client_names(6):
+        assert_kept(simulation, client)
+
+
+def test_it_is_in_the_models_units_where_the_range_moves(tmp_path: Path) -> None:
+    group = {key: value for key, value in GROUP.items() if key != "range"}
+    own = small_plan(group=[group | {"codec": STAGES, "rule": {"quorum": 6}}])
+    simulation = federation(tmp_path, own)
     simulation.run(lambda: finished(simulation))
     for client in client_names(6):
         assert_kept(simulation, client)

@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import psutil
@@ -18,8 +19,12 @@ from benchmarks.peers import environments, flare, meter, table
 from benchmarks.peers.__main__ import PAGE, listed, machine, parser, size
 from benchmarks.peers.catalogue import PEERS
 from benchmarks.peers.meter import CLIENTS, SERVERS, Process, Sample, Traffic
+from benchmarks.peers.ours import thin_plan
 from benchmarks.peers.outcome import MEASURED, OUT_OF_MEMORY, Figures, Outcome, PeerError
 from benchmarks.peers.stage import Limits, Stage
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.policy.plan import load_plan
 from tests.kits.nursery import ROOT
 
 FIGURES = Figures(0.7123, 1.5, 12.0, 3.36, None, 2_500_000_000, 6.1e-6)
@@ -157,6 +162,15 @@ def test_every_peer_has_its_environment_and_two_rounds_at_least() -> None:
     assert len({peer.label for peer in PEERS.values()}) == len(PEERS)
     own = {name: environments.own_name(each[0]) for name, each in environments.PACKAGES.items()}
     assert own == {"flower": "flwr", "flare": "nvflare", "tenseal": "tenseal"}
+
+
+def test_a_thin_update_is_that_of_its_policy() -> None:
+    own = load_plan(ROOT / "policies" / "thin.toml").section
+    made = parse(PlanSection, tomllib.loads(thin_plan(3).format(cipher="rlwe", versions=4)), "thin")
+    assert (made.cipher, made.shards, made.versions) == (own.cipher, own.shards, 4)
+    (group,), (theirs,) = made.group, own.group
+    assert group.model_copy(update={"rule": theirs.rule}) == theirs
+    assert (group.rule.name, group.rule.minimum) == ("sync", 3)
 
 
 def test_this_project_is_told_with_its_version_and_the_machine() -> None:

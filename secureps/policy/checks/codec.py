@@ -33,7 +33,7 @@ def refuse_codec(section: GroupSection, rounds: bool, versions: int, privacy: Pr
     if "support" in names:
         _refuse_support(section, rounds)
     if "round" in names:
-        _refuse_range(section, names, privacy)
+        _refuse_range(section, names, rounds, privacy)
     if section.feedback:
         _refuse_feedback(section, rounds, versions)
 
@@ -59,7 +59,9 @@ def _refuse_support(section: GroupSection, rounds: bool) -> None:
         )
 
 
-def _refuse_range(section: GroupSection, names: Sequence[str], privacy: Privacy) -> None:
+def _refuse_range(
+    section: GroupSection, names: Sequence[str], rounds: bool, privacy: Privacy
+) -> None:
     if isinstance(privacy, ClientPrivacySection):
         raise PlanRefused(
             "codec: under client-level privacy the range follows from clip, bits and noise: remove "
@@ -73,6 +75,12 @@ def _refuse_range(section: GroupSection, names: Sequence[str], privacy: Privacy)
     if "clip" not in section.model_fields_set:
         raise PlanRefused(
             "codec: round takes the range from the clip: state clip, about as long as updates are"
+        )
+    if section.follows_norms and (not rounds or section.sparse is not None):
+        raise PlanRefused(
+            'codec: a range that follows "mean_norm" is one for all members of a cohort, who must '
+            'train from one version of the whole group: take rule "sync" without sparse, or '
+            'length = "clip"'
         )
     if section.range is not None:
         raise PlanRefused("range: it follows from the clip where codec has round: remove one")

@@ -30,6 +30,12 @@ def codec_words(plan: Plan, group: GroupLayout, head: str) -> Iterator[str]:
             f"{head}of {group.size:,} values an update sends {group.sent:,}{rotated} each as one "
             f"of {grid.levels + 1:,} integers within +-{grid.range:.3g}"
         )
+    if section.follows_norms:
+        yield (
+            f"{head}the range is that of version 0, and follows the mean norm of the updates of "
+            "each cohort, which is sent encrypted and opened with the sum: everybody learns it, "
+            "as the mean"
+        )
     yield from _rounding(plan, group, head)
     if section.feedback:
         kept = FLOAT_BYTES * group.size

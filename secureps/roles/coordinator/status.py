@@ -93,7 +93,10 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
     """The clip of the committed version under adaptive clipping; None elsewhere."""
-    return None if group.scale is None else group.scale * tx.plan.group(group.name).clip
+    section = tx.plan.group(group.name)
+    if group.scale is None or section.adaptive is None:
+        return None
+    return group.scale * section.clip
 
 
 def servers(

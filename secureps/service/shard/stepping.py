@@ -22,6 +22,7 @@ from secureps.policy.block_codes import block_code
 from secureps.policy.block_deltas import Codes, block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
+from secureps.policy.scales import moved
 from secureps.service.shard.states import GroupValues
 
 PIECE = 1 << 15
@@ -69,9 +70,10 @@ class Stepping:
         self, block: int, opened: Iterator[NDArray[np.int64]]
     ) -> tuple[Values, OptimizerState, Codes | None]:
         plan, cohort = self._plan, self._cohort
-        apply, adaptive = plan.optimizer(cohort.group).apply, plan.adaptive(cohort.group)
-        scale = None if adaptive is None else np.float32(adaptive.check(cohort.scale))
-        scaled = self._layout.scaled and block == self._layout.blocks - 1
+        apply = plan.optimizer(cohort.group).apply
+        mover = moved(plan, cohort.group, self._layout.sent)
+        scale = None if mover is None else np.float32(mover.check(cohort.scale))
+        scaled = bool(self._layout.apart(block))
         values, before = self._before.values[block], self._before.optimizer[block]
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
@@ -90,8 +92,8 @@ class Stepping:
             for name, vector in state.slots.items():
                 slots[name][here] = vector
             at = here.stop
-        if adaptive is not None and scaled:
-            made[-1] = adaptive.after(float(values[-1]), measured)
+        if mover is not None and scaled:
+            made[-1] = mover.after(float(values[-1]), measured)
         codes, delta = None, block_delta(plan, self._layout, block)
         if delta is not None:
             codes = delta.publish(made, values, code)

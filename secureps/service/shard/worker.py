@@ -383,9 +383,8 @@ class ShardWorker(Worker):
         )
 
     def _has_scale(self, group: str, block: int) -> bool:
-        """Whether the last value of a block is the scale of an adaptive clip."""
-        layout = self._layout(group)
-        return layout.scaled and block == layout.blocks - 1
+        """Whether the last value of a block is its group's scale."""
+        return bool(self._layout(group).apart(block))
 
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""

@@ -13,6 +13,7 @@ RULE = {"quorum": 6, "minimum": 3}
 STREAM = {"name": "buffered", "buffer": 3, "minimum": 3, "power": 0.0}
 SSP = {"name": "ssp", "slack": 1, "minimum": 3}
 SUPPORT = {"name": "support", "one_in": 4}
+FOLLOWS = {"name": "round", "length": "mean_norm"}
 CLIENT = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0} | {
     "placement": "local"
 }
@@ -38,6 +39,8 @@ def refused(group: dict[str, Any], **more: Any) -> str:
         ({"codec": ["round"], "clip": 1.0}, "add rotate before it"),
         ({"codec": ["rotate", "round"]}, "state clip, about as long as updates are"),
         ({"codec": ["rotate", "round"], "clip": 1.0, "range": 1.0}, "remove one"),
+        ({"codec": ["rotate", FOLLOWS], "clip": 1.0, "rule": STREAM}, "of the whole group"),
+        ({"codec": ["rotate", FOLLOWS]}, "state clip, about as long as updates are"),
         ({"feedback": True, "rule": STREAM}, "before it knows what became of the last one"),
     ],
 )
@@ -53,6 +56,7 @@ def test_feedback_is_for_clients_that_take_part_again() -> None:
     ("group", "reason"),
     [
         ({"codec": ["rotate", "round"], "clip": 1.0}, "follows from clip, bits and noise"),
+        ({"codec": ["rotate", FOLLOWS], "clip": 1.0}, "follows from clip, bits and noise"),
         ({"codec": ["rotate"], "adaptive": {}}, "must be sent as it is"),
         ({"feedback": True, "adaptive": {}}, "a clip that has moved since"),
     ],

@@ -63,6 +63,12 @@ def test_a_grid_that_is_too_coarse_for_its_range_is_told() -> None:
     assert words(clip=4.0, bits=16) == ()
 
 
+def test_a_range_that_moves_is_told() -> None:
+    follows = {"name": "round", "length": "mean_norm"}
+    _, moves, *_ = words(codec=["rotate", follows], clip=4.0, bits=4)
+    assert moves.startswith("all: the range is that of version 0, and follows the mean norm")
+
+
 def test_who_keeps_nothing_is_told_what_that_costs() -> None:
     sent, stands = words(codec=[SUPPORT], range=1.0)
     assert "sends 400 each as one of 65,535 integers within +-1" in sent

@@ -1,0 +1,76 @@
+"""A grid's range that follows the mean norm of updates, which is sent inside the encryption.
+
+In a version whose scale is s updates travel in units of s: the grid, made for an update as long as
+the clip C, is as fine as for one of the length C s. One value more behind them says how long the
+update is, in the same units:
+
+    (clipped update / s, (2 |update| / (4 C s) - 1) range)     with range the grid's: -1 to 1 of it
+
+so that 0 to 4 times C s are told, and on average without error, in however few bits. What is more
+than 4 counts as 4. The mean of the cohort is opened with its sum, and makes the next scale:
+
+    s' = s 4 (share of the range + 1) / 2, kept within s / 4 to 4 s and LEAST to 1
+
+The first is 1: the range begins as that of the clip. Nobody computes it twice: the one shard that
+has the value does, rounds it to float32, and everybody else is told. The mean norm is public
+thereafter, as the mean update is. What must not live here: where the value lies in a group
+(`model.layout`), and what is private (`policy.checks.codec` refuses it where noise would have to
+hide it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from secureps.errors import Malformed, PlanRefused
+
+LEAST = 2.0**-20
+"""The least scale: a run whose updates have become as short as that moves nothing any more."""
+MOST = 4.0
+"""How many times as long as expected an update may be, for its length to be told."""
+
+
+@dataclass(frozen=True)
+class MovingRange:
+    """How the range of one group moves: the same object from the same numbers, at every party.
+
+    Args:
+        clip: C, which no update exceeds, 2^-100 to 2^100.
+        range: of the grid, in units of the scale.
+    Raises:
+        PlanRefused: the clip is out of bounds.
+    """
+
+    clip: float
+    range: float
+
+    def __post_init__(self) -> None:
+        if not 2.0**-100 <= self.clip <= 2.0**100:
+            raise PlanRefused(f"a clip of {self.clip:g} under a range that moves: 2^-100 to 2^100")
+
+    def told(self, norm: float, scale: float) -> np.float32:
+        """What a client sends of an update's length, within the grid's range.
+
+        Args:
+            norm: L2, of the clipped update. scale: of the base version.
+        """
+        times = min(norm / (self.clip * scale), MOST)
+        return np.float32((2 * times / MOST - 1) * self.range)
+
+    def after(self, scale: float, mean: float) -> float:
+        """The next version's scale, a float32.
+
+        Args:
+            scale: of this version; mean: of what the cohort's members told.
+        """
+        times = MOST * (mean / self.range + 1) / 2
+        moved = scale * min(max(times, 1 / MOST), MOST)
+        return float(np.float32(min(max(moved, LEAST), 1.0)))
+
+    def check(self, scale: float | None) -> float:
+        """A scale that somebody else made; Malformed unless it is one of a range."""
+        if scale is None or not LEAST <= scale <= 1:  # NaN is within no bounds
+            raise Malformed(f"a range's scale of {scale}: it is kept between {LEAST:g} and 1")
+        return scale

@@ -1,0 +1,18 @@
+"""A group's scale is moved by its adaptive clip, or by its range, or it has none."""
+
+from __future__ import annotations
+
+from secureps.codec.moving_range import MovingRange
+from secureps.policy.scales import moved
+from tests.kits.federations import small_plan
+from tests.kits.privacy_kit import adaptive_plan
+
+
+def test_a_plan_says_what_moves() -> None:
+    codec = ["rotate", {"name": "round", "length": "mean_norm"}]
+    rule = {"quorum": 6}
+    follows = small_plan(group=[{"rule": rule, "clip": 4.0, "codec": codec}])
+    assert moved(follows, "all", 400) == MovingRange(4.0, follows.grid("all", 400).range)
+    assert moved(small_plan(), "all") is None
+    adaptive = adaptive_plan("local", "plain")
+    assert moved(adaptive, "all") == adaptive.adaptive("all") is not None
