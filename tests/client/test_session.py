@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 import secureps as ps
 from secureps.client.exchange import LEFT, Exchange, ExchangeTrainer, ExchangeWorker, LoopSite
 from secureps.client.trainer import RecordPrivacy, Trainer
-from secureps.errors import BudgetSpent, ScriptFailed, WrongRun
+from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
 from secureps.messages.member_records import Sealed
 from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
@@ -23,6 +24,7 @@ from secureps.roles.tasks import Task
 from secureps.store.journal import SqliteJournal
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
+from tests.kits.party_kits import descriptor
 
 RULE = {"quorum": 3, "minimum": 2, "start": 3, "deadline": 60.0}
 SSP = {"name": "ssp", "slack": 2, "minimum": 2}
@@ -285,6 +287,13 @@ def test_a_kit_for_somebody_else_is_told_where_the_with_begins(federation: DiskF
     )
     with pytest.raises(ps.errors.KitError, match="client-77"):
         session.__enter__()
+
+
+def test_a_passphrase_that_cannot_be_read(federation: DiskFederation) -> None:
+    number = descriptor("six words")
+    os.close(number)
+    with pytest.raises(ConfigError, match=f"--passphrase-fd {number}: cannot read it"):
+        joined(federation, passphrase_fd=number)
 
 
 def test_who_is_interrupted_while_it_joins_leaves_nothing_behind(

@@ -158,6 +158,25 @@ ELSEWHERE = {
         "store/test_passphrases.py",
         "is under a passphrase: give it",
     ),
+    "--passphrase-fd ...: cannot read it: ...; open it in the shell, as in ...< FILE (the "
+    "operator's fault)": ("store/test_passphrases.py", ": cannot read it"),
+    "... is on the roster already: its party signs new keys by the old ones with ...; if it has "
+    "lost them, ... first (the operator's fault)": (
+        "store/test_issuing.py",
+        "is on the roster already: its party signs new keys",
+    ),
+    "...: two requests for one name; ask ... which one is its own (the operator's fault)": (
+        "store/test_issuing.py",
+        "two requests for one name; ask",
+    ),
+    "... asks with a key that was revoked or replaced: make new ones (the operator's fault)": (
+        "store/test_issuing.py",
+        "asks with a key that was revoked or replaced",
+    ),
+    "the request of ...: ... (the operator's fault)": (
+        "store/test_issuing.py",
+        "the request of keys-0: ",
+    ),
     "...: the passphrase is another one, or the file was changed (the operator's fault)": (
         "store/test_passphrases.py",
         "the passphrase is another one",

@@ -18,6 +18,7 @@ from secureps.run import cli
 from secureps.run.report.trackers import Extras
 from secureps.run.up.programs import Order
 from tests.kits.command import run
+from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
     *("new", "check", "up"),
@@ -133,6 +134,22 @@ def test_join_counts_by_the_records_that_are_told(monkeypatch: pytest.MonkeyPatc
     assert run(monkeypatch, *who, "--records", "250") == 0
     assert run(monkeypatch, *who) == 0
     assert seen == [250, None]
+
+
+def test_join_has_its_passphrase_before_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    number, seen = descriptor("six words"), list[bytes]()
+
+    def take_part(script: Path, joining: Joining, settings: object) -> str:
+        with pytest.raises(OSError):
+            os.fstat(number)
+        seen.append(joining.passphrases.lock(b"a key"))
+        assert "six words" not in repr(joining)
+        return "over"
+
+    monkeypatch.setattr("secureps.run.join.join", take_part)
+    who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
+    assert run(monkeypatch, *who, "--passphrase-fd", str(number)) == 0
+    assert phrase("six words").unlock(Path("me"), seen[0]) == b"a key"
 
 
 def test_an_error_of_many_lines_is_one(
