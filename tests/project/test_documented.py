@@ -175,7 +175,7 @@ ELSEWHERE = {
     ),
     "the request of ...: ... (the operator's fault)": (
         "store/test_issuing.py",
-        "the request of keys-0: ",
+        "the request of ",
     ),
     "...: the passphrase is another one, or the file was changed (the operator's fault)": (
         "store/test_passphrases.py",
