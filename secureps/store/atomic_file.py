@@ -64,6 +64,22 @@ def put_in_place(fresh: Path, path: Path) -> None:
     sync(path.parent)
 
 
+def make_directory(path: Path, mode: int = 0o777) -> None:
+    """Makes a directory, and those above it that are missing, durably; OSError if the disk refuses.
+
+    One that is there is listed durably too: whoever made it may have been killed before that, and
+    without its name all that is synced in it is gone.
+
+    Args:
+        mode: of the directory itself, but for the umask.
+    """
+    if not path.parent.is_dir():
+        make_directory(path.parent)
+    path.mkdir(mode=mode, exist_ok=True)
+    with contextlib.suppress(PermissionError):  # of an operator who made this one in it
+        sync(path.parent)
+
+
 def sync(path: Path) -> None:
     """Waits until a file, or what a directory lists, is on the disk."""
     handle = os.open(path, os.O_RDONLY)

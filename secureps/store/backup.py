@@ -26,7 +26,7 @@ from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
-from secureps.store.atomic_file import sync, write_durably
+from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.journal import SqliteJournal, last_row, lock, read_only, restoring_path
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
 from secureps.store.served_runs import ledger_height
@@ -53,7 +53,7 @@ def backup(state: Path, copy: Path) -> int:
     if copy.exists() and any(copy.iterdir()):
         raise ConfigError(f"{copy} holds something already: name a folder of its own by --out")
     try:
-        copy.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(copy, 0o700)
         copy.chmod(0o700)
         _copy_files(state, copy)
         known = read_height(height_path(source))
@@ -92,7 +92,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
     if last_row(copy / JOURNAL) != mark:
         raise DamagedStore(f"{copy}: its journal does not end where its height says: take another")
     try:
-        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_directory(state, 0o700)
         held = lock(state / JOURNAL)
         try:
             if role != "shard":
@@ -204,6 +204,6 @@ def _files(root: Path) -> Iterator[Path]:
 
 def _copy_file(source: Path, target: Path) -> None:
     """All or nothing, and durable."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(target.parent, 0o700)
     with source.open("rb") as reader:
         write_durably(target, iter(partial(reader.read, 1 << 20), b""))

@@ -21,6 +21,7 @@ from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.member_records import BudgetCharged
+from secureps.store.atomic_file import make_directory
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 
@@ -67,7 +68,8 @@ class BudgetLedger:
             OperatorError: it cannot be written.
         """
         try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not self.path.parent.is_dir():
+                make_directory(self.path.parent, 0o700)
         except OSError as error:
             raise self._refused(error) from None
         with self._tx():

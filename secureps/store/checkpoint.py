@@ -40,7 +40,7 @@ from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT, newer
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo
-from secureps.store.atomic_file import sync, write_durably
+from secureps.store.atomic_file import make_directory, write_durably
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT = 64 << 20
@@ -335,9 +335,8 @@ def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
             yield piece
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_directory(path.parent)
         write_durably(path, passing(), None, path.with_name(path.name + ".tmp"))
-        sync(path.parent.parent)
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
+from secureps.store.atomic_file import make_directory
 
 FOLDER, FILE = 0o700, 0o600
 
@@ -27,7 +28,7 @@ def own(folder: Path) -> None:
         OperatorError: it cannot be made or looked at.
     """
     try:
-        folder.mkdir(mode=FOLDER, parents=True, exist_ok=True)
+        make_directory(folder, FOLDER)
         owner = folder.stat().st_uid
         owners = {owner, 0} if os.geteuid() == 0 else {os.geteuid()}
         for path, status in _all(folder):

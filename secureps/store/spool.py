@@ -19,7 +19,7 @@ from typing import Protocol
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
 from secureps.messages.encoding import payload_digest, payload_hasher
-from secureps.store.atomic_file import put_in_place, sync, written
+from secureps.store.atomic_file import make_directory, put_in_place, sync, written
 
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
@@ -127,7 +127,7 @@ class DiskSpool:
         self._root = Path(root)
         self._count = itertools.count()
         try:
-            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_directory(self._root, 0o700)
             for stale in self._root.glob("~*.tmp"):
                 stale.unlink()
             sync(self._root)

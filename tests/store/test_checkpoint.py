@@ -220,7 +220,7 @@ def test_a_file_is_durable_and_so_are_the_folders_that_lead_to_it(
     with durably(monkeypatch) as done:
         write_state(folder / "shard.safetensors", {}, {})
     new = str(folder / "shard.safetensors.tmp")
-    assert done == [new, "rename", str(folder), str(tmp_path)]
+    assert done == [str(tmp_path), new, "rename", str(folder)]
 
 
 def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

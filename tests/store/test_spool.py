@@ -242,6 +242,23 @@ class TestDiskSpool(SpoolContract):
         spool.put("a", b"x")
         assert done == ["file", "rename", "directory"]
 
+    def test_its_own_name_is_on_the_disk_before_anything_is_in_it(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Also if whoever made it was killed before that."""
+        done: list[str] = []
+        real = os.fsync
+
+        def sync(handle: int) -> None:
+            done.append(os.readlink(f"/proc/self/fd/{handle}"))
+            real(handle)
+
+        monkeypatch.setattr(os, "fsync", sync)
+        for _ in range(2):
+            DiskSpool(tmp_path / "state" / "spool")
+        state = str(tmp_path / "state")
+        assert done == [str(tmp_path), *[state, f"{state}/spool"] * 2]
+
     def test_a_root_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(OperatorError):
