@@ -17,7 +17,6 @@ from secureps.errors import (
     NotReady,
     PlanRefused,
     UnknownParty,
-    WrongRun,
 )
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
@@ -43,6 +42,7 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.founding import LATER
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.sessions import Sessions
@@ -65,6 +65,19 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.validation import check_digests, check_part, check_prepared
+
+BEFORE_A_RUN = (
+    requests.Register,
+    requests.Join,
+    requests.Subscribe,
+    requests.Retire,
+    requests.Heartbeat,
+    requests.Trouble,
+    requests.Telemetry,
+    requests.AskRun,
+    requests.AskStatus,
+)
+"""What is said to a coordinator that has founded no run yet."""
 
 
 class Coordinator:
@@ -189,6 +202,10 @@ class Coordinator:
     def _answer(
         self, tx: Transaction, sender: str, event: Event
     ) -> requests.Reply | NotReady | None:
+        if self._federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
+            # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
+            # refusal would end a shard, and drop what a client sealed.
+            raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         match event:
             case requests.Register():
                 self._same(sender, event.party)
@@ -414,8 +431,7 @@ class Coordinator:
     def _shard(self, sender: str, claimed: str) -> str:
         self._same(sender, claimed)
         pinned = self._federation.pinned
-        if pinned is None:
-            raise WrongRun(f"{sender} speaks of a run, and none is founded here yet")
+        assert pinned is not None
         if sender not in pinned.placement.shards:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
         return sender

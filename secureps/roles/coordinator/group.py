@@ -49,8 +49,9 @@ class GroupState:
     Of the committed version: `scale` under adaptive clipping, `states` the digests of its shards'
     files, `history` the digest of every one; `coming` is what shards have made of the next.
 
-    `open_receipts` are those whose fate is open, `making` the cohort that is closed, `number` the
-    newest one's. `suspicion` is what cohorts that came to nothing say of their members.
+    `open_receipts` are those whose fate is open, `missing` what was among them until a shard lost
+    its blocks, and may come again while the round is open. `making` is the cohort that is closed,
+    `number` the newest one's. `suspicion` is what cohorts that came to nothing say of members.
 
     `stream`, while updates are taken without rounds, is who trains and whose clock is where.
     `sitting_out` is who takes no part until the next version. `spoilt` are the cohorts that were
@@ -71,6 +72,7 @@ class GroupState:
     opened_at: float | None = None
     extensions: int = 0
     open_receipts: OpenReceipts = field(default_factory=OpenReceipts)
+    missing: frozenset[SubmissionId] = frozenset()
     making: CohortInProgress | None = None
     number: int = -1
     suspicion: Suspicion = field(default_factory=Suspicion)
@@ -168,10 +170,10 @@ class GroupState:
 
     @property
     def summed(self) -> tuple[SubmissionId, ...]:
-        """The submissions that are settled with the cohort in the making."""
+        """The submissions that are settled with the cohort in the making, or with the round."""
         if self.streaming and self.cohort is not None:
             return tuple(member.id for member in self.cohort.members)
-        return tuple(self.receipts)
+        return (*self.receipts, *sorted(self.missing))
 
     def end_cohort(self, at: float, reason: str) -> None:
         """It is part of a version, or burnt: the next round opens, or the stream goes on."""
@@ -249,11 +251,14 @@ class GroupState:
         if self.streaming:
             lost = [self.receipts[id] for id in ids if id in self.receipts]
             self.pool.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
+        else:
+            self.missing |= set(ids)
         self.let_go(ids)
 
     def receive(self, at: float, receipt: Receipt) -> None:
         """A receipt was accepted."""
         self.open_receipts.put(receipt)
+        self.missing -= {receipt.id}
         if self.streaming:
             again = receipt.id.client in self.invited
             self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
@@ -275,6 +280,7 @@ class GroupState:
         self.opened_at = None
         self.extensions = 0
         self.open_receipts.clear()
+        self.missing = frozenset()
         self.close(None)
 
     def close(self, cohort: Cohort | None) -> None:

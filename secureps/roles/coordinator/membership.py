@@ -156,7 +156,8 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
         raise UnknownParty(f"{message.party} is not the evaluator that the plan names")
     check_metrics(section, message.metrics)
     roster.find(message.party).identity.verify(*evaluated_bytes(message), message.signature)
-    if pinned is None or message.run != pinned.run.id:
+    assert pinned is not None
+    if message.run != pinned.run.id:
         raise WrongRun("this evaluation is of another run; join this one first")
     if message.examples < 1:
         raise Malformed(f"an evaluation on {message.examples} examples: at least 1")

@@ -324,7 +324,7 @@ class CoordinatorState:
                 group.suspicion = group.suspicion.given_up()
                 group.end_set(at, reason)
             case records.RoundGivenUp(reason=reason):
-                self._drop(group, group.receipts, reason)
+                self._drop(group, group.summed, reason)
                 group.suspicion = group.suspicion.given_up()
                 group.end_round()
                 group.phase, group.reason = Phase.WAITING, reason

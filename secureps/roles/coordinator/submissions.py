@@ -83,7 +83,8 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
     # What was signed for one run is replayed in no other.
     pinned = tx.federation.pinned
-    if pinned is None or receipt.run != pinned.run.id:
+    assert pinned is not None
+    if receipt.run != pinned.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
     group = tx.federation.groups.get(receipt.id.group)
     if group is None:
@@ -226,14 +227,14 @@ def _check_founder(tx: Transaction, group: GroupState, receipt: Receipt) -> None
 
 def _check_round(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     """Accepts an update of a group with rounds, of whom the open one is for."""
-    id, coming, base = receipt.id, group.version + 1, tx.federation.base(group)
+    id, coming = receipt.id, group.version + 1
     # Once a cohort is closed its members are fixed: holders are shown no other.
     if group.phase is not Phase.COLLECTING:
         raise WrongVersion(
             f"{group.name} takes no updates now ({group.reason}); pull and wait to be invited"
         )
     # A late or replayed update of an older model would be summed with those of this one.
-    if receipt.version != group.version or receipt.base != base:
+    if receipt.version != group.version or receipt.base != tx.federation.base(group):
         raise WrongVersion(
             f"{id} was trained on version {receipt.version}, the open base is "
             f"{group.version}; pull and train again"

@@ -127,7 +127,7 @@ def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str)
 
 
 def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
-    ids = tuple(group.receipts)
+    ids = group.summed
     tx.write(records.RoundGivenUp(group.name, group.round, reason))
     tx.settle(ids)
 

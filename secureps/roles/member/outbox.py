@@ -163,7 +163,8 @@ class Outbox:
     def _left_over(self) -> frozenset[str]:
         """Where lies what updates left over that count, or may come to."""
         counts = frozenset(kept_key(group, self.carries(group)) for group in self.carried)
-        return counts.union(*map(self._kept, self.sealed.values()))
+        again = (sealed for sealed, _ in self.burnt.values())
+        return counts.union(*map(self._kept, (*self.sealed.values(), *again)))
 
     def _kept(self, sealed: Sealed) -> frozenset[str]:
         group, name = sealed.receipt.id.group, sealed.receipt.update

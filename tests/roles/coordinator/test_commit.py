@@ -163,20 +163,6 @@ def test_missing_of_nothing_that_is_here_changes_nothing() -> None:
     assert (step.records, orders_of(step)) == ([], [])
 
 
-def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None:
-    world = holding(rule={"quorum": 2, "minimum": 2, "start": 3, "most": 4})
-    lost = SubmissionId("c1", "all", 1)
-    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
-    world.now = 10.0
-    step = world.give("coordinator", Tick())
-    closed = step.records[0]
-    assert isinstance(closed, coordinator_records.CohortClosed)
-    assert [m.id.client for m in closed.cohort.members] == ["c0", "c2"]
-    assert closed.reason == "deadline: 2 of 3 have arrived, quorum 2"
-    late = requests.Submit(world.receipts[lost])
-    refused(world, "c1", late, WrongVersion, "takes no updates now")
-
-
 def test_lost_opened_sums_are_opened_again_as_before() -> None:
     world = preparing()
     step = world.give("shard-a", requests.Missing("shard-a", "all", 0, ()))

@@ -14,7 +14,6 @@ from secureps.errors import (
     PlanRefused,
     Refused,
     UnknownParty,
-    WrongRun,
     WrongShape,
     WrongVersion,
 )
@@ -411,6 +410,25 @@ def test_only_those_on_the_roster_and_in_their_role_are_heard() -> None:
         refused(world, sender, event, UnknownParty, text)
 
 
+RECEIPT = make_receipt(make_plan(), NONCE, SubmissionId("c0", "all", 0), 0, bytes(32))
+
+
+@pytest.mark.parametrize(
+    ("sender", "event"),
+    [
+        (HOLDER, requests.KeyShare(HOLDER, "all", 0, bytes(4), b"")),
+        (HOLDER, requests.Opened(HOLDER, "all", 0, (bytes(32),), b"")),
+        ("shard-a", requests.Held("shard-a", "all", 0, (bytes(32),))),
+        ("c0", requests.Submit(RECEIPT)),
+    ],
+)
+def test_whoever_speaks_of_a_run_before_there_is_one_says_it_again_later(
+    sender: str, event: Any
+) -> None:
+    """A coordinator whose folder is not mounted: of what is on its way to it nothing is lost."""
+    refused(World(make_plan()), sender, event, NotReady, "none is founded here yet")
+
+
 def test_a_shard_that_is_not_of_the_run() -> None:
     world = World(make_plan(shards=1))
     sums = (bytes(32),)
@@ -421,7 +439,7 @@ def test_a_shard_that_is_not_of_the_run() -> None:
         requests.Checkpointed("shard-b", 0, "f", 1, bytes(32)),
     )
     for event in events:
-        refused(world, "shard-b", event, WrongRun, "none is founded here yet")
+        refused(world, "shard-b", event, NotReady, "none is founded here yet")
     world.give("shard-a", requests.Register("shard-a", "a:1", 1.0, 0))
     world.give("c0", JOIN)
     for event in (*events, requests.Register("shard-b", "b:1", 1.0, 0)):

@@ -17,8 +17,9 @@ from secureps.errors import (
     WrongRun,
     WrongVersion,
 )
-from secureps.messages import requests
+from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.charge import Charge, Release
+from secureps.messages.outcome import Outcome
 from secureps.messages.submission import (
     FOUNDING,
     Receipt,
@@ -27,13 +28,18 @@ from secureps.messages.submission import (
     signing_bytes,
 )
 from secureps.roles.coordinator.submissions import check_receipt
+from secureps.roles.machine import Tick
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import (
     IDENTITIES,
+    SHARDS,
     STEPS,
     World,
     answers,
     collecting,
+    holding,
+    make_plan,
+    orders_of,
     private_plan,
     refused,
     sign,
@@ -197,3 +203,45 @@ def test_what_is_said_of_a_shared_key_has_its_counts_sizes_and_ranges(
     with pytest.raises(error, match=text) as caught:
         check_receipt(bench.plan, layout, dataclasses.replace(changed, root=root))
     assert type(caught.value) is error
+
+
+def test_a_reopened_cohort_goes_on_without_the_missing_at_the_deadline() -> None:
+    world = holding(rule={"quorum": 2, "minimum": 2, "start": 3, "most": 4})
+    lost = SubmissionId("c1", "all", 1)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    closed = step.records[0]
+    assert isinstance(closed, coordinator_records.CohortClosed)
+    assert [m.id.client for m in closed.cohort.members] == ["c0", "c2"]
+    assert closed.reason == "deadline: 2 of 3 have arrived, quorum 2"
+    late = requests.Submit(world.receipts[lost])
+    refused(world, "c1", late, WrongVersion, "takes no updates now")
+    world.due = [due for due in world.due if due.to != "c1"]
+    while world.group().version < 1:
+        due = world.due.pop(0)
+        step = world.give(due.sender, due.reply)
+    fate = world.federation.fates[lost]
+    assert (fate.outcome, fate.reason) == (Outcome.DROPPED, "version 1 closed without it")
+    assert orders.Settled(1, lost, Outcome.DROPPED, 1, fate.reason) in orders_of(step, "c1")
+    assert [orders.Discard(1, (lost,)) in orders_of(step, shard) for shard in SHARDS] == [True] * 2
+
+
+def test_what_was_to_come_again_is_dropped_with_its_round() -> None:
+    world = holding(rule={"quorum": 3, "minimum": 3, "start": 3, "most": 4, "extensions": 0})
+    lost = SubmissionId("c1", "all", 1)
+    world.give("shard-b", requests.Missing("shard-b", "all", 0, (lost,)))
+    world.now = 10.0
+    step = world.give("coordinator", Tick())
+    assert isinstance(step.records[0], coordinator_records.RoundGivenUp)
+    assert world.federation.fates[lost].outcome == Outcome.DROPPED
+    (discard,) = (each for each in orders_of(step, "shard-a") if isinstance(each, orders.Discard))
+    assert lost in discard.ids
+
+
+def test_an_update_before_there_is_a_version_is_its_sender_s_fault() -> None:
+    """Also of a client that knows more than a coordinator whose journal is an older copy."""
+    world = World(make_plan())
+    world.start()
+    early = requests.Submit(world.receipt("c1", 0, 0))
+    refused(world, "c1", early, WrongVersion, "waits for the founding model")

@@ -6,8 +6,10 @@ import dataclasses
 
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
+from secureps.messages.outcome import Outcome
 from secureps.messages.submission import SubmissionId
 from secureps.roles.member.outbox import Outbox
+from secureps.roles.member.tasks import kept_key
 from tests.kits.roles_kit import make_header, make_plan, make_receipt
 
 PLAN = make_plan()
@@ -33,6 +35,23 @@ def test_a_burnt_update_is_kept_until_a_later_version_of_its_group() -> None:
     assert set(out.burnt) == {("head", made.receipt.update)}
     assert out.over("head", 4) == tuple(header.key for header in made.headers)
     assert (out.burnt, out.keyed) == ({}, set())
+
+
+def test_what_an_update_left_over_stays_while_it_may_be_sealed_anew() -> None:
+    """Two cohorts in succession were burnt with it, and a third has it."""
+    out = Outbox(keeping=frozenset({"all"}))
+    first, again, last = sealed("all", 5), sealed("all", 6), sealed("all", 7)
+    kept = kept_key("all", first.receipt.update)
+    for made in (first, again):
+        out.add(made)
+        out.keyed.add(made.receipt.id)
+        out.settle(made.receipt.id, Outcome.DROPPED)
+        assert kept not in out.release(made, 3)
+        assert kept in out.keys
+    out.add(last)
+    out.settle(last.receipt.id, Outcome.INCLUDED)
+    assert out.carries("all") == first.receipt.update
+    assert kept not in out.over("all", 4)
 
 
 def test_sequences_never_go_back() -> None:
