@@ -12,21 +12,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import SecurepsError
+from secureps.codec.chain import BlockCode
+from secureps.errors import DamagedStore, SecurepsError, WrongRun
 from secureps.messages import coordinator_records as records
-from secureps.messages.encoding import payload_digest
+from secureps.messages.encoding import DIGEST_BYTES, payload_digest
+from secureps.messages.records import RunPinned
+from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, Cohort, Receipt, SubmissionId
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import OptimizerState
+from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of
 from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import kept_key
+from secureps.run.export import newest_model
 from secureps.run.party_names import client_names
-from secureps.store.checkpoint import latest_good
+from secureps.store.checkpoint import checkpoint_directories, latest_good
 from tests.chaos.schedule import CHEATS, CLIENTS, Setting
 from tests.chaos.world import World
 from tests.kits.federations import Tensors, same
+from tests.kits.feedback_kit import recomputed
 
 GROUP = "all"
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
@@ -48,12 +54,32 @@ def complaints(world: World) -> list[str]:
     if world.stood is not None:
         return [*world.evidence.wrong, world.stood]
     if world.given_up:
-        return list(world.evidence.wrong)
-    return [*world.evidence.wrong, *_end(world), *_counted(world), *_ledgers(world), *_model(world)]
+        return [*world.evidence.wrong, *_left_behind(world)]
+    return [
+        *world.evidence.wrong,
+        *_end(world),
+        *_counted(world),
+        *_ledgers(world),
+        *_model(world),
+        *_kept(world),
+    ]
 
 
-def journal_of(world: World, party: str = "coordinator") -> list[Any]:
+def journal_of(world: World, party: str = COORDINATOR) -> list[Any]:
     return [record for _, record in world._stores[party].journal.replay()]
+
+
+def _left_behind(world: World) -> list[str]:
+    """What a run without an end leaves is right, as far as it came: a new one may begin there."""
+    found, known = list[str](), list[list[NDArray[np.float32]]]()
+    journals = [journal_of(world)]
+    if (lost := world.lost.get(COORDINATOR)) is not None:
+        journals.append([record for _, record in lost.replay()])
+    for journal in journals:
+        values, wrong = _by_receipts(world, journal)
+        known.append(values)
+        found += [*_once(journal), *wrong]
+    return [*found, *_checkpoint(world, known)]
 
 
 def _of(journal: Iterable[Any], kind: type[Any]) -> list[Any]:
@@ -69,11 +95,13 @@ def _end(world: World) -> list[str]:
     found = []
     if not federation.finished:
         found.append("the run ended without a reason")
-    if federation.failure and not cheated:
+    # What a client sealed and a shard took in is nowhere if both lost their disks.
+    if federation.failure and not (cheated or len(world.lost) > 1):
         found.append(f"the run failed: {federation.finished}")
     for name in client_names(CLIENTS):
         halt = world.parties[name].halted.result()
-        if halt.error is not None and not cheated:
+        own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
+        if halt.error is not None and not (cheated or own):
             found.append(f"{name} left: {halt.reason}")
     return found
 
@@ -96,11 +124,19 @@ def _committed(journal: list[Any]) -> dict[int, Cohort]:
 
 
 def _counted(world: World) -> list[str]:
-    """Each submission at most once, by its name and by what is in it; each is accounted for."""
-    journal, found = journal_of(world), []
-    cohorts = _committed(journal)
+    """Each submission at most once; each is accounted for."""
+    journal = journal_of(world)
+    received = {record.receipt.id for record in _of(journal, records.Received)}
+    fates = world.coordinator.federation.fates
+    silent = [f"nobody says what became of {id}" for id in sorted(received - fates.keys())]
+    return [*_once(journal), *silent]
+
+
+def _once(journal: list[Any]) -> list[str]:
+    """Each submission at most once, by its name and by what is in it."""
+    cohorts, found = _committed(journal), []
     made = len([v for v in _of(journal, records.VersionCommitted) if v.group == GROUP])
-    if made != len(cohorts) + 1:
+    if made and made != len(cohorts) + 1:
         found.append(f"{made} versions were committed, and {len(cohorts)} cohorts opened for them")
     members = [member for cohort in cohorts.values() for member in cohort.members]
     names: Counter[Any] = Counter(member.id for member in members)
@@ -113,8 +149,6 @@ def _counted(world: World) -> list[str]:
     lost = Counter(id for record in _of(journal, records.CohortReopened) for id in record.missing)
     again = received - lost
     found += [f"{id} was received {received[id]} times" for id in again if again[id] > 1]
-    fates = world.coordinator.federation.fates
-    found += [f"nobody says what became of {id}" for id in sorted(received.keys() - fates.keys())]
     found += [f"{m.id} was counted, and never received" for m in members if m.id not in received]
     return found
 
@@ -139,7 +173,7 @@ def _ledgers(world: World) -> list[str]:
             for group, version, _ in world.evidence.sent[client]
             if group == GROUP  # metrics are of records that no training has seen
         )
-        if client in world.wiped:
+        if client in world.lost:
             spent |= sent  # what it charged went with its disk: the coordinator's ledger has it
         for (group, version), times in sorted((sent - spent).items()):
             found.append(f"{client} sent {times} more updates of {group} {version} than it charged")
@@ -162,75 +196,146 @@ def _ledgers(world: World) -> list[str]:
 
 def _model(world: World) -> list[str]:
     """That of the undisturbed run, or that of the receipts that were committed."""
-    found = [*_by_receipts(world)]
+    values, found = _by_receipts(world, journal_of(world))
+    found += _checkpoint(world, [values])
+    pinned = world.coordinator.federation.pinned
+    if not world.emptied:
+        assert pinned is not None
+        layout = world.plan.layout(pinned.run.schema).group(GROUP)
+        flat = layout.flatten(world.model() | {name: np.zeros(()) for name in ("body.count",)})
+        if flat.tobytes() != values[-1].tobytes():
+            found.append("the model is not what the receipts come to")
     cheated = any(fault.kind in CHEATS for fault in world.faults)
-    as_ever = world.setting.rule == "all" and not (cheated or world.wiped)
+    anew = world.lost.keys() & set(client_names(CLIENTS))  # with another seed
+    as_ever = world.setting.rule == "all" and not (cheated or anew)
     if as_ever and not same(world.model(), unharmed(world.setting)):
         found.append("the model is not that of the undisturbed run")
     return found
 
 
-def _by_receipts(world: World) -> list[str]:
+def _by_receipts(world: World, journal: list[Any]) -> tuple[list[NDArray[np.float32]], list[str]]:
     """Every version computed once more in plain integers, from what the clients sealed."""
-    journal = journal_of(world)
-    federation = world.coordinator.federation
-    assert federation.pinned is not None
-    layout = world.plan.layout(federation.pinned.run.schema).group(GROUP)
+    found, made = list[str](), list[NDArray[np.float32]]()
     receipts = {r.receipt.id: r.receipt for r in _of(journal, records.Received)}
+    committed = [r.version for r in _of(journal, records.VersionCommitted) if r.group == GROUP]
+    if not committed:
+        return made, found
+    (pinned,) = _of(journal, RunPinned)
+    layout = world.plan.layout(pinned.run.schema).group(GROUP)
     prepared = {
         (r.version, r.shard): r.blocks
         for r in _of(journal, records.ShardPrepared)
         if r.group == GROUP
     }
-    placement = federation.pinned.placement.of(GROUP)
+    placement = pinned.placement.of(GROUP)
     (founder,) = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
     values = world.evidence.founding[founder.root]
     state = world.plan.optimizer(GROUP).init(values)
-    cohorts, found = _committed(journal), list[str]()
-    for version in range(world.versions()[GROUP] + 1):
+    cohorts = _committed(journal)
+    for version in committed:
         if version > 0:
-            exact, state = _stepped(world, cohorts[version], receipts, values, state)
-            values = _published(world.plan, layout, exact, values)
+            codes = _codes(world.plan, layout, cohorts[version], values)
+            mean = _mean(world, cohorts[version], receipts, layout, codes)
+            exact, state = world.plan.optimizer(GROUP).apply(mean, values, state)
+            values = _published(world.plan, layout, exact, values, codes)
+        made.append(values)
         for (at, shard), blocks in prepared.items():
             spans = (layout.span(block) for block in placement.blocks_of(shard))
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
             if at == version and tuple(map(payload_digest, parts)) != blocks:
                 found.append(f"version {version} of {shard} is not what its receipts come to")
-    if world.emptied:
-        return found
-    model = world.model()
-    flat = layout.flatten(model | {name: np.zeros(()) for name in ("body.count",)})
-    if flat.tobytes() != values.tobytes():
-        found.append("the model is not what the receipts come to")
-    return found
+    return made, found
+
+
+def _checkpoint(world: World, known: list[list[NDArray[np.float32]]]) -> list[str]:
+    """The newest whole checkpoint is a version that receipts come to, if there ever was one.
+
+    Args:
+        known: the versions by each journal that the coordinator has had.
+    """
+    if not any(known) or not checkpoint_directories(world.checkpoints):
+        return []
+    try:
+        model = newest_model(world.checkpoints)
+    except DamagedStore as error:
+        return [] if world.given_up else [f"no checkpoint: {error}"]
+    layout, version = model.layout.group(GROUP), model.versions[GROUP]
+    flat = layout.flatten(model.tensors | {"body.count": np.zeros(())}).tobytes()
+    if any(version < len(values) and values[version].tobytes() == flat for values in known):
+        return []
+    return [f"checkpoint {model.number} is not what its receipts come to"]
+
+
+def _codes(
+    plan: Plan, layout: GroupLayout, cohort: Cohort, before: NDArray[np.float32]
+) -> list[BlockCode]:
+    """The codes of the blocks that members of a cohort have sent."""
+    spans = (slice(*layout.span(block)) for block in range(layout.blocks))
+    base = [payload_digest(before[span].astype("<f4").tobytes()) for span in spans]
+    every = plan.group(GROUP).support_every
+    supports = {
+        member.version if every is None else member.version // every for member in cohort.members
+    }
+    assert every is None or len(supports) == 1, f"cohort {cohort.number} has several supports"
+    return block_codes(
+        plan, layout, cohort.version - 1 if every is None else supports.pop() * every, base
+    )
 
 
 def _published(
-    plan: Plan, layout: GroupLayout, exact: NDArray[np.float32], before: NDArray[np.float32]
+    plan: Plan,
+    layout: GroupLayout,
+    exact: NDArray[np.float32],
+    before: NDArray[np.float32],
+    codes: list[BlockCode],
 ) -> NDArray[np.float32]:
     """What clients hold of what the optimizer made."""
     values = exact.copy()
     for block in range(layout.blocks):
         here = slice(*layout.span(block))
         if (delta := block_delta(plan, layout, block)) is not None:
-            delta.publish(values[here], before[here], None)
+            delta.publish(values[here], before[here], codes[block])
     return values
 
 
-def _stepped(
+def _mean(
     world: World,
     cohort: Cohort,
     receipts: dict[SubmissionId, Receipt],
-    values: NDArray[np.float32],
-    state: OptimizerState,
-) -> tuple[NDArray[np.float32], OptimizerState]:
-    total, weight = [0] * values.size, 0
+    layout: GroupLayout,
+    codes: list[BlockCode],
+) -> NDArray[np.float32]:
+    """What the integers of a cohort's members come to, added one by one."""
+    total, weight = [0] * layout.sent, 0
     for member in cohort.members:
         receipt = receipts[member.id]
         assert receipt.purpose == UPDATE
         integers, own = world.evidence.integers[member.id, receipt.root]
         weight += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
-    grid = world.plan.grid(GROUP, values.size)
+    grid = world.plan.grid(GROUP, layout.sent)
     mean = grid.weighted_mean(np.array(total, np.int64), weight, cohort.weight)
-    return world.plan.optimizer(GROUP).apply(mean, values, state)
+    if world.plan.chain(GROUP).plain:
+        return mean
+    parts = [mean[slice(*layout.sent_span(block))] for block in range(layout.blocks)]
+    return np.concatenate([code.decode(part) for code, part in zip(codes, parts, strict=True)])
+
+
+# --- what clients keep ------------------------------------------------------------
+
+
+def _kept(world: World) -> list[str]:
+    """Of every client: what its last included update left over, as the formula says."""
+    found = []
+    feedback = world.plan.group(GROUP).feedback
+    for client in client_names(CLIENTS) if feedback else ():
+        if client in world.lost or (known := recomputed(world, client)) is None:
+            continue
+        receipt, rest = known
+        spool = world._stores[client].spool
+        if (
+            spool.get(kept_key(GROUP, receipt.update))[DIGEST_BYTES:]
+            != rest.astype("<f4").tobytes()
+        ):
+            found.append(f"{client} keeps something else than {receipt.id} left over")
+    return found

@@ -106,6 +106,21 @@ class Disk:
         shutil.rmtree(folder, ignore_errors=True)
         self._names = {p: names for p, names in self._names.items() if not p.is_relative_to(folder)}
 
+    def bring(self, copy: Path, folder: Path) -> None:
+        """A folder is what it was when it was copied, and the disk knows it."""
+        self.wipe(folder)
+        shutil.copytree(copy, folder)
+        for path in (folder, *folder.rglob("*")):
+            self._keep(path)
+
+    def rot(self, path: Path, rng: random.Random) -> None:
+        """A bit of a file flips, for good."""
+        content = bytearray(path.read_bytes())
+        if content:
+            content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            path.write_bytes(content)
+            self._keep(path)
+
     def cut(self, folder: Path, rng: random.Random, mine: Callable[[Path], bool]) -> None:
         """The power fails: what was not synced may be there, torn, or gone."""
         if not folder.is_dir():

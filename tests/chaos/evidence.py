@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.worker import ClientWorker
+from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
 from secureps.messages.requests import PutBlock
-from secureps.messages.submission import UPDATE, SubmissionId
+from secureps.messages.submission import OPENED, UPDATE, SubmissionId
 from secureps.roles.machine import Effect, Machine, Step
 from secureps.roles.member.tasks import SealedUpdate
 from tests.kits.sealed_blocks import cut, whole
@@ -36,7 +37,8 @@ class Evidence:
         self.kinds: Counter[str] = Counter()
         """Events and effects by role and class."""
         self._digests: dict[bytes, tuple[Key, int]] = {}
-        self._journalled: defaultdict[str, set[bytes]] = defaultdict(set)
+        self._journalled: defaultdict[str, set[bytes | tuple[str, int]]] = defaultdict(set)
+        """By party: digests of what it sealed, groups and numbers of cohorts that it opened."""
 
     def broken(self, text: str) -> None:
         """Notes a promise that was broken, once."""
@@ -81,13 +83,16 @@ class Evidence:
         """A record is durable."""
         if isinstance(record, Sealed):
             self._journalled[party].update(header.digest for header in record.headers)
+        elif isinstance(record, CohortReleased):
+            self._journalled[party].add((record.cohort.group, record.cohort.number))
 
     def leaves(self, sender: str, to: str, message: Any) -> None:
         """A request leaves its sender: nothing may that was not charged and journalled before."""
         if not isinstance(message, PutBlock) or message.header.author != sender:
             return
         header = message.header
-        if header.digest not in self._journalled[sender]:
+        opened = (header.group, header.sequence) if header.purpose == OPENED else header.digest
+        if opened not in self._journalled[sender]:
             self.broken(f"{header.name} left {sender} before it was journalled")
         if header.purpose == UPDATE:
             key, version = self._digests[header.digest]

@@ -21,10 +21,8 @@ ROLES = ("coordinator", "shard", "holder", "client")
 MODULES = (coordinator_tasks, holder_tasks, member_tasks, shard_tasks)
 """Where tasks and their results are: imported, so that all of them are known."""
 
-_BFV = "under bfv alone: tests/run/simulate/test_simulation.py"
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
-_LOST = "where a journal is lost: tests/roles/shard/test_adopting.py"
 _FROZEN = "where the plan freezes tensors: tests/federation/test_frozen.py"
 _BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
 _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
@@ -34,11 +32,8 @@ _REFUSED = (
 )
 
 KNOWN: dict[str, str] = {
-    **dict.fromkeys(("hears GetSum", "orders Call GetSum", "hears Opened"), _BFV),
-    **dict.fromkeys(("orders Call Opened", "hears SumOpened", "orders Work OpenSum"), _BFV),
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
-    "orders Answer NotReady": _LOST,
     "orders Answer Proposal": _FROZEN,
     **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
     **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),

@@ -13,8 +13,9 @@ from secureps.crypto.identity import Identity
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
-from tests.chaos.schedule import CLIENTS, HOLDERS, SHARDS, Setting
+from tests.chaos.schedule import CLIENTS, HOLDERS, SHARDS, THRESHOLD, Setting
 from tests.kits.evaluations import METRICS
+from tests.kits.thin_group import FED_BACK, THIN
 
 VERSIONS, SHAPE = 3, (9, 7)
 STEPS = 2
@@ -63,6 +64,20 @@ PRIVACY: dict[str, dict[str, Any]] = {
 }
 
 
+CODECS: dict[str, dict[str, Any]] = {
+    "": {},
+    "thin": FED_BACK | {"optimizer": {"name": "sgd"}, "pull_bits": 4},
+    "noised": {"codec": THIN[:2], "feedback": True, "pull_bits": 4},
+    "spans": {
+        "codec": [{"name": "support", "one_in": 3, "every": 2}, "rotate", "round"],
+        "bits": 6,
+        "pull_bits": 3,
+    },
+}
+"""What makes updates small; and what clients pull, small too: where nothing moves but what was
+sent, all of it, and of values that stand still for some versions."""
+
+
 @cache
 def plan_of(setting: Setting) -> Plan:
     """The plan of a setting."""
@@ -74,7 +89,7 @@ def plan_of(setting: Setting) -> Plan:
     }
     cipher: dict[str, Any] = {"name": setting.cipher, "capacity": 40}
     if setting.cipher == "rlwe":
-        cipher |= {"holders": HOLDERS, "threshold": 2}
+        cipher |= {"holders": HOLDERS, "threshold": THRESHOLD}
         group["pull_bits"] = 3
     changes: dict[str, Any] = {}
     if setting.privacy:
@@ -82,8 +97,9 @@ def plan_of(setting: Setting) -> Plan:
         changes["training"] = {"local_steps": STEPS}
     if setting.privacy == "client":
         group |= {"weighting": "uniform", "bits": 16}
-    else:
+    elif "codec" not in CODECS[setting.codec]:
         group["range"] = 1.0
+    group |= CODECS[setting.codec]
     if setting.evaluated:
         changes["evaluation"] = {"every": 2, "metrics": METRICS, "most_examples": 4096}
     body = {

@@ -5,6 +5,9 @@ power     the same, and its disk forgets what was not synced
 dies      the same at the party's n-th operation on its disk, in the middle of an event
 torn      the same, and its disk forgets what was not synced
 wiped     the party dies, and comes back with an empty disk
+older     the party dies, and comes back with its disk as it was at that event
+away      the coordinator dies, comes back with an empty disk, dies again, and has its own back
+rots      a file on the shard's disk has other bytes
 asks      somebody looks on: the party asks which run this is, and how it stands
 pause     the party does nothing for a while, as after SIGSTOP
 jump      the party's clock leaps ahead
@@ -25,17 +28,21 @@ from dataclasses import dataclass
 from secureps.messages.run import COORDINATOR
 from secureps.run.party_names import client_names, holder_names, shard_names
 
-CLIENTS, SHARDS, HOLDERS = 5, 2, 3
+CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """The plan of a seed: `all` is the synchronous rule that waits for every member."""
+    """The plan of a seed: `all` is the synchronous rule that waits for every member.
+
+    `codec` is one of `tests.chaos.plans.CODECS`.
+    """
 
     rule: str
     cipher: str
     privacy: str = ""
     evaluated: bool = False
+    codec: str = ""
 
 
 SETTINGS = (
@@ -52,16 +59,27 @@ SETTINGS = (
     Setting("priority", "rlwe"),
     Setting("own", "plain"),
     Setting("own", "rlwe", "record"),
+    Setting("all", "bfv"),
+    Setting("sync", "bfv", "client"),
+    Setting("buffered", "bfv", codec="spans"),
+    Setting("all", "rlwe", codec="thin"),
+    Setting("sync", "plain", codec="thin"),
+    Setting("sync", "rlwe", "client", codec="noised"),
+    Setting("priority", "rlwe", codec="spans"),
+    Setting("own", "plain", codec="spans"),
 )
 
 MESSAGES = ("lost", "unanswered", "twice", "late")
 DEATHS = ("kill", "power", "dies", "torn")
 CHEATS = ("spoil", "lie")
 KINDS = (*DEATHS, "pause", "jump", "full", "part", *MESSAGES, *CHEATS)
-WIPED, ASKS = "wiped", "asks"
-SELDOM = 0.15
-"""How often there is one of these, which no run has twice. Of two lost holders nobody has their
-shares any more; and a coordinator without its disk is another run."""
+WIPED, OLDER, AWAY, ROTS, ASKS = "wiped", "older", "away", "rots", "asks"
+LOSSES = (WIPED, OLDER, AWAY)
+SELDOM, LOSS = 0.15, 0.3
+"""How often somebody looks on, or a bit flips; and how often there is a loss: no run has two, but
+two disks may be lost at once."""
+TWICE = 0.4
+"""How often then two are."""
 
 EVENTS = 2000
 """Below this most runs have had their last event."""
@@ -94,11 +112,11 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, WIPED or ASKS; who: the party, the first of two, or the sender.
+        kind: of KINDS or LOSSES, ROTS or ASKS; who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
-        seconds: how long it lasts, or until the party is started again.
+        seconds: how long it lasts, or until the party is started again; of `older`: until it dies.
         to: the other party; message: the class of one.
     """
 
@@ -129,7 +147,7 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in (*KINDS, WIPED, ASKS):
+    if found is None or found["kind"] not in (*KINDS, *LOSSES, ROTS, ASKS):
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -145,7 +163,7 @@ def setting_of(seed: int) -> Setting:
 
 def holders_of(setting: Setting) -> tuple[str, ...]:
     """The key holders of a plan."""
-    return holder_names(HOLDERS) if setting.cipher == "rlwe" else ()
+    return holder_names({"rlwe": HOLDERS, "bfv": 1}.get(setting.cipher, 0))
 
 
 def parties_of(setting: Setting) -> tuple[str, ...]:
@@ -160,10 +178,12 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     for _ in range(rng.randint(1, 8)):
         kind = rng.choice(DEATHS) if rng.random() < 0.35 else rng.choice(KINDS)
         faults += _drawn(rng, kind, setting)
-    for kind, whose in ((WIPED, parties_of(setting)[1:]), (ASKS, client_names(CLIENTS))):
-        if rng.random() < SELDOM:
-            who, at = rng.choice(whose), rng.randrange(1, EVENTS)
-            faults.append(Fault(kind, who, at, round(rng.uniform(0.1, 8.0), 1)))
+    if rng.random() < LOSS:
+        faults += _lost(rng, parties_of(setting))
+    if rng.random() < SELDOM:
+        faults.append(Fault(ASKS, rng.choice(client_names(CLIENTS)), rng.randrange(1, EVENTS)))
+    if rng.random() < SELDOM:
+        faults.append(Fault(ROTS, rng.choice(shard_names(SHARDS)), rng.randrange(1, EVENTS)))
     return tuple(faults)
 
 
@@ -190,6 +210,17 @@ def _drawn(rng: random.Random, kind: str, setting: Setting) -> Sequence[Fault]:
         case "lie" if setting.cipher == "rlwe":
             return [Fault(kind, rng.choice(holders_of(setting)), rng.randint(1, 2))]
     return [_message(rng, kind if kind in MESSAGES else "late", rng.choice(parties[1:]))]
+
+
+def _lost(rng: random.Random, parties: Sequence[str]) -> Sequence[Fault]:
+    kind, at = rng.choice((WIPED, *LOSSES)), rng.randrange(1, EVENTS)
+    seconds = round(rng.uniform(0.1, 8.0), 1)
+    if kind == AWAY:
+        return [Fault(kind, COORDINATOR, at, seconds)]
+    whose = rng.sample(parties, 2 if kind == WIPED and rng.random() < TWICE else 1)
+    if rng.random() < SELDOM:
+        whose[0] = COORDINATOR
+    return [Fault(kind, who, at, seconds) for who in dict.fromkeys(whose)]
 
 
 def _message(rng: random.Random, kind: str, who: str) -> Fault:

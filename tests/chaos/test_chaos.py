@@ -24,11 +24,14 @@ from secureps.store.atomic_file import sync, write_durably
 from tests.chaos.disk import Disk, Journal
 from tests.chaos.kinds import KNOWN, all_kinds, never, stale, table
 from tests.chaos.loop import PartyLoop
+from tests.chaos.plans import plan_of
 from tests.chaos.play import play
 from tests.chaos.schedule import (
     ASKS,
     KINDS,
+    LOSSES,
     OPERATIONS,
+    ROTS,
     SETTINGS,
     WIPED,
     Fault,
@@ -40,8 +43,8 @@ from tests.chaos.schedule import (
 from tests.chaos.shrink import shrunk
 from tests.conftest import AS_DEPLOYED
 
-FEW = (2, 4, 9, 11, 19, 32)
-"""Seeds of several rules, both ciphers and both units of privacy."""
+FEW = (2, 4, 9, 11, 14, 16, 18, 20, 36)
+"""Seeds of several rules, all ciphers, both units of privacy, and codecs."""
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +81,35 @@ def test_power_that_fails_in_any_write_leaves_the_same_model(seed: int) -> None:
         writes = range(first, OPERATIONS[-1], PERIOD)
         faults = [Fault("torn", party, at, 0.5) for party in parties for at in writes]
         assert not play(seed, faults).complaints, first
+
+
+ENDS: dict[str, tuple[int, str]] = {
+    "wiped:coordinator@1400+2": (1, "waits for the coordinator's folder"),
+    "older:coordinator@700+7": (1, "it is an older copy; bring back the newest one"),
+    "wiped:holder-0@1166+6,wiped:holder-1@1166+6": (1, "examined by key holders"),
+    "wiped:holder-0@1166+2": (13, "the key holders open"),
+    "older:client-03@700+3": (16, "this client's state folder ends before update"),
+    "wiped:shard-0@238+6,wiped:shard-1@238+6": (1, "its journal is gone or an older copy"),
+    "wiped:coordinator@1166+6,wiped:shard-0@1166+6": (1, "waits for the coordinator's folder"),
+}
+"""Losses after which a run has no end, of which seed's plan, and what an operator reads."""
+
+
+@pytest.mark.parametrize("faults", ENDS)
+def test_a_run_that_cannot_end_says_why_and_leaves_what_a_new_one_begins_from(faults: str) -> None:
+    seed, said = ENDS[faults]
+    outcome = play(seed, parsed(faults))
+    assert not outcome.complaints
+    assert said in outcome.ended
+
+
+def test_a_coordinator_whose_folder_was_not_mounted_goes_on_with_it() -> None:
+    """What was on its way to it meanwhile is said again: the model is that of every other run."""
+    for seed in (0, 1, 13):
+        for moment in range(300, 1700, 350):
+            outcome = play(seed, parsed(f"away:coordinator@{moment}+5"))
+            assert not outcome.complaints, outcome.replay
+            assert outcome.ended.startswith("all 3 versions are made"), outcome.replay
 
 
 def test_whoever_lost_its_disk_begins_anew_or_says_why_not() -> None:
@@ -143,7 +175,9 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    assert {fault.kind for fault in faults} == {*KINDS, WIPED, ASKS}
+    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, ROTS, ASKS}
+    wiped = [fault.who for fault in faults if fault.kind == WIPED]
+    assert {who.rpartition("-")[0] for who in wiped} == {"", "shard", "holder", "client"}
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)
     assert faults_of(7) == faults_of(7)
     with pytest.raises(ValueError, match="not a fault: 'kill'"):
@@ -152,9 +186,21 @@ def test_every_fault_can_be_written_and_read() -> None:
 
 def test_settings_have_every_rule_under_both_ciphers() -> None:
     rules = {"all", "sync", "ssp", "buffered", "priority", "own"}
-    assert {(s.rule, s.cipher) for s in SETTINGS} == {
+    assert {(s.rule, s.cipher) for s in SETTINGS} >= {
         (rule, cipher) for rule in rules for cipher in ("plain", "rlwe")
     }
+
+
+def test_settings_have_every_codec_where_a_rule_allows_it() -> None:
+    """Values that stand still for some versions under every rule without rounds, but `ssp`."""
+    of = {(setting.codec, setting.rule) for setting in SETTINGS if setting.codec}
+    spans = {("spans", rule) for rule in ("buffered", "priority", "own")}
+    assert of == {("thin", "all"), ("thin", "sync"), ("noised", "sync"), *spans}
+    for setting in SETTINGS:
+        group = plan_of(setting).group("all")
+        assert (group.support_every == 2) == (setting.codec == "spans")
+        assert group.feedback == (setting.codec in ("thin", "noised"))
+        assert bool(group.pull_bits) == (setting.cipher == "rlwe" or bool(setting.codec))
 
 
 def test_shrinking_keeps_what_is_needed() -> None:

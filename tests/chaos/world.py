@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import errno
 import random
+import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,15 @@ from unittest.mock import patch
 from secureps.client.trainer import EvaluateResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError
+from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
 from secureps.messages.coordinator_records import Received
 from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import BlockSpooled
+from secureps.roles.holder.holder import Holder
+from secureps.roles.machine import Machine
 from secureps.roles.shard.shard import Shard
-from secureps.run.party_names import client_names
+from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.service.environment import Stores
@@ -37,10 +41,22 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.loop import Dead, PartyLoop
 from tests.chaos.network import ChaosNetwork, Delays, table
 from tests.chaos.plans import SHAPE, kit_of, plan_of
-from tests.chaos.schedule import ASKS, CLIENTS, WIPED, Fault, Setting
+from tests.chaos.schedule import (
+    ASKS,
+    CLIENTS,
+    LOSSES,
+    ROTS,
+    SHARDS,
+    THRESHOLD,
+    WIPED,
+    Fault,
+    Setting,
+    holders_of,
+)
 from tests.kits.cheats import lies, small_error, spoils
 from tests.kits.evaluations import judged
-from tests.kits.federations import Tensors, Walker
+from tests.kits.federations import Tensors
+from tests.kits.feedback_kit import Recorded
 from tests.kits.streams import seconds
 
 BOUND = 1500.0
@@ -48,11 +64,23 @@ BOUND = 1500.0
 
 MOST_EVENTS = 60_000
 
+PATIENCE = 200.0
+"""Virtual seconds after a loss in which a run that can end has ended: no deadline is longer."""
+
 WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
 
 
-class Subject(Walker):
+@dataclass(frozen=True)
+class Copy:
+    """A party's disk as it was: its files, and its journal."""
+
+    name: str
+    folder: Path
+    rows: list[tuple[float, Any]]
+
+
+class Subject(Recorded):
     """A trainer of the federation, which evaluates too."""
 
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
@@ -68,9 +96,11 @@ class World(Simulation):
         self.evidence = Evidence()
         self.events = 0
         self.stood: str | None = None
-        self.wiped: set[str] = set()
+        self.lost: dict[str, Journal] = {}
+        """Parties whose disk was wiped, or went back, and the journals that they had."""
         self.given_up = ""
         """Why the run has no end: what a party's disk lost is nowhere else."""
+        self._lost_at = 0.0
         self._rng = random.Random(f"chaos-disk/{seed}")
         self._root = folder
         (folder / "links").mkdir()
@@ -83,7 +113,7 @@ class World(Simulation):
         by_event = [
             f
             for f in faults
-            if f.kind in ("kill", "power", WIPED, ASKS, "pause", "jump", "full", "part")
+            if f.kind in ("kill", "power", *LOSSES, ROTS, ASKS, "pause", "jump", "full", "part")
         ]
         self._due = sorted(by_event, key=lambda fault: fault.at)
         self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
@@ -123,13 +153,45 @@ class World(Simulation):
             when = f"{self.loop.now():.0f} seconds and {self.events} events"
             self.stood = f"after {when} {', '.join(waiting)} still wait: {self.reasons()}"
         for name in sorted(self._failed):
-            if name not in self.wiped or self._error(name) not in (DamagedStore, Refused):
+            if not self._may_end(name):
                 self.stood = f"{name} ended: {self._why(name)}"
-            elif name.startswith("shard-"):
-                self.given_up = self._why(name)
+            elif name in holders_of(self.setting):
+                self._failed.discard(name)  # the other holders may suffice
             else:
-                self._failed.discard(name)  # the other holders suffice
+                self.given_up = self._why(name)
+        if self.lost and self.loop.now() > self._lost_at + PATIENCE and not self.given_up:
+            self.given_up = self._waits_in_vain()
         return self.stood is not None or bool(self.given_up) or self._ended_well()
+
+    def _may_end(self, name: str) -> bool:
+        """Whether a server may end for the reason that it gives, after what was lost."""
+        own = name in self.lost and self._error(name) in (DamagedStore, Refused)
+        return own or (COORDINATOR in self.lost and self._error(name) is WrongRun)
+
+    def _waits_in_vain(self) -> str:
+        """What an operator reads of a run that has no end; empty if nothing is said."""
+        elsewhere, said = self.coordinator._sessions.elsewhere, self.reasons()
+        if self.coordinator.federation.pinned is None:
+            knowing = {name for name, party in self.parties.items() if self._knows(party.machine)}
+            return (
+                f"waits for the coordinator's folder: {said}" if knowing <= elsewhere.keys() else ""
+            )
+        ended = {name for name, party in self.parties.items() if party.halted.done()}
+        here = set(holders_of(self.setting)) - ended - elsewhere.keys()
+        if len(here) < min(THRESHOLD, len(holders_of(self.setting))):
+            return said if "key holders" in said else ""
+        left = sorted(self.lost.keys() & ended & set(client_names(CLIENTS)))
+        return f"{self._why(left[0])} ({said})" if left and self.setting.rule == "all" else ""
+
+    @staticmethod
+    def _knows(machine: Machine) -> bool:
+        """Whether this is a server's machine that takes part in a run."""
+        match machine:
+            case Shard():
+                return machine.shelves.founded
+            case Holder():
+                return machine.configured
+        return False
 
     def _error(self, name: str) -> type[BaseException] | None:
         """Of which class the reason is for which a party has ended."""
@@ -151,8 +213,10 @@ class World(Simulation):
     @property
     def emptied(self) -> bool:
         """Whether a shard came back with an empty disk when the run was over."""
-        shards = (party.machine for party in self.parties.values())
-        return any(isinstance(each, Shard) and not each.shelves.founded for each in shards)
+        return any(
+            isinstance(each.machine, Shard) and not _has_model(each.machine, self.versions())
+            for each in self.parties.values()
+        )
 
     # --- faults -------------------------------------------------------------------
 
@@ -161,6 +225,14 @@ class World(Simulation):
         match fault.kind:
             case "kill" | "power" | "wiped":
                 self._fall(fault)
+            case "older":
+                self._copy(fault)
+            case "away":
+                self._take_away(fault)
+            case "rots":
+                files = [path for path in (self._root / fault.who).rglob("*") if path.is_file()]
+                if files:
+                    self._disk.rot(self._rng.choice(sorted(files)), self._rng)
             case "asks":
                 self._look(fault.who)
             case "pause":
@@ -190,9 +262,7 @@ class World(Simulation):
         name = fault.who
         if name in self._down:
             return
-        self._down.add(name)
-        self._loops[name].dead = True
-        self.kill(name)
+        self._die(name)
         if fault.kind in ("power", "torn"):
             journal = self._stores[name].journal
             assert isinstance(journal, Journal)
@@ -201,10 +271,65 @@ class World(Simulation):
                 self._disk.cut(self._root / name, self._rng, lambda path: True)
                 self._disk.cut(self.checkpoints, self._rng, lambda path: self._owner(path) == name)
         if fault.kind == WIPED:
-            self.wiped.add(name)
-            self._disk.wipe(self._root / name)
-            self.lose(name, UnsafeSeed(4))
+            self._empty(name)
         self.loop.call_later(fault.seconds, partial(self.start, name))
+
+    def _empty(self, name: str) -> None:
+        """A party's disk is a new one."""
+        self._note_loss(name)
+        self._disk.wipe(self._root / name)
+        self.lose(name, UnsafeSeed(4))
+
+    def _note_loss(self, name: str) -> None:
+        journal = self._stores[name].journal
+        assert isinstance(journal, Journal)
+        self.lost.setdefault(name, journal)
+        self._lost_at = self.loop.now()
+
+    def _copy(self, fault: Fault) -> None:
+        """A party's disk is copied, and it has the copy later in place of what it came to."""
+        self.loop.call_later(fault.seconds, partial(self._go_back, self._copied(fault.who), True))
+
+    def _copied(self, name: str) -> Copy:
+        journal, folder = (
+            self._stores[name].journal,
+            self._root / "copies" / f"{name}-{self.events}",
+        )
+        assert isinstance(journal, Journal)
+        shutil.copytree(self._root / name, folder)
+        return Copy(name, folder, list(journal.rows))
+
+    def _go_back(self, copy: Copy, older: bool) -> None:
+        name = copy.name
+        if name in self._down:  # once it is up again
+            self.loop.call_later(1.0, partial(self._go_back, copy, older))
+            return
+        self._die(name)
+        if older:
+            self._note_loss(name)
+        self._disk.bring(copy.folder, self._root / name)
+        journal = Journal(self._gate, partial(self.evidence.journalled, name), copy.rows)
+        self._stores[name] = replace(self._stores[name], journal=journal)
+        self.loop.call_later(1.0, partial(self.start, name))
+
+    def _take_away(self, fault: Fault) -> None:
+        """A coordinator's volume is not mounted when it is started, and is at its next start."""
+        if fault.who in self._down:
+            return
+        copy = self._copied(fault.who)
+        self._die(fault.who)
+        servers = (*shard_names(SHARDS), *holders_of(self.setting))
+        if not all(self._knows(self.parties[name].machine) for name in servers):
+            self._note_loss(fault.who)  # nobody knows of its run yet, and another may be founded
+        self._disk.wipe(self._root / fault.who)
+        self.lose(fault.who, UnsafeSeed(4))
+        self.loop.call_later(1.0, partial(self.start, fault.who))
+        self.loop.call_later(1.0 + fault.seconds, partial(self._go_back, copy, False))
+
+    def _die(self, name: str) -> None:
+        self._down.add(name)
+        self._loops[name].dead = True
+        self.kill(name)
 
     @staticmethod
     def _owner(path: Path) -> str:
@@ -248,12 +373,17 @@ class World(Simulation):
     def start(self, name: str) -> None:
         """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
         super().start(name)
-        self.loop.call_later(0.0, partial(self._down.discard, name))  # once it knows its journal
+        self.loop.call_later(0.0, partial(self._up, name, self._loops[name]))
         for fault in self._cheats:
             if fault.who == name and fault.kind == "spoil":
                 spoils(self, name, fault.at)
             elif fault.who == name:
                 lies(self, name, small_error, fault.at)
+
+    def _up(self, name: str, own: PartyLoop) -> None:
+        """It knows its journal, unless it died over that: then it is started once more."""
+        if not own.dead:
+            self._down.discard(name)
 
     def _journal(self, name: str) -> Journal:
         return Journal(self._gate, partial(self.evidence.journalled, name))
@@ -285,3 +415,9 @@ class World(Simulation):
             action()
         finally:
             self._acting = before
+
+
+def _has_model(shard: Shard, versions: dict[str, int]) -> bool:
+    return shard.shelves.founded and all(
+        version in shard.shelves.shelf(group).states for group, version in versions.items()
+    )

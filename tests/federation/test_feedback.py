@@ -7,26 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
-from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
-from secureps.messages.encoding import payload_digest
-from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
-from secureps.messages.submission import Receipt
-from secureps.policy.block_codes import block_code
 from secureps.policy.plan import Plan
-from secureps.policy.scales import moved
-from secureps.privacy.mechanism import clip_l2
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, spoils, until
-from tests.kits.federations import Tensors, Walker, finished, killed_at, small_plan
-from tests.kits.privacy_kit import scales
+from tests.kits.federations import finished, killed_at, small_plan
+from tests.kits.feedback_kit import Recorded, outcomes, recomputed
 
 SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
@@ -35,21 +27,6 @@ GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True
     "bits": 4,
     "most_examples": 32,
 }
-
-
-class Recorded(Walker):
-    """Remembers what it trained from, and what came of it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.trained: dict[int, tuple[Tensors, Tensors]] = {}
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        before = {name: each.copy() for name, each in parameters.items()}
-        result = super().fit(parameters, config)
-        (version,) = config.versions.values()
-        self.trained[version] = (before, result.parameters)
-        return result
 
 
 def federation(folder: Path, plan: Plan, count: int = 6) -> Simulation:
@@ -64,71 +41,10 @@ def plan_for(cipher: str = "plain", versions: int = 4, **rule: Any) -> Plan:
 STAGES = ({"name": "support", "one_in": 3}, "rotate", {"name": "round", "length": "mean_norm"})
 
 
-def outcomes(simulation: Simulation, client: str) -> list[tuple[Receipt, str]]:
-    """The fates of a client's updates, in the order in which it heard of them."""
-    records = [record for _, record in simulation._stores[client].journal.replay()]
-    sealed = {each.receipt.id: each.receipt for each in records if isinstance(each, Sealed)}
-    fates = (each for each in records if isinstance(each, SubmissionSettled))
-    return [(sealed[each.id], each.outcome) for each in fates if sealed[each.id].update]
-
-
-def recomputed(simulation: Simulation, client: str) -> tuple[Receipt, NDArray[np.float32]]:
-    """The last update that was included, and what it left over: from the page's formula alone."""
-    pinned = simulation.coordinator.federation.pinned
-    assert pinned is not None
-    plan = simulation.plan
-    trainer = simulation._cast.trainers[client]
-    assert isinstance(trainer, Recorded)
-    layout = plan.layout(pinned.run.schema).group("all")
-    grid, code = plan.grid("all", layout.sent), plan.weights("all")
-    share = code.weigh(10 + trainer._number, 32) / code.most
-    mechanism, mover = plan.mechanism("all", layout.sent), moved(plan, "all", layout.sent)
-    told, scale = scales(simulation), np.float32(1)
-    rest, last = np.zeros(layout.size, np.float32), None
-    counted = set()
-    for receipt, outcome in outcomes(simulation, client):
-        # who was away when a version was made hears at once that it is durable
-        if outcome not in (Outcome.INCLUDED, Outcome.DURABLE) or receipt.id in counted:
-            continue
-        counted.add(receipt.id)
-        last, (before, after) = receipt, trainer.trained[receipt.version]
-        start = layout.flatten(before)
-        delta = layout.flatten(after) - start
-        delta += rest
-        rest, norm = clip_l2(delta, 1.0)
-        if mover is not None:
-            scale = start[-1] = np.float32(told[receipt.version])
-            rest /= scale
-            rest[-1] = (min(norm, 1.0) / float(scale) / 2 - 1) * grid.range
-        words, noiseless = SEED.derive("round", client, "all", receipt.version, 0), None
-        blocks = range(layout.blocks)
-        bases = [start[slice(*layout.span(k))].astype("<f4").tobytes() for k in blocks]
-        codes = [
-            block_code(plan, layout, k, receipt.version, payload_digest(bases[k])) for k in blocks
-        ]
-        if mechanism is not None:
-            parts = [codes[k].encode(rest[slice(*layout.span(k))]) for k in blocks]
-            encoded, _ = clip_l2(np.concatenate(parts).astype(np.float32), 1.0)
-            noiseless = mechanism.rounded(encoded, words.words)
-        for block in range(layout.blocks):
-            here = slice(*layout.span(block))
-            own = codes[block]
-            if mechanism is not None:
-                assert noiseless is not None
-                sums = noiseless[slice(*layout.sent_span(block))]
-                rest[here] -= own.decode(sums * mechanism.calibration.step)
-                continue
-            sent = grid.encode(own.encode(rest[here]) * share, words.words(own.sent))
-            rest[here] -= own.decode((sent - grid.most) * (grid.step / share))
-        if mover is not None:
-            rest *= scale
-            rest[-1] = 0
-    assert last is not None
-    return last, rest
-
-
 def assert_kept(simulation: Simulation, client: str) -> None:
-    last, rest = recomputed(simulation, client)
+    found = recomputed(simulation, client)
+    assert found is not None
+    last, rest = found
     spool, key = simulation._stores[client].spool, kept_key("all", last.update)
     assert [each for each in spool.keys("kept/") if each != key] == []
     assert spool.get(key)[32:] == rest.astype("<f4").tobytes()

@@ -155,7 +155,8 @@ class Simulation:
     def lose(self, name: str, seed: Seed | None = None) -> None:
         """Empties the stores of a party that was killed, as if its disk was lost.
 
-        A client's or shard's secret seed goes too: `seed` is its new one (None: the same again).
+        A client's or shard's secret seed goes too, and what a coordinator would make a run unlike
+        every other: `seed` is its new one (None: the same again).
         """
         del self._stores[name]
         if seed is not None:
@@ -261,7 +262,10 @@ class Simulation:
         around = Environment(self.network.transport(name), self.loop, lambda: 1.0)
         public = self._kit.public
         if name == COORDINATOR:
-            founding = assemble.Founding(self.plan, self._initial, payload_digest(name.encode()))
+            nonce = payload_digest(name.encode())
+            if name in self._seeds:
+                nonce = self._seeds[name].derive("nonce").words(8).tobytes()
+            founding = assemble.Founding(self.plan, self._initial, nonce)
             return assemble.make_coordinator(public, founding, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
