@@ -168,7 +168,9 @@ def test_the_order_of_messages_changes_no_version(name: str, chance: random.Rand
         if chance.random() < 0.3:
             sender, event = world.sent[chance.randrange(len(world.sent))]
             kept = list(world.due)
-            if not lost_ledger(world, event):
+            # A shard that comes back is asked once more, and its answer is another event then.
+            comes_back = isinstance(event, requests.Subscribe) and sender in SHARDS
+            if not (lost_ledger(world, event) or comes_back):
                 assert world.give(sender, event).records == []
             world.due = kept
     loose = (
