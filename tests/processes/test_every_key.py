@@ -1,19 +1,31 @@
-"""Whoever has a key of any role, before real servers: each message is refused, and they go on."""
+"""Whoever has a key of any role, before real servers under TLS: each message is answered as the
+table says, and they go on.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
+import grpc
 import pytest
 
-from secureps.crypto.identity import ROLES
-from secureps.errors import Malformed, SecurepsError, UnknownParty
+from secureps.crypto.identity import ROLES, Role
+from secureps.errors import Malformed, NotFresh, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.roles import permissions
 from secureps.wire import protobuf
+from secureps.wire.grpc import framing, health
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN, TRIES, Signer
+from secureps.wire.grpc.client import CoordinatorServer, ShardServer
+from secureps.wire.grpc.links import PLAINTEXT
+from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
-from tests.kits.one_process import OBSERVER, OneProcess, ended
+from tests.kits.one_process import OBSERVER, OneProcess, Slow, ended
+from tests.kits.permissions_page import method as method_of
+from tests.kits.transport_kit import EchoServer, authenticate
 from tests.kits.unset import unset
 
 PATIENCE = 10.0
@@ -25,7 +37,7 @@ RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneProcess]:
     plan = small_plan("rlwe-2-of-3", versions=100_000, group=[GROUP | {"rule": RULE}])
-    with OneProcess(plan, tmp_path_factory.mktemp("keys"), clients=4) as made:
+    with DiskFederation(plan, tmp_path_factory.mktemp("keys"), 4, Slow) as made:
         made.makes(2)
         yield made
 
@@ -37,7 +49,7 @@ def goes_on(federation: OneProcess) -> Iterator[None]:
     federation.makes(1)
 
 
-def key_of(federation: OneProcess, role: str) -> str:
+def key_of(federation: OneProcess, role: Role) -> str:
     """A name of this role; of clients the one that does not take part."""
     names = {"client": federation.clients[-1], "holder": federation.holders[0]}
     names |= {"shard": federation.shards[1], "observer": OBSERVER, "coordinator": COORDINATOR}
@@ -53,8 +65,93 @@ def test_every_message_is_there() -> None:
     assert set(KINDS) >= permissions.MESSAGES
 
 
+class Caller:
+    """Whoever has a party's keys, and says any message by any method of a server."""
+
+    def __init__(self, around: OneProcess, name: str, to: str) -> None:
+        identity = around.kit.identities[name]
+        self._signer = Signer(name, to, lambda said: identity.sign(REQUEST_DOMAIN, said))
+        options = [("grpc.use_local_subchannel_pool", 1)]
+        self._channel = around.link(name).channel(to, around.addresses[to], options)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def say(self, method: str, message: Any) -> SecurepsError | None:
+        """What it is refused with; None if it is answered."""
+        envelope = protobuf.encode(message)
+        framed = method == framing.PUT
+        sent = next(framing.pieces(envelope, b"")) if framed else envelope
+        refused: SecurepsError | None = None
+        for _ in range(TRIES):
+            metadata = self._signer.metadata(method, b"", envelope)
+            call: Any = self._channel.stream_stream(method)
+            stream = call(iter([sent]), metadata=metadata, timeout=PATIENCE)
+            try:
+                next(stream)
+                return None
+            except grpc.RpcError as error:
+                refused = framing.error_of(error, "it")
+            finally:
+                stream.cancel()
+            if not isinstance(refused, NotFresh):
+                break
+            self._signer.challenged(refused)
+        return refused
+
+
+METHODS = {
+    COORDINATOR: (framing.COORDINATOR_TELL, framing.WATCH),
+    "shard-0": (framing.SHARD_TELL, framing.PUT, framing.GET),
+}
+
+
 @pytest.mark.parametrize("role", ROLES)
-def test_every_message_of_every_role_is_answered(federation: OneProcess, role: str) -> None:
+@pytest.mark.parametrize("to", METHODS)
+def test_the_table_is_what_servers_do(federation: OneProcess, role: Role, to: str) -> None:
+    """Every message by every method, in every role: looked at where it says so, and only there."""
+    table = permissions.TO_COORDINATOR if to == COORDINATOR else permissions.TO_SHARD
+    with closing(Caller(federation, name := key_of(federation, role), to)) as caller:
+        for method in METHODS[to]:
+            short = method.rpartition("/")[2]
+            for kind in KINDS:
+                heard = kind in table[role]
+                if heard and kind is requests.Subscribe and name != federation.clients[-1]:
+                    continue  # it runs, and would lose its stream; that it has one is the yes
+                error = caller.say(method, unset(kind))
+                text, own = str(error), method_of(kind) == short
+                assert not isinstance(error, Unreachable | Unsigned | NotFresh), (kind, error)
+                if not own:
+                    assert isinstance(error, Malformed), (method, kind, error)
+                    assert " takes " in text or "has a method of its own" in text, (kind, text)
+                else:
+                    refused = f"sends no {kind.__name__} to" in text
+                    assert refused == (not heard), (kind, text)
+                    assert heard or isinstance(error, UnknownParty), (kind, text)
+
+
+def test_servers_have_these_methods_and_that_of_health(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A method more has to be in the table above, too."""
+    made: set[str] = set()
+    real = grpc.method_handlers_generic_handler
+
+    def handler(service: str, methods: dict[str, Any]) -> Any:
+        made.update(f"/{service}/{method}" for method in methods)
+        return real(service, methods)
+
+    monkeypatch.setattr(grpc, "method_handlers_generic_handler", handler)
+    endpoint = EchoServer()
+    for server in (
+        CoordinatorServer(PLAINTEXT, endpoint, "127.0.0.1:0", authenticate),
+        ShardServer(PLAINTEXT, "shard-0", endpoint, "127.0.0.1:0", authenticate, 1 << 20, 1 << 10),
+    ):
+        server.start()
+        server.stop(0)
+    assert made == {f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch"}.union(*METHODS.values())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_every_message_of_every_role_is_answered(federation: OneProcess, role: Role) -> None:
     """By both kinds of servers, to all messages that there are; what is not the role's, by no."""
     transport = federation.transport(key_of(federation, role))
     try:
@@ -66,7 +163,7 @@ def test_every_message_of_every_role_is_answered(federation: OneProcess, role: s
                     assert error is None or isinstance(error, SecurepsError), (kind, error)
                     if to == COORDINATOR and kind in PAYLOADS:
                         assert "is another kind of server" in str(error)
-                    elif kind not in table[role]:  # type: ignore[index]
+                    elif kind not in table[role]:
                         assert isinstance(error, UnknownParty | Malformed), (kind, error)
     finally:
         transport.close()

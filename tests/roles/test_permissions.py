@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -17,6 +17,7 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
+from tests.kits import permissions_page
 from tests.kits.roles_kit import CA, HOLDER, HOLDERS, IDENTITIES, ROSTER, STRANGER, World, make_plan
 from tests.kits.roles_kit import refused as refused_by_coordinator
 from tests.kits.shard_kit import Desk
@@ -85,6 +86,20 @@ def test_what_each_role_may_say() -> None:
             case _:
                 assert heard <= {"coordinator"}, kind
                 assert (not heard) or kind.__module__ == orders.__name__
+
+
+def test_every_message_has_a_row_and_somebody_who_says_it() -> None:
+    assert permissions_page.rows() == {kind.__name__ for kind in permissions.MESSAGES}
+    for kind in get_args(requests.Request):
+        said = (*permissions.TO_COORDINATOR.values(), *permissions.TO_SHARD.values())
+        assert any(kind in kinds for kinds in said), kind
+    for kind in get_args(orders.AnyOrder):
+        assert any(kind in heard for heard in permissions_page.ORDERS.values()), kind
+
+
+def test_the_page_shows_the_table() -> None:
+    page = permissions_page.PAGE.read_text()
+    assert permissions_page.write(page) == page, "python -m tests.kits.permissions_page"
 
 
 def others(table: permissions.Allowed) -> list[tuple[str, Any]]:
