@@ -126,7 +126,7 @@ class Crowd:
         state, kit = processes.folder / name, processes.folder / "kit"
         public, identity = load_public(kit), load_private(kit, name)
         link = link_of(kit, name, public.ca, processes.insecure)
-        party = Party(name, identity, link, public.roster, state)
+        party = Party(name, identity, link, public.roster, state, kit)
         server = {COORDINATOR: processes.server}
         transport = GrpcTransport(link, name, party.sign, server, CALL_TIMEOUT)
         self._transports.append(transport)

@@ -206,7 +206,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         return make(kit, site, stores, around, terms=joining.terms)
 
     link = link_of(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
-    party = Party(joining.name, identity, link, kit.roster, joining.state)
+    party = Party(joining.name, identity, link, kit.roster, joining.state, joining.kit)
     return run_process(party, {COORDINATOR: joining.server}, build)
 
 

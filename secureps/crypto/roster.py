@@ -1,7 +1,9 @@
-"""Who takes part: certificates by the CA, and the roster.
+"""Who takes part: certificates by the CA, and the roster, epoch after epoch.
 
 The CA is the federation's, not the aggregator's. It signs each certificate, and the roster
-as a whole, so that nobody can leave a member out unnoticed.
+as a whole, so that nobody can leave a member out unnoticed. Whenever somebody comes or goes it
+signs another one, which names all that came before: parties follow it from one to the next by
+that signature, on nobody else's word.
 
 What must not live here: files (`store.keyring`), and the keys of ciphers, of which a
 certificate carries only the digest.
@@ -24,7 +26,7 @@ from secureps.crypto.identity import (
     Role,
     check_name,
 )
-from secureps.errors import Malformed, Oversized, UnknownParty
+from secureps.errors import Malformed, Oversized, Refused, UnknownParty, Unsigned
 from secureps.messages.encoding import (
     DIGEST_BYTES,
     canonical,
@@ -34,11 +36,14 @@ from secureps.messages.encoding import (
     to_plain,
 )
 
-MAX_ROSTER_BYTES = 16 << 20
-"""Some 40,000 parties."""
+MAX_ROSTER_BYTES = 15 << 20
+"""Some 30,000 parties."""
+_LAST_SECOND = 1 << 40
+"""Of all times here: Unix seconds."""
 
 _CERTIFICATE = b"secureps-certificate"
 _ROSTER = b"secureps-roster"
+_EPOCH = b"secureps-roster-epoch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,30 +96,139 @@ def certify(
     return dataclasses.replace(bare, signature=ca.sign(_CERTIFICATE, signed_part(bare)))
 
 
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """Since when a name has been on the roster: the epoch that it came with, and Unix seconds."""
+
+    epoch: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """Where a roster stands in the list of all that a CA has signed for its kit.
+
+    Args:
+        issuer: the CA's public key, 32 bytes.
+        earlier: digests of all that came before it, in order.
+        enrolled: since when each party has been on the roster, in the roster's order.
+        expires: Unix seconds after which nobody seals or opens anything by it; 0: never.
+
+    Raises:
+        Malformed: a field that is none of this.
+    """
+
+    issuer: bytes
+    earlier: tuple[bytes, ...]
+    enrolled: tuple[Enrolment, ...]
+    expires: int
+
+    def __post_init__(self) -> None:
+        if len(self.issuer) != KEY_BYTES or any(len(d) != DIGEST_BYTES for d in self.earlier):
+            raise Malformed("an epoch of the roster with a key or digest of the wrong length")
+        if not 0 <= self.expires < _LAST_SECOND:
+            raise Malformed(f"an epoch of the roster ends at no second {self.expires}")
+        for each in self.enrolled:
+            if not (0 <= each.epoch <= self.number and 0 <= each.at < _LAST_SECOND):
+                raise Malformed("a party is on the roster since an epoch that is still to come")
+
+    @property
+    def number(self) -> int:
+        """How many came before it."""
+        return len(self.earlier)
+
+
 @dataclass(frozen=True)
 class Roster:
     """Everybody, sorted by (role, name), signed by the CA; Malformed if it is not.
 
     Args:
         certificates: of all parties; names are unique.
-        signature: the CA's, 64 bytes, over the digest.
+        signature: the CA's, 64 bytes, over the digest and the epoch's end.
+        epoch: None in memory, and in kits of before there were epochs: it stands alone, and for
+            ever.
     """
 
     certificates: tuple[Certificate, ...]
     signature: bytes
+    epoch: Epoch | None = None
 
     def __post_init__(self) -> None:
-        keys = [(c.role, c.name) for c in self.certificates]
+        keys = [_place(c) for c in self.certificates]
         if keys != sorted(keys):  # the same parties in another order would be another digest
             raise Malformed("the roster is not sorted by role and name")
         names = [c.name for c in self.certificates]
         if len(set(names)) != len(names):  # one party with two keys, or two that pass for one
             raise Malformed("a name is on the roster twice")
+        if self.epoch is not None and len(self.epoch.enrolled) != len(names):
+            raise Malformed("the roster does not say of each party since when it has been on it")
 
     @cached_property
     def digest(self) -> bytes:
-        """32 bytes over all certificates: what a run pins."""
-        return digest(_ROSTER.decode(), *(canonical(c) for c in self.certificates))
+        """32 bytes over all certificates and what came before: what a run pins.
+
+        It stays while the CA signs the same anew, for a later end.
+        """
+        own = [canonical(c) for c in self.certificates]
+        if self.epoch is not None:
+            own.append(canonical(dataclasses.replace(self.epoch, expires=0)))
+        return digest(_ROSTER.decode(), *own)
+
+    @property
+    def number(self) -> int:
+        """Of its epoch."""
+        return 0 if self.epoch is None else self.epoch.number
+
+    @property
+    def expires(self) -> int:
+        """Unix seconds after which nobody seals or opens anything by it; 0: never."""
+        return 0 if self.epoch is None else self.epoch.expires
+
+    def number_of(self, digest: bytes) -> int | None:
+        """The epoch whose roster has this digest: this one or an earlier; None if none has."""
+        known = () if self.epoch is None else self.epoch.earlier
+        line = (*known, self.digest)
+        return line.index(digest) if digest in line else None
+
+    def enrolment(self, name: str) -> Enrolment:
+        """Since when a party has been on it; UnknownParty if it is not."""
+        self.find(name)
+        return self._enrolled.get(name, Enrolment(0, 0))
+
+    @cached_property
+    def _enrolled(self) -> dict[str, Enrolment]:
+        if self.epoch is None:
+            return {}
+        names = (certificate.name for certificate in self.certificates)
+        return dict(zip(names, self.epoch.enrolled, strict=True))
+
+    def follow(self, text: str) -> Roster | None:
+        """The roster in `text` if it comes after this one, verified; None if it is none newer.
+
+        Raises:
+            Malformed, Oversized: as `from_bytes`.
+            Unsigned: another CA's, or nobody's.
+            Refused: it is of another line than this one: the CA has signed two, and one of them
+                for parties that are not to know of the other.
+        """
+        if text == self.to_bytes().decode():
+            return None
+        if self.epoch is None:
+            raise Refused("this roster is of before there were epochs, and no other follows it")
+        newer = Roster.from_bytes(text.encode())
+        newer.verify(PublicIdentity(self.epoch.issuer))
+        first, last = (self, newer) if self.number <= newer.number else (newer, self)
+        if last.number_of(first.digest) != first.number:
+            raise Refused(
+                f"roster {newer.number} ({newer.digest.hex()[:16]}) is of another line than roster "
+                f"{self.number} ({self.digest.hex()[:16]}), which this party goes by: the CA has "
+                "signed both; ask whoever issues keys which one is right"
+            )
+        later = (newer.number, newer.expires or _LAST_SECOND) > (
+            self.number,
+            self.expires or _LAST_SECOND,
+        )
+        return newer if later else None
 
     def find(self, name: str) -> Certificate:
         """The certificate of a party; UnknownParty if there is none."""
@@ -123,9 +237,26 @@ class Roster:
             raise UnknownParty(f"nobody named {name[:80]!r} is on the roster")
         return certificate
 
+    def identity(self, name: str) -> PublicIdentity:
+        """The key that a party's signatures verify under; UnknownParty if there is none."""
+        return self._identities.get(name) or self.find(name).identity
+
+    @cached_property
+    def _identities(self) -> dict[str, PublicIdentity]:
+        """Each key once: to read one costs as much as to verify with it."""
+        return {certificate.name: certificate.identity for certificate in self.certificates}
+
     @cached_property
     def _by_name(self) -> dict[str, Certificate]:
         return {certificate.name: certificate for certificate in self.certificates}
+
+    def names(self, role: Role) -> frozenset[str]:
+        """Of everybody in a role."""
+        return self._names[role]
+
+    @cached_property
+    def _names(self) -> dict[Role, frozenset[str]]:
+        return {role: frozenset(c.name for c in self._of(role)) for role in ROLES}
 
     def clients(self) -> tuple[Certificate, ...]:
         """Clients by name."""
@@ -138,9 +269,15 @@ class Roster:
     def _of(self, role: Role) -> tuple[Certificate, ...]:
         return tuple(c for c in self.certificates if c.role == role)
 
+    def __contains__(self, name: str) -> bool:
+        """Whether a party of this name is on it."""
+        return name in self._by_name
+
     def verify(self, ca_public: PublicIdentity) -> None:
         """Unsigned unless the CA signed the roster and every certificate."""
-        ca_public.verify(_ROSTER, self.digest, self.signature)
+        if self.epoch is not None and self.epoch.issuer != ca_public.key:
+            raise Unsigned("the roster is another CA's")
+        ca_public.verify(*_signed(self), self.signature)
         for certificate in self.certificates:
             certificate.verify(ca_public)
 
@@ -168,7 +305,48 @@ class Roster:
         return roster
 
 
-def sign_roster(ca: Identity, certificates: Iterable[Certificate]) -> Roster:
+def sign_roster(
+    ca: Identity, certificates: Iterable[Certificate], epoch: Epoch | None = None
+) -> Roster:
     """The roster of these certificates in order, signed; Malformed if a name comes twice."""
-    bare = Roster(tuple(sorted(certificates, key=lambda c: (c.role, c.name))), b"")
-    return dataclasses.replace(bare, signature=ca.sign(_ROSTER, bare.digest))
+    bare = Roster(tuple(sorted(certificates, key=_place)), b"", epoch)
+    return dataclasses.replace(bare, signature=ca.sign(*_signed(bare)))
+
+
+def first_roster(ca: Identity, expires: int) -> Roster:
+    """The empty roster that others follow; it expires at a Unix second, or never (0)."""
+    return sign_roster(ca, (), Epoch(ca.public.key, (), (), expires))
+
+
+def next_roster(
+    ca: Identity, last: Roster, certificates: Iterable[Certificate], now: int, expires: int
+) -> Roster:
+    """The roster that follows another: of these parties, since `now` those that are new.
+
+    The same parties with the same keys are the same roster, signed anew for a later end.
+
+    Args:
+        now, expires: Unix seconds; `expires` 0: never.
+
+    Raises:
+        Malformed: a name comes twice.
+    """
+    own = tuple(sorted(certificates, key=_place))
+    if own == last.certificates and last.epoch is not None:
+        return sign_roster(ca, own, dataclasses.replace(last.epoch, expires=expires))
+    new = Enrolment(last.number + 1, now)
+    enrolled = tuple(last.enrolment(c.name) if c.name in last else new for c in own)
+    before = () if last.epoch is None else last.epoch.earlier
+    earlier = (*before, last.digest)
+    return sign_roster(ca, own, Epoch(ca.public.key, earlier, enrolled, expires))
+
+
+def _place(certificate: Certificate) -> tuple[str, str]:
+    return certificate.role, certificate.name
+
+
+def _signed(roster: Roster) -> tuple[bytes, bytes]:
+    """Domain and message of what the CA signs."""
+    if roster.epoch is None:
+        return _ROSTER, roster.digest
+    return _EPOCH, roster.digest + roster.expires.to_bytes(8, "little")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, ShardSums
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
@@ -229,6 +229,13 @@ class ClientIsolated:
 
 
 @dataclass(frozen=True, slots=True)
+class ClientRevoked:
+    """A client that joined is on the roster no more: it is left out of the run from now on."""
+
+    client: str
+
+
+@dataclass(frozen=True, slots=True)
 class GroupResigned:
     """A row-block stays at its version for good; the run goes on, and to its end, without it."""
 
@@ -395,9 +402,9 @@ GroupRecord = (
 """What is about one group."""
 
 CoordinatorRecord = (
-    (GroupRecord | Incarnated | RunPinned | ShardLocated | MemberJoined | MemberRetired)
-    | (FounderChosen | Received | ClientIsolated | CheckpointOrdered | CheckpointPart)
-    | (CheckpointComplete | Ending | Finished)
+    (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
+    | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
+    | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
 )
 """What the coordinator writes."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.orders import ShardSums
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import Cohort
 
 
@@ -49,5 +49,5 @@ class CohortGranted:
     most_examples: int = 0
 
 
-HolderRecord = Incarnated | RunPinned | CohortGranted | CohortReleased
+HolderRecord = Incarnated | RosterFollowed | RunPinned | CohortGranted | CohortReleased
 """What a key holder writes; `KeySumTaken` is a shard's."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.orders import GroupVersion
-from secureps.messages.records import RunPinned
+from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 
@@ -48,5 +48,5 @@ class SubmissionSettled:
     outcome: str
 
 
-MemberRecord = RunPinned | SequencesBegun | Sealed | SubmissionSettled
+MemberRecord = RunPinned | RosterFollowed | SequencesBegun | Sealed | SubmissionSettled
 """What a client writes into its journal of a run."""

@@ -27,6 +27,14 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
+class RosterChanged:
+    """Who takes part has changed: the CA's newest roster, as its file has it, to everybody."""
+
+    incarnation: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Found:
     """Make version 0 of a group: from a founding submission, or (no receipt) from the file."""
 
@@ -224,8 +232,8 @@ class Finish:
 
 # --- mailboxes --------------------------------------------------------------------
 
-ShardOrder = Configure | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
-HolderOrder = Configure | Examine | Open
-ClientOrder = Configure | Invite | Published | Settled | SendAgain | SealAgain
+ShardOrder = Configure | RosterChanged | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
+HolderOrder = Configure | RosterChanged | Examine | Open
+ClientOrder = Configure | RosterChanged | Invite | Published | Settled | SendAgain | SealAgain
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
 """All may be told that the run is over; what else, by whom."""

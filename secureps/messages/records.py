@@ -19,6 +19,13 @@ class Incarnated:
 
 
 @dataclass(frozen=True, slots=True)
+class RosterFollowed:
+    """Who takes part has changed: the roster, as its file has it, that this party goes by."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunPinned:
     """The run this party takes part in, for good."""
 

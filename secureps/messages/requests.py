@@ -60,14 +60,16 @@ class Trouble:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Opens the stream of orders.
+    """Opens the stream of orders; `epoch` and `expires` are of the roster that the party goes by.
 
-    `unsettled` are submissions whose fate the party does not know: a client's own, those of
-    which a shard has blocks.
+    `unsettled` are submissions whose fate it does not know: a client's own, those of which a
+    shard has blocks.
     """
 
     party: str
     unsettled: tuple[SubmissionId, ...]
+    epoch: int = 0
+    expires: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +88,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class Decline:
-    """An invited client takes no part in a round of the metrics' group, and says why.
-
-    A designated evaluator, who has no rounds, says which version it does not evaluate.
-    """
+    """A client takes no part in a round of metrics (an evaluator's is the version), and why."""
 
     party: str
     group: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.holder_records import KeySumTaken
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import BlockHeader, Cohort, SubmissionId
 
 
@@ -68,6 +68,6 @@ class OpenedForgotten:
 
 
 ShardRecord = (Incarnated | RunPinned | BlockSpooled | SumsMade | KeySumTaken | StatePrepared) | (
-    StateCommitted | Discarded | OpenedForgotten
+    StateCommitted | Discarded | OpenedForgotten | RosterFollowed
 )
 """What a shard writes."""

@@ -141,6 +141,17 @@ class Leave(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
+class KitRead(TaskResult):
+    """Event: what the calendar says in Unix seconds, and the roster in this party's kit.
+
+    `roster` is empty where it is as it was when last read.
+    """
+
+    unix: float
+    roster: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Event: the time that `wake` asked for has come."""
 

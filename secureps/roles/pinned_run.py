@@ -126,11 +126,12 @@ def check_run(
     `threshold` is how many key holders this party insists on (`check_threshold`).
 
     Raises:
-        WrongRun: it is bound to another roster, other holders' keys or another layout, or
-            it would send in the clear what the kit has a key for; and as `check_placement`.
+        WrongRun: it is bound to a roster that is neither this kit's nor one that came before it,
+            to other holders' keys or another layout, or it would send in the clear what the kit
+            has a key for; and as `check_placement`.
         PlanRefused, ConfigError: its plan is unsound, or fewer key holders open a sum.
     """
-    if run.roster != roster.digest:
+    if roster.number_of(run.roster) is None:
         raise WrongRun(
             "the coordinator's roster differs from this kit's: get the current kit from the CA"
         )

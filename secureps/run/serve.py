@@ -137,7 +137,7 @@ def _party(serving: Serving, kit: keyring.PublicKit) -> Party:
     folder = serving.path("kit")
     identity = keyring.load_private(folder, name, serving.passphrases)
     link = PLAINTEXT if serving.tls is None else Tls(serving.tls)
-    return Party(name, identity, link, kit.roster, serving.state)
+    return Party(name, identity, link, kit.roster, serving.state, folder)
 
 
 Listener = Callable[[Link, Endpoint, str, Authenticate], CoordinatorServer | ShardServer]

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar, assert_never
 
+from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
     DiskFailed,
@@ -29,7 +30,7 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.encoding import payload_digest
-from secureps.messages.records import RunPinned
+from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import (
@@ -61,6 +62,7 @@ from secureps.service.environment import Environment
 from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
+from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
 from secureps.wire.transport import Cancel, Deliver, settle
@@ -79,6 +81,7 @@ class Executor:
     """Runs one machine; an `Endpoint` for other parties' requests, a `Caller` for its own.
 
     `halted` ends with the machine's Halt, or with the error after which the party must not go on.
+    `roster` is the one that its machine goes by, once that is another than its kit's.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Executor:
     ) -> None:
         self.halted: Future[Halt] = Future()
         self.run = b""
+        self.roster: Roster | None = None
         self._party = party
         self.machine = machine
         self._journal = journal
@@ -97,7 +101,7 @@ class Executor:
         self._lock = threading.Lock()
         self._stopped = False
         self._waiting: set[Future[Reply]] = set()
-        self._watchers: dict[str, Deliver] = {}
+        self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
         self._calls = Calls(party, around, self)
@@ -123,6 +127,9 @@ class Executor:
         if isinstance(record, RunPinned):
             self.run = record.run.id
             self._around.transport.belong(self.run)
+        elif isinstance(record, RosterFollowed):
+            self.roster = Roster.from_bytes(record.text.encode())
+            self._watchers.keep_to(self.roster)
 
     def stop(self) -> None:
         """Stops all effects, as if the process had died, but leaves its files open.
@@ -194,19 +201,11 @@ class Executor:
         """
 
         def begin() -> None:
-            if (older := self._watchers.get(sender)) is not None:
-                text = f"another process with {sender}'s kit has taken its orders over: a kit is "
-                older(KitError(f"{text}for one process at a time, end one of them"))
-            self._watchers[sender] = deliver
+            self._watchers.begin(sender, deliver)
             self._post(_Event(sender, message))
 
-        def end() -> None:
-            if self._watchers.get(sender) is deliver:
-                del self._watchers[sender]
-                self._post(_Event(sender, Unwatched(sender)))
-
         self.later(begin)
-        return lambda: self.later(end)
+        return lambda: self.later(partial(self._watchers.end, sender, deliver))
 
     def _admit(self, sender: str, message: Request, answer: Future[Reply]) -> None:
         """Has the worker check and store a payload, which the machine never sees; then posts it."""
@@ -325,9 +324,7 @@ class Executor:
         if item.answer is not None:
             self._settle(item.answer, error)
         elif isinstance(item.event, Subscribe):
-            if (deliver := self._watchers.pop(item.sender, None)) is not None:
-                deliver(error)
-                self._post(_Event(item.sender, Unwatched(item.sender)))
+            self._watchers.refuse(item.sender, error)
         else:
             self._warn(item, error)
 
@@ -389,8 +386,7 @@ class Executor:
             case Answer(message, attach):
                 self._answer(item, message, attach)
             case Order(to, message):
-                if (deliver := self._watchers.get(to)) is not None:
-                    deliver(message)
+                self._watchers.tell(to, message)
             case Call():
                 self._calls.begin(effect)
             case Work(task):

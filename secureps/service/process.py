@@ -24,6 +24,7 @@ from secureps.errors import ConfigError, OperatorError, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
+from secureps.service.kit_watch import KitWatch
 from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
@@ -31,6 +32,7 @@ from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown
 from secureps.store.atomic_file import replace_text
 from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import roster_file
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
@@ -90,7 +92,7 @@ Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
 @dataclass(frozen=True)
 class Party:
     """The party of a process: name, signing identity, how it connects, roster of the others, state
-    folder.
+    folder, kit.
     """
 
     name: str
@@ -98,6 +100,7 @@ class Party:
     link: Link
     roster: Roster
     state: Path
+    kit: Path
 
     def sign(self, request: bytes) -> bytes:
         """Signs a request of this party."""
@@ -119,14 +122,16 @@ def link_of(
     return PLAINTEXT if insecure else Tls(TlsFiles(kit, name, ca, passphrases=passphrases))
 
 
-def authenticator(roster: Roster) -> Authenticate:
-    """Makes a check that a request is signed by its sender (else Unsigned or UnknownParty)."""
-    keys = {c.name: c.identity for c in roster.certificates}
+def authenticator(roster: Callable[[], Roster]) -> Authenticate:
+    """Makes a check that a request is signed by its sender (else Unsigned or UnknownParty).
+
+    Args:
+        roster: the one that its server goes by now.
+    """
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
-        key = keys.get(party) or roster.find(party).identity
         try:
-            key.verify(REQUEST_DOMAIN, request, signature)
+            roster().identity(party).verify(REQUEST_DOMAIN, request, signature)
         except Unsigned:
             raise Unsigned(
                 f"the signature is not {party}'s: take the kit that the CA made for this run"
@@ -199,12 +204,18 @@ def _run(
         server: Server | None = None
         try:
             executor.start()
+            KitWatch(party.name, executor, roster_file(party.kit)).start()
             thread.start()
             if serve is None:
                 keep_pieces()
             else:
                 give_back_payloads()
-                server = serve(party.link, executor, listen, authenticator(party.roster))
+                server = serve(
+                    party.link,
+                    executor,
+                    listen,
+                    authenticator(lambda: executor.roster or party.roster),
+                )
                 server.start()
                 replace_text(party.state / "address", f"{listen}\n")
                 known = {"address": listen}

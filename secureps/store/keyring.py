@@ -73,6 +73,11 @@ class PublicKit:
         return Opening.COMMITTEE if lengths == {KEY_BYTES} else Opening.HOLDER
 
 
+def roster_file(directory: Path) -> Path:
+    """Where a kit has its roster."""
+    return directory / "public" / "roster.json"
+
+
 def default_state(kit: Path, name: str) -> Path:
     """Where a party keeps its state unless it is told otherwise: one place for each kit.
 
@@ -128,7 +133,7 @@ def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdent
     """
     absent = f": {directory} is no start-up kit; name the folder that has public/ and private/NAME"
     key = read(directory / "public" / "ca.pub", absent)
-    data = read(directory / "public" / "roster.json", absent)
+    data = read(roster_file(directory), absent)
     try:
         ca = PublicIdentity(key)
         if pinned is not None and ca.fingerprint != pinned:

@@ -300,12 +300,16 @@ class Trouble(_message.Message):
     def __init__(self, party: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Subscribe(_message.Message):
-    __slots__ = ("party", "unsettled")
+    __slots__ = ("party", "unsettled", "epoch", "expires")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     UNSETTLED_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_FIELD_NUMBER: _ClassVar[int]
     party: str
     unsettled: _containers.RepeatedCompositeFieldContainer[SubmissionId]
-    def __init__(self, party: _Optional[str] = ..., unsettled: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    expires: int
+    def __init__(self, party: _Optional[str] = ..., unsettled: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ..., epoch: _Optional[int] = ..., expires: _Optional[int] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ("party",)
@@ -819,6 +823,14 @@ class WriteCheckpoint(_message.Message):
     versions: _containers.RepeatedCompositeFieldContainer[GroupVersion]
     def __init__(self, incarnation: _Optional[int] = ..., number: _Optional[int] = ..., versions: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
 
+class RosterChanged(_message.Message):
+    __slots__ = ("incarnation", "text")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    text: str
+    def __init__(self, incarnation: _Optional[int] = ..., text: _Optional[str] = ...) -> None: ...
+
 class Discard(_message.Message):
     __slots__ = ("incarnation", "ids")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -904,7 +916,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish", "roster_changed")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -953,6 +965,7 @@ class Envelope(_message.Message):
     SEND_AGAIN_FIELD_NUMBER: _ClassVar[int]
     SEAL_AGAIN_FIELD_NUMBER: _ClassVar[int]
     FINISH_FIELD_NUMBER: _ClassVar[int]
+    ROSTER_CHANGED_FIELD_NUMBER: _ClassVar[int]
     register: Register
     join: Join
     subscribe: Subscribe
@@ -1001,4 +1014,5 @@ class Envelope(_message.Message):
     send_again: SendAgain
     seal_again: SealAgain
     finish: Finish
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ...) -> None: ...
+    roster_changed: RosterChanged
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., roster_changed: _Optional[_Union[RosterChanged, _Mapping]] = ...) -> None: ...

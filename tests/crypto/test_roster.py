@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 
 from secureps.crypto.identity import Identity
-from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
-from secureps.errors import Malformed, Oversized, UnknownParty, Unsigned
+from secureps.crypto.roster import (
+    Certificate,
+    Enrolment,
+    Epoch,
+    Roster,
+    certify,
+    first_roster,
+    next_roster,
+    sign_roster,
+)
+from secureps.errors import Malformed, Oversized, Refused, UnknownParty, Unsigned
 
 CA = Identity(b"c" * 32)
 ALICE = Identity(b"a" * 32)
@@ -120,3 +129,124 @@ def test_json_that_is_no_roster() -> None:
             Roster.from_bytes(wrong)
     with pytest.raises(Oversized):
         Roster.from_bytes(bytes((16 << 20) + 1))
+
+
+NEVER = 0
+BOB, CAROL = (certify(CA, name, "client", ALICE.public.key) for name in ("bob", "carol"))
+
+
+def line() -> tuple[Roster, Roster, Roster]:
+    """Nobody, then Bob, then Bob and Carol."""
+    first = first_roster(CA, 100)
+    second = next_roster(CA, first, [BOB], 10, 110)
+    return first, second, next_roster(CA, second, [CAROL, BOB], 20, 120)
+
+
+def text(made: Roster) -> str:
+    return made.to_bytes().decode()
+
+
+def test_one_roster_follows_another() -> None:
+    first, second, third = line()
+    for made in (first, second, third):
+        made.verify(CA.public)
+        assert Roster.from_bytes(made.to_bytes()) == made
+    assert (first.number, second.number, third.number) == (0, 1, 2)
+    assert (third.number_of(first.digest), third.number_of(third.digest)) == (0, 2)
+    assert second.number_of(third.digest) is None
+    assert third.enrolment("bob") == Enrolment(1, 10)
+    assert third.enrolment("carol") == Enrolment(2, 20)
+    assert first.follow(text(second)) == second
+    assert first.follow(text(third)) == third
+    assert third.follow(text(first)) is None
+    assert third.follow(text(third)) is None
+    with pytest.raises(UnknownParty):
+        second.enrolment("carol")
+
+
+def test_who_goes_and_comes_again_is_new() -> None:
+    _, second, _ = line()
+    gone = next_roster(CA, second, [], 20, NEVER)
+    back = next_roster(CA, gone, [BOB], 30, NEVER)
+    assert "bob" not in gone
+    assert back.enrolment("bob") == Enrolment(3, 30)
+
+
+def test_the_same_signed_anew_is_the_same_roster() -> None:
+    _, second, _ = line()
+    longer = next_roster(CA, second, [BOB], 50, 500)
+    assert (longer.digest, longer.number, longer.expires) == (second.digest, 1, 500)
+    assert second.follow(text(longer)) == longer
+    assert longer.follow(text(second)) is None
+    for_ever = next_roster(CA, second, [BOB], 50, NEVER)
+    assert longer.follow(text(for_ever)) == for_ever
+    assert for_ever.follow(text(longer)) is None
+
+
+def test_another_key_under_the_same_name_is_another_roster() -> None:
+    _, second, _ = line()
+    rotated = certify(CA, "bob", "client", CA.public.key)
+    after = next_roster(CA, second, [rotated], 50, NEVER)
+    assert after.number == 2
+    assert after.enrolment("bob") == second.enrolment("bob")
+
+
+def test_two_lines_of_one_ca_do_not_mix() -> None:
+    first, second, third = line()
+    other = next_roster(CA, first, [CAROL], 10, 110)
+    further = next_roster(CA, other, [CAROL, BOB], 20, 120)
+    for here, there in ((second, other), (second, further), (third, other), (third, further)):
+        with pytest.raises(Refused, match="another line"):
+            here.follow(text(there))
+
+
+def test_nobody_follows_another_ca_or_an_edited_roster() -> None:
+    first, second, third = line()
+    stranger = first_roster(ALICE, 100)
+    with pytest.raises(Unsigned):
+        first.follow(text(next_roster(ALICE, stranger, [], 0, 0)))
+    with pytest.raises(Unsigned):  # who signs in another's name
+        first.follow(text(sign_roster(ALICE, [BOB], second.epoch)))
+    epoch = second.epoch
+    assert epoch is not None
+    for changed in (
+        dataclasses.replace(epoch, expires=epoch.expires + 1),
+        dataclasses.replace(epoch, expires=0),
+        dataclasses.replace(epoch, enrolled=(Enrolment(0, 10),)),
+        dataclasses.replace(epoch, enrolled=(Enrolment(1, 9),)),
+        dataclasses.replace(epoch, earlier=(third.digest,)),
+    ):
+        with pytest.raises(Unsigned):
+            first.follow(text(dataclasses.replace(second, epoch=changed)))
+    bare = dataclasses.replace(second, epoch=None)  # its digest is signed in another domain
+    with pytest.raises(Unsigned):
+        bare.verify(CA.public)
+
+
+def test_a_roster_of_before_there_were_epochs() -> None:
+    old = roster()
+    assert (old.number, old.expires, old.epoch) == (0, 0, None)
+    assert old.enrolment("keys") == Enrolment(0, 0)
+    after = next_roster(CA, old, [*old.certificates, BOB], 20, 120)
+    assert after.number_of(old.digest) == 0
+    assert (after.enrolment("keys"), after.enrolment("bob")) == (Enrolment(0, 0), Enrolment(1, 20))
+    assert old.follow(text(old)) is None
+    with pytest.raises(Refused, match="before there were epochs"):
+        old.follow(text(after))
+
+
+def test_senseless_epochs() -> None:
+    key, digests = CA.public.key, (bytes(32),)
+    for arguments in (
+        (key[:-1], digests, (), 0),
+        (key, (bytes(31),), (), 0),
+        (key, digests, (), -1),
+        (key, digests, (), 1 << 40),
+        (key, digests, (Enrolment(2, 0),), 0),
+        (key, digests, (Enrolment(-1, 0),), 0),
+        (key, digests, (Enrolment(1, -1),), 0),
+    ):
+        with pytest.raises(Malformed):
+            Epoch(*arguments)
+    with pytest.raises(Malformed, match="since when"):
+        sign_roster(CA, [BOB], Epoch(key, digests, (), 0))

@@ -152,7 +152,7 @@ class OneProcess:
             transport.close()
 
         self._closing.append(close)
-        check = authenticator(self.kit.public.roster)
+        check = authenticator(lambda: self.kit.public.roster)
         server: CoordinatorServer | ShardServer
         if name == COORDINATOR:
             server = CoordinatorServer(self.link(name), executor, self.addresses[name], check)

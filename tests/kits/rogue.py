@@ -60,7 +60,9 @@ class Rogue:
         self.run = configure.run.id
         self._streams: dict[str, Deliver] = {}
         self._heard: dict[str, Queue[Any]] = defaultdict(Queue)
-        self._server = CoordinatorServer(PLAINTEXT, self, "127.0.0.1:0", authenticator(roster))
+        self._server = CoordinatorServer(
+            PLAINTEXT, self, "127.0.0.1:0", authenticator(lambda: roster)
+        )
 
     def start(self) -> str:
         """HOST:PORT."""

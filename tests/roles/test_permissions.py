@@ -117,7 +117,7 @@ def test_the_coordinator_hears_nothing_else() -> None:
 
 def test_a_shard_hears_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
     desk = Desk("bfv").founded()
-    monkeypatch.setattr(desk.shard, "_roster", WATCHED)
+    monkeypatch.setattr(desk.shard._follower, "roster", WATCHED)
     for sender, message in others(permissions.TO_SHARD):
         text = f"{sender} is an? .*, and sends no {type(message).__name__} to shard-a"
         refused_by_shard(desk, sender, message, UnknownParty, text)

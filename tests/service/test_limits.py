@@ -66,7 +66,7 @@ def test_a_process_that_is_refused_something_ends_with_an_operators_error(
         raise InternalError("a failed at Tick") from RuntimeError("can't start new thread")
 
     monkeypatch.setattr(process, "_run", starved)
-    party = process.Party("a", None, None, None, tmp_path / "state")  # type: ignore[arg-type]
+    party = process.Party("a", None, None, None, tmp_path / "state", tmp_path)  # type: ignore[arg-type]
     with pytest.raises(OperatorError, match=r"no new thread can be started .*start it again"):
         process.run_process(party, {}, lambda *_: None)  # type: ignore[arg-type]
 

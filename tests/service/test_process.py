@@ -47,9 +47,12 @@ class Worker:
     def seconds(self, task): return 0.0
 
 def run(state, machine):
+    kit = Path(state, "kit", "public")
+    kit.mkdir(parents=True, exist_ok=True)
+    (kit / "roster.json").write_bytes(roster.to_bytes())
     def build(stores, around):
         return Executor("shard-0", machine, stores.journal, around, Worker())
-    party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state))
+    party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state), kit.parent)
     def serve(link, endpoint, listen, authenticate):
         return ShardServer(link, "shard-0", endpoint, listen, authenticate, 1, 1)
     return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))

@@ -22,7 +22,7 @@ from secureps.messages import requests
 from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
-from secureps.messages.records import Incarnated
+from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId, cohort_digest
 from secureps.model.layout import Layout
@@ -57,6 +57,7 @@ from secureps.roles.machine import (
     Effect,
     Event,
     Halt,
+    KitRead,
     Record,
     Step,
     Tick,
@@ -64,6 +65,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import check_digests, check_part, check_prepared
 
 BEFORE_A_RUN = (
@@ -93,12 +95,12 @@ class Coordinator:
         groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
         self._federation = CoordinatorState(groups)
         self._sessions = Sessions()
-        clients = frozenset(c.name for c in settings.roster.clients())
-        if settings.plan.evaluator and settings.plan.evaluator not in clients:
+        evaluator, clients = settings.plan.evaluator, settings.roster.names("client")
+        if evaluator and evaluator not in clients:
             raise PlanRefused(
-                f"evaluation.evaluator: no client on the roster is called {settings.plan.evaluator}"
+                f"evaluation.evaluator: no client on the roster is called {evaluator}"
             )
-        self._clients = clients - {settings.plan.evaluator}
+        self._follower = RosterFollower(settings.roster)
         self._holders = tuple(c.name for c in settings.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
@@ -108,13 +110,16 @@ class Coordinator:
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
+        if isinstance(record, RosterFollowed):
+            self._follower.apply(record)
+            self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
         self._lay_out()
 
     def resume(self, now: float) -> Step:
         if self._federation.pinned is not None:
-            pinned = self._federation.pinned.run
-            if pinned.plan != self._plan.text or pinned.roster != self._settings.roster.digest:
+            pinned, roster = self._federation.pinned.run, self._settings.roster
+            if pinned.plan != self._plan.text or roster.number_of(pinned.roster) is None:
                 raise ConfigError(
                     "this folder holds another run: its plan or roster differs from what was "
                     "given; start a new run in an empty folder"
@@ -123,6 +128,7 @@ class Coordinator:
             self._renew_if_client(now, client)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
+        membership.revoke(tx, self._settings.roster)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
 
@@ -162,6 +168,8 @@ class Coordinator:
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
+        if sender == WORKER and isinstance(event, KitRead):
+            return self._read_kit(now, event)
         roster = self._settings.roster
         permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
@@ -212,14 +220,16 @@ class Coordinator:
                 return registration.register(tx, self._settings, event)
             case requests.Join(client):
                 self._same(sender, client)
+                membership.demand_known(tx, self._follower, client)
                 if waits := membership.join(tx, self._settings, event):
                     return waits
                 self._renew(tx.now, client)
                 tx.live |= {client}
                 self._sessions.located[client] = tx.federation.addresses
                 return self._welcome(tx, client)
-            case requests.Subscribe(party, unsettled):
+            case requests.Subscribe(party, unsettled, epoch):
                 self._same(sender, party)
+                self._sessions.epochs[party] = epoch
                 if self._settings.roster.find(party).role == "client":
                     for id in unsettled:
                         self._same(sender, id.client)
@@ -228,6 +238,7 @@ class Coordinator:
                 self._sessions.watchers.add(party)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
+                membership.tell_roster(tx, self._settings.roster, event)
                 resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
                 return None
             case requests.Heartbeat(party):
@@ -387,6 +398,25 @@ class Coordinator:
         if last and last[0].number == event.number and not last[0].complete:
             checkpointing.complete(tx, event.number)
         return self._close_turn(tx)
+
+    # --- the roster ---------------------------------------------------------------
+
+    def _read_kit(self, now: float, event: KitRead) -> Step:
+        step = Step()
+        newer = self._follower.read(step, event)
+        self._sessions.trouble(COORDINATOR, self._follower.expired)
+        if newer:
+            self._settings = replace(self._settings, roster=self._follower.roster)
+        tx = replace(self._tx(now), step=step)
+        if newer:
+            membership.announce(tx, event.roster)
+            membership.revoke(tx, self._settings.roster)
+        return self._close_turn(tx)
+
+    @property
+    def _clients(self) -> frozenset[str]:
+        """Everybody who may train."""
+        return self._settings.roster.names("client") - {self._plan.evaluator}
 
     # --- small things -------------------------------------------------------------
 

@@ -312,6 +312,7 @@ class GroupState:
                 self.pool.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
-                self.pool.drop(ids, self.version, at)
+                if self.stream is not None:
+                    self.stream.drop(ids, self.version, at)
             case _:
                 assert_never(record)

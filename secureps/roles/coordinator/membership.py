@@ -17,7 +17,8 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
-from secureps.messages.requests import Decline, Join, Proposal, Withdraw
+from secureps.messages.orders import RosterChanged
+from secureps.messages.requests import Decline, Join, Proposal, Subscribe, Withdraw
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
@@ -29,9 +30,12 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import check_sequence
+from secureps.wording import named
 
 
 def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
@@ -87,6 +91,43 @@ def _demand_constant(tx: Transaction, client: str) -> None:
             f"it may say something else in {left:.0f} s",
             retry_after=left,
         )
+
+
+def demand_known(tx: Transaction, follower: RosterFollower, client: str) -> None:
+    """NotReady while a client that came onto the roster in this run cannot take part yet.
+
+    Holders would refuse its cohort, and shards that have not heard of it would refuse its blocks.
+    """
+    pinned = tx.federation.pinned
+    if pinned is None or not follower.is_new(client, pinned.run.roster):
+        return
+    follower.demand_known(client, pinned.run.roster, tx.plan.section.newcomers_wait)
+    epoch, known = follower.roster.enrolment(client).epoch, tx.sessions.epochs
+    if behind := [shard for shard in pinned.placement.shards if known.get(shard, 0) < epoch]:
+        raise NotReady(f"{client} is new on the roster, and {named(behind)} yet to hear of it", 1.0)
+
+
+def revoke(tx: Transaction, roster: Roster) -> None:
+    """Who has joined and is on the roster no more is left out, of open rounds too."""
+    for client in tx.federation.members:
+        if client not in roster and tx.federation.isolated.get(client) != REVOKED:
+            tx.sessions.leave(client)
+            tx.live -= {client}
+            tx.write(records.ClientRevoked(client))
+
+
+def announce(tx: Transaction, text: str) -> None:
+    """Everybody hears of a new roster."""
+    for party in sorted(tx.watchers):
+        tx.order(party, RosterChanged(tx.federation.incarnation, text))
+
+
+def tell_roster(tx: Transaction, roster: Roster, known: Subscribe) -> None:
+    """Who goes by an older roster than this one hears of it."""
+    newest = (roster.number, roster.expires)
+    if newest != (known.epoch, known.expires) and known.epoch <= roster.number:
+        text = roster.to_bytes().decode()
+        tx.order(known.party, RosterChanged(tx.federation.incarnation, text))
 
 
 def decline(tx: Transaction, message: Decline) -> None:

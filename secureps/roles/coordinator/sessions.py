@@ -30,6 +30,8 @@ class Sessions:
     gone: set[SubmissionId] = field(default_factory=set)
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+    """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
     """What servers say that their own disk refuses."""
     _leases: dict[str, float] = field(default_factory=dict)

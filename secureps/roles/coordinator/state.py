@@ -23,7 +23,7 @@ from secureps.messages.evaluation import (
 )
 from secureps.messages.orders import GroupVersion
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
@@ -82,6 +82,10 @@ class Evaluations:
         version = model[0].version
         self.rounds = self.rounds + 1 if version == self.subject else 1
         self.subject, self.model = version, tuple(group.digest for group in model)
+
+
+REVOKED = "its name is on the roster no more"
+"""Why a client is left out that whoever issues keys has revoked."""
 
 
 @dataclass(slots=True)
@@ -265,6 +269,12 @@ class CoordinatorState:
                 self.isolated[client] = reason
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
+            case records.ClientRevoked(client):
+                self.isolated[client] = REVOKED
+                for group in self.groups.values():
+                    group.suspicion = group.suspicion.without(client)
+            case RosterFollowed():
+                pass  # what follows from it is on record by itself
             case records.CohortClosed(cohort):
                 self._apply_to(self.groups[cohort.group], at, record)
             case _ if isinstance(record, records.GroupRecord) and record.group in self.groups:

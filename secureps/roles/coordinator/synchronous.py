@@ -151,8 +151,25 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
+def _leave_out(tx: Transaction, group: GroupState) -> bool:
+    """Who is left out of the run takes no part in the open round, whatever it has sent.
+
+    Returns:
+        whether the round goes on.
+    """
+    for client in sorted(group.invited & tx.federation.isolated.keys()):
+        reason = tx.federation.isolated[client]
+        tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
+        declined(tx, group, client, reason)
+        if group.phase is not Phase.COLLECTING:
+            return False
+    return True
+
+
 def decide(tx: Transaction, group: GroupState) -> Wait:
     """Asks the rule about the open round, and does what it says; returns what is waited for."""
+    if not _leave_out(tx, group):
+        return tx.again
     receipts, waiting = opening.examined(tx, group)
     decision = decided(tx, group, alike(receipts))
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time

@@ -11,19 +11,21 @@ from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
 from secureps.errors import ClientError, Malformed, SecurepsError
-from secureps.messages.orders import Configure, Finish, Open
+from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.holder.ledger import HolderLedger
 from secureps.roles.machine import (
+    WORKER,
     Answered,
     Call,
     Effect,
     Event,
     Failed,
     Halt,
+    KitRead,
     Record,
     Step,
     Tick,
@@ -79,7 +81,8 @@ class Holder(ABC, Generic[T]):
 
     def subscription(self) -> Subscribe:
         """What it says when it opens the stream of orders."""
-        return Subscribe(self._ledger.name, ())
+        own = self._ledger.follower.roster
+        return Subscribe(self._ledger.name, (), own.number, own.expires)
 
     def inspect(self, sender: str, message: Request) -> bool:
         """Refuses: nobody sends a key holder payloads."""
@@ -99,6 +102,12 @@ class Holder(ABC, Generic[T]):
                 return self.resume(now)
             case Finish() | Tick():
                 return Step()
+            case KitRead() if sender == WORKER:
+                read = Step()
+                return self._followed(read, self._ledger.follower.read(read, event))
+            case RosterChanged(incarnation, text) if sender == COORDINATOR:
+                obeyed = self._ledger.obeys(incarnation)
+                return self._followed(obeyed, self._ledger.follower.follow(obeyed, text))
             case WorkFailed(task, error):
                 return self._spoilt(task, error)
             case Configure() if sender == COORDINATOR:
@@ -145,10 +154,18 @@ class Holder(ABC, Generic[T]):
 
     # --- orders -------------------------------------------------------------------
 
+    def _followed(self, step: Step, newer: bool) -> Step:
+        """By another roster than before it hears of everything again, on a new stream."""
+        if newer:
+            step.effects.append(Watch())
+        return step
+
     def _open(self, order: Open) -> Step:
         step, cohort = self._ledger.obeys(order.incarnation), order.cohort
         if not self.configured or name_of(cohort) in self._openings:
             return step
+        if self._ledger.follower.holds_back(step, f"cohort {cohort.number} of {cohort.group}"):
+            return step  # by another roster it is asked again
         try:
             self._ledger.check(cohort, order.receipts, order.held)
             opening = self.assign(order)

@@ -26,7 +26,7 @@ from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased, HolderRecord
 from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.messages.submission import (
@@ -43,12 +43,16 @@ from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
 from secureps.roles.machine import Call, Halt, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
+from secureps.roles.roster_follower import RosterFollower
 
 REMEMBERED = 64
 """Cohorts of a group that may still be asked for again: the newest."""
 
 VERIFIED = 1 << 14
 """Receipts whose signatures were found good: they come again, with their cohort."""
+
+CLOCKS = 300.0
+"""Seconds by which the clock of who admitted a newcomer may be ahead of a holder's own."""
 
 MOST_MET = 64
 """How many sums may be opened in which clients stand with the same base versions."""
@@ -110,7 +114,7 @@ class HolderLedger:
     def __init__(self, name: str, roster: Roster, rules: HolderRules, blind: bool = False) -> None:
         self.name = name
         self._blind = blind
-        self._roster = roster
+        self.follower = RosterFollower(roster)
         self._rules = rules
         self._incarnation = 0
         self._pinned: Pinned | None = None
@@ -125,6 +129,8 @@ class HolderLedger:
         match record:
             case Incarnated(number):
                 self._incarnation = number
+            case RosterFollowed():
+                self.follower.apply(record)
             case RunPinned():
                 pinned = Pinned.of(record, self._rules.threshold)
                 check_minimum(pinned.plan, self._rules.minimum)
@@ -225,10 +231,8 @@ class HolderLedger:
                 of fewer members, than this one insists on.
         """
         if self._pinned is None:
-            rules = self._rules
-            plan = check_run(
-                order.run, order.placement, self._roster, rules.holders, rules.threshold
-            )
+            rules, roster = self._rules, self.follower.roster
+            plan = check_run(order.run, order.placement, roster, rules.holders, rules.threshold)
             check_minimum(plan, rules.minimum)
             if order.run.id in self._rules.served:
                 raise WrongRun(
@@ -363,16 +367,18 @@ class HolderLedger:
         Raises:
             Refused: another run or purpose, or the author is no client.
             Unsigned, UnknownParty: nobody on the roster signed it.
+            NotReady: its author is too new on the roster.
         """
         if (whole := receipt_digest(receipt)) in self._verified:  # its signature is part of that
             return
         if receipt.run != self.pinned.run.id or receipt.purpose != UPDATE:
             raise Refused(f"{receipt.id}: its receipt is not for an update of this run")
-        if self._roster.find(receipt.id.client).role != "client":
+        author, run = self.follower.roster.find(receipt.id.client), self.pinned.run
+        if author.role != "client":
             raise Refused(f"{receipt.id.client} is not a client")
-        self._roster.find(receipt.id.client).identity.verify(
-            *signing_bytes(receipt), receipt.signature
-        )
+        author.identity.verify(*signing_bytes(receipt), receipt.signature)
+        wait = self.pinned.plan.section.newcomers_wait - CLOCKS
+        self.follower.demand_known(author.name, run.roster, wait)
         self._verified[whole] = None
         if len(self._verified) > VERIFIED:
             del self._verified[next(iter(self._verified))]

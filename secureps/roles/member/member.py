@@ -22,7 +22,7 @@ from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import MemberRecord, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import RunPinned
+from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.policy.base import Base
@@ -38,6 +38,7 @@ from secureps.roles.machine import (
     Event,
     Failed,
     Halt,
+    KitRead,
     Leave,
     Record,
     Say,
@@ -60,7 +61,11 @@ from secureps.roles.member.settings import STATE_GONE, MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
 from secureps.roles.member.timing import LeaseRenewal, Timing
 from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.tasks import Prune, Sweep, Task
+
+_IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
+"""Without an answer nothing is lost by them."""
 
 
 class Member:
@@ -68,6 +73,7 @@ class Member:
 
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
+        self._follower = RosterFollower(settings.roster)
         self._pinned: Pinned | None = None
         self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
@@ -78,9 +84,8 @@ class Member:
         self._timing = Timing()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._working = self._watching = self._greeting = False
+        self._working = self._watching = self._greeting = self._retired = False
         self._leaving: Halt | None = None
-        self._retired = False
         self._appraiser: Appraiser
         self._budget: Budget
         self._gathering = Gathering()
@@ -102,6 +107,8 @@ class Member:
                 self._appraiser = Appraiser(
                     self._pinned, self._budget, self._ledger, self._model, self._history
                 )
+            case RosterFollowed():
+                self._follower.apply(record)
             case Sealed(receipt):
                 if receipt.id.client != self._settings.name:
                     raise ConfigError(
@@ -138,7 +145,8 @@ class Member:
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
-        return requests.Subscribe(self._settings.name, tuple(sorted(self._out.sealed)))
+        own, unsettled = self._follower.roster, tuple(sorted(self._out.sealed))
+        return requests.Subscribe(self._settings.name, unsettled, own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         raise Malformed("nobody dials a client")
@@ -155,9 +163,7 @@ class Member:
             case WatchLost():
                 self._watching = False
                 return Step() if self._retired else self._greet()
-            case Answered(requests.Retire()) | Failed(requests.Retire()) if (
-                self._leaving is not None
-            ):
+            case Answered(requests.Retire()) | Failed(requests.Retire()) if self._leaving:
                 step.effects.append(self._leaving)
                 return step
             case Answered(request, reply, length):
@@ -179,6 +185,8 @@ class Member:
             case Judged(message) if sender == WORKER:
                 self._working = False
                 step.tell(message)
+            case KitRead() if sender == WORKER:
+                self._follower.read(step, event)
             case tasks.Counted(examples) if sender == WORKER:
                 self._working, self._weighing.examples = False, examples
                 if self._leaving is None:
@@ -223,6 +231,8 @@ class Member:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
                 step.effects += self.pinned.located(order.run, order.shards)
+            case orders.RosterChanged(_, text):
+                self._follower.follow(step, text)
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -251,16 +261,16 @@ class Member:
         gathering, self._gathering = self._gathering, Gathering()
         if self._leaving is not None:
             self._retire(step)
-        if self._pinned is None or self._working or self._leaving:
+        busy = self._pinned is None or self._working or self._leaving
+        if busy or self._follower.holds_back(step, self._settings.name):
             return
         for group, invite in list(self._invites.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
                 self._followed[group] = self._invites.pop(group)
-                if group in self._history.trained or group in self._model.published:
-                    step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
-                    continue
-                self._begin(step, Offer(group, self._out.next.get(group, 0)))
-                return
+                if group not in self._history.trained and group not in self._model.published:
+                    self._begin(step, Offer(group, self._out.next.get(group, 0)))
+                    return
+                step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
         if self._seal_again(step) or self._evaluate(step):
             return
         desk = self._desk()
@@ -341,11 +351,10 @@ class Member:
     def _retire(self, step: Step) -> None:
         """Says that nobody need wait for it, after all that is paid for has arrived.
 
-        What a retired client sends to a round is dropped. A greeting that is under way could
-        arrive after this, and would take it back.
+        What it sends after that is dropped, and a greeting that arrives after it takes it back.
         """
-        greeted = self._watching and not self._greeting
-        if not self._retired and greeted and not self._desk().wanted():
+        greeted = self._watching and not self._greeting and not self._retired
+        if greeted and not self._desk().wanted():
             self._retired = True
             step.tell(requests.Retire(self._settings.name))
 
@@ -389,10 +398,8 @@ class Member:
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
         owners = self.pinned.placement.of(sealed.receipt.id.group).owners
         self._out.leaves(now, sealed.receipt.id)
-        for header in sealed.headers:
-            step.effects.append(
-                Call(owners[header.block], requests.PutBlock(header), attach=header.key)
-            )
+        for each in sealed.headers:
+            step.effects.append(Call(owners[each.block], requests.PutBlock(each), attach=each.key))
 
     def _answered(
         self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
@@ -458,13 +465,9 @@ class Member:
                 self._refused(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():
                 self._lease.beating = False
-            case (
-                requests.Telemetry() | requests.Decline() | requests.Withdraw() | requests.Missing()
-            ):
-                pass
             case Evaluated(version=version):
                 step.effects.append(Say(f"the evaluation of version {version} is lost: {error}"))
-            case _:
+            case _ if not isinstance(request, _IDLE):
                 step.effects.append(Halt(str(error), type(error)))
 
     def _refused(

@@ -27,7 +27,7 @@ from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import (
     FOUNDING,
@@ -47,6 +47,7 @@ from secureps.roles.machine import (
     Event,
     Failed,
     Halt,
+    KitRead,
     Record,
     Step,
     Tick,
@@ -56,6 +57,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import check_run
+from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard.state import Shelves, block_name, name_under, submission_of
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -99,7 +101,7 @@ class Shard:
         self, address: ShardAddress, roster: Roster, holders: bytes, unsafe: bool = False
     ) -> None:
         self._name, self._address = address.name, address
-        self._roster = roster
+        self._follower = RosterFollower(roster)
         self._holders = holders
         self._unsafe = unsafe
         self.shelves = Shelves(address.name)
@@ -110,7 +112,14 @@ class Shard:
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
-        self.shelves.apply(record)
+        if isinstance(record, RosterFollowed):
+            self._follower.apply(record)
+        else:
+            self.shelves.apply(record)
+
+    @property
+    def _roster(self) -> Roster:
+        return self._follower.roster
 
     def resume(self, now: float) -> Step:
         referenced = frozenset(header.key for header in self.shelves.spooled.values())
@@ -126,7 +135,8 @@ class Shard:
         return None
 
     def subscription(self) -> requests.Subscribe:
-        return requests.Subscribe(self._name, self.shelves.submissions())
+        own = self._roster
+        return requests.Subscribe(self._name, self.shelves.submissions(), own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         """Is this block wanted? Everything that can be said without its payload.
@@ -197,6 +207,9 @@ class Shard:
                 return Step()
             case WorkFailed() if sender == WORKER:
                 return self._failed(event)
+            case KitRead() if sender == WORKER:
+                step = Step()
+                return self._followed(step, self._follower.read(step, event))
             case _ if sender == WORKER and isinstance(event, ShardResult):
                 return self._done(event)
             case _ if sender == COORDINATOR and isinstance(event, orders.ShardOrder):
@@ -252,11 +265,14 @@ class Shard:
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
-        if not isinstance(order, orders.Configure) and not self.shelves.founded:
+        always = orders.Configure | orders.RosterChanged
+        if not isinstance(order, always) and not self.shelves.founded:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
             case orders.Configure():
                 self._configure(step, order)
+            case orders.RosterChanged(text=text):
+                self._followed(step, self._follower.follow(step, text))
             case orders.Found():
                 self._found(step, order)
             case orders.Hold():
@@ -283,6 +299,12 @@ class Shard:
         elif self.shelves.pinned.run.id != order.run.id:
             ours = self.shelves.run
             raise WrongRun(other_run(self._name, ours, order.run.id))
+
+    def _followed(self, step: Step, newer: bool) -> Step:
+        """Whoever came is served from now on; the coordinator hears of it on a new stream."""
+        if newer:
+            step.effects.append(Watch())
+        return step
 
     def _found(self, step: Step, order: orders.Found) -> None:
         state = self.shelves.shelf(order.group).states.get(0)

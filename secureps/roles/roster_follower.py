@@ -1,0 +1,106 @@
+"""The roster that a party goes by while its run trains, and the calendar that it is read by.
+
+The CA signs another whenever somebody comes or goes, and the same anew before it expires. A party
+takes it from whoever brings it, by that signature alone. What must not live here: what each role
+makes of who came and went.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from secureps.crypto.roster import Roster
+from secureps.errors import ConfigError, NotReady, SecurepsError
+from secureps.messages.records import RosterFollowed
+from secureps.roles.machine import KitRead, Say, Step
+
+PATIENCE = 60.0
+"""Seconds after which a newcomer asks again, at most."""
+
+
+class RosterFollower:
+    """A party's roster, from its kit at first.
+
+    `unix` is what the calendar last said, in seconds; None where nobody looks at any.
+    """
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster = roster
+        self.unix: float | None = None
+        self._said = ""
+
+    def apply(self, record: RosterFollowed) -> None:
+        """Folds one record; ConfigError if it is of another kit than this party has."""
+        try:
+            self.roster = self.roster.follow(record.text) or self.roster
+        except SecurepsError as error:
+            raise ConfigError(
+                f"this state folder is of a run with another kit: {error}; start it with the kit "
+                "that it was made with, or a new run in an empty folder"
+            ) from None
+
+    def follow(self, step: Step, text: str) -> bool:
+        """Goes by the roster in a text, and journals it, if it is newer; whether it is.
+
+        Raises:
+            Malformed, Oversized, Unsigned, Refused: as `Roster.follow`.
+        """
+        newer = self.roster.follow(text)
+        if newer is None:
+            return False
+        self.roster = newer
+        step.records.append(RosterFollowed(text))
+        return True
+
+    def read(self, step: Step, event: KitRead) -> bool:
+        """Notes what the calendar says; then as `follow`, of the roster in the party's own kit."""
+        self.unix = event.unix
+        return bool(event.roster) and self.follow(step, event.roster)
+
+    def holds_back(self, step: Step, what: str) -> bool:
+        """Whether something has to wait for another roster; said once, of whatever waits first."""
+        known, self._said = self._said, self.expired
+        if self._said and not known:
+            step.effects.append(Say(f"{what} waits: {self._said}"))
+        return bool(self._said)
+
+    @property
+    def expired(self) -> str:
+        """Why nobody seals or opens anything now; empty while the roster holds."""
+        end = self.roster.expires
+        if not end or self.unix is None or self.unix <= end:
+            return ""
+        return (
+            f"the roster expired on {_date(end)}: nothing is sealed or opened until whoever issues "
+            "keys signs it anew, secureps roster renew"
+        )
+
+    def is_new(self, client: str, founded: bytes) -> bool:
+        """Whether a client has come onto the roster since the run was founded on it."""
+        first = self.roster.number_of(founded)
+        return first is not None and self.roster.enrolment(client).epoch > first
+
+    def demand_known(self, client: str, founded: bytes, wait: float) -> None:
+        """NotReady while a client is too new on the roster to be in a cohort.
+
+        Otherwise whoever has names put on the roster fills a cohort with them around one client.
+
+        Args:
+            founded: digest of the roster that the run was founded on: who was on it is known.
+            wait: seconds for which others are on it before they take part.
+        """
+        if wait <= 0 or not self.is_new(client, founded):
+            return
+        begin = self.roster.enrolment(client).at + wait
+        left = begin - (0.0 if self.unix is None else self.unix)
+        if left > 0:
+            raise NotReady(
+                f"{client} came onto the roster after the run was founded, and takes part "
+                f"{wait:g} s after that (newcomers_wait of the plan), on "
+                f"{_date(begin)}",
+                retry_after=min(left, PATIENCE),
+            )
+
+
+def _date(unix: float) -> str:
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,251 @@
+"""Rosters that change while a run trains: who comes, who is revoked, and what expires."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import Refused
+from secureps.messages.outcome import Outcome
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.state import REVOKED
+from secureps.roles.holder.holder import Holder
+from tests.kits.changing_roster import BEGUN, ChangingRoster
+from tests.kits.federations import finished, same, small_plan, unharmed
+from tests.kits.streams import BUFFERED, seconds, stream_plan
+
+NEW = "client-05"
+CIPHERS = ("plain", "bfv", "rlwe")
+
+
+def plan_of(cipher: str, wait: float = 0.0, **changes: Any) -> Plan:
+    rule = {"quorum": 5, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    return small_plan(cipher, newcomers_wait=wait, versions=6, group=[group], **changes)
+
+
+def included(changing: ChangingRoster, client: str) -> int:
+    return changing.play.coordinator.federation.included[client]
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_a_client_that_comes_is_part_of_later_versions(
+    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of(cipher), tmp_path, monkeypatch, [NEW])
+    changing.play_to(2)
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell()
+    changing.play.start(NEW)
+    changing.play.run()
+    assert 1 <= included(changing, NEW) < included(changing, "client-00") == 6
+
+
+def test_a_client_that_comes_to_a_run_without_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = stream_plan("rlwe", BUFFERED, newcomers_wait=0.0, versions=8)
+    changing = ChangingRoster(plan, tmp_path, monkeypatch, [NEW], cost=seconds)
+    changing.play_to(1)
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell()
+    changing.play.start(NEW)
+    changing.play.run()
+    assert included(changing, NEW) >= 1
+
+
+def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    play = changing.play
+    changing.play_to(2)
+    play.kill("shard-0")
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell()
+    play.start(NEW)
+    play.loop.call_later(3.0, lambda: play.start("shard-0"))
+    play.run(lambda: NEW in play.coordinator.federation.members)
+    assert "shard-0" in play.parties
+    assert not play.parties["shard-0"].halted.done()
+    play.run()
+    assert included(changing, NEW) >= 1
+
+
+@pytest.mark.parametrize("party", [COORDINATOR, "shard-0", "holder-0", "client-00"])
+def test_who_is_killed_goes_by_the_newest_roster_again(
+    party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its own kit is as it was: what it followed is in its journal."""
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    play, before = changing.play, changing.play._kit
+    changing.play_to(2)
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell()
+    play.start(NEW)
+    play.run(lambda: included(changing, NEW) >= 1)
+    play._kit = before
+    play.kill(party)
+    play.start(party)
+    play.run()
+    assert included(changing, NEW) >= 2
+    machine: Any = play.parties[party].machine
+    follower = machine._ledger.follower if isinstance(machine, Holder) else machine._follower
+    assert follower.roster == changing.roster
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+@pytest.mark.parametrize("sent", [False, True])
+def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
+    cipher: str, sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether its update was there already or not; the others make the version without it."""
+
+    def slow(name: str, task: object) -> float:
+        return 3.0 if name == ("client-00" if sent else NEW) else 1.0
+
+    changing = ChangingRoster(plan_of(cipher), tmp_path, monkeypatch, cost=slow)
+    play = changing.play
+    changing.play_to(2)
+    (group,) = play.coordinator.federation.model_groups
+
+    def asked() -> bool:
+        return group.phase is Phase.COLLECTING and NEW in group.invited
+
+    play.run(lambda: asked() and (not sent or NEW in group.open_receipts.clients))
+    version, known = group.version, included(changing, NEW)
+    changing.here.remove(NEW)
+    changing.sign()
+    changing.tell()
+    play.run(lambda: finished(play))
+    federation = play.coordinator.federation
+    assert included(changing, NEW) == known
+    assert play.versions() == {"all": 6}
+    assert federation.isolated == {NEW: REVOKED}
+    fates = [fate for id, fate in federation.fates.items() if id.client == NEW]
+    dropped = [fate for fate in fates if fate.outcome == Outcome.DROPPED]
+    assert [fate.version for fate in dropped] == [version] * sent
+    halt = play.parties[NEW].halted.result()
+    assert halt.error is not None
+    assert "roster no more" in halt.reason
+
+
+def test_a_revoked_client_stays_out_without_rounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = stream_plan("rlwe", BUFFERED, versions=8)
+    changing = ChangingRoster(plan, tmp_path, monkeypatch, cost=seconds)
+    play = changing.play
+    changing.play_to(2)
+    (group,) = play.coordinator.federation.model_groups
+    closed = {c for c in group.weights if group.cohort is not None}
+    changing.here.remove(NEW)
+    changing.sign()
+    changing.tell()
+    known = included(changing, NEW)
+    play.run(lambda: finished(play))
+    assert included(changing, NEW) <= known + (NEW in closed)
+    assert group.version == 8
+
+
+def test_who_comes_waits_for_as_long_as_the_plan_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else somebody with power over the roster fills a cohort around one client."""
+    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, monkeypatch, [NEW])
+    play = changing.play
+    everybody = [name for name in play.parties if name != NEW]
+    changing.play_to(2)
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell(*everybody)
+    play.start(NEW)
+    changing.play_to(3)
+    assert NEW not in play.coordinator.federation.members
+    changing.tell(*everybody, at=BEGUN + 3599, text=False)
+    changing.play_to(4)
+    assert NEW not in play.coordinator.federation.members
+    changing.tell(*everybody, at=BEGUN + 3601, text=False)
+    play.run()
+    assert play.versions() == {"all": 6}
+
+
+def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, monkeypatch, [NEW])
+    play = changing.play
+    changing.play_to(2)
+    changing.here.add(NEW)
+    changing.sign()
+    changing.tell(at=BEGUN + 4000)  # its own calendar: no holder's
+    play.start(NEW)
+    play.run(lambda: finished(play))
+    assert included(changing, NEW) == 0
+    assert play.versions() == {"all": 6}
+
+
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(
+    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A coordinator that keeps the new one back holds everybody up, and changes nothing else."""
+    plan = small_plan(cipher)
+    changing = ChangingRoster(plan, tmp_path, monkeypatch, expires=BEGUN + 60)
+    play = changing.play
+    everybody = tuple(play.parties)
+    changing.tell(*everybody)
+    changing.play_to(2)
+    changing.tell(*everybody, at=BEGUN + 61, text=False)
+    play.run(lambda: play.loop.now() > 8.0)
+    assert play.versions() == {"all": 2}
+    assert any("expired" in s.trouble for s in play.coordinator.servers)
+    changing.sign(expires=BEGUN + 120)
+    changing.tell(at=BEGUN + 61)
+    play.run()
+    assert same(play.model(), unharmed(cipher)[0])
+
+
+def test_one_holder_from_whom_the_roster_is_kept_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others, as many as must agree, go on; with it goes the attack of an old roster."""
+    changing = ChangingRoster(small_plan("rlwe"), tmp_path, monkeypatch, expires=BEGUN + 60)
+    play = changing.play
+    changing.play_to(1)
+    changing.tell("holder-0", at=BEGUN + 61, text=False)
+    answered = dict(play.coordinator.federation.answered)
+    play.run(lambda: finished(play))
+    after = play.coordinator.federation.answered
+    assert after["holder-0", "all"] == answered.get(("holder-0", "all"), -1)
+    assert same(play.model(), unharmed("rlwe")[0])
+
+
+def test_a_roster_of_another_line_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A CA that shows two rosters to two parties cannot make one of them take both."""
+    changing = ChangingRoster(plan_of("plain"), tmp_path, monkeypatch)
+    play, first = changing.play, changing.roster
+    changing.play_to(1)
+    changing.here.remove(NEW)
+    changing.sign()
+    changing.tell()
+    play.run(lambda: NEW in play.coordinator.federation.isolated)
+    changing.roster = first
+    changing.here.remove("client-04")
+    changing.sign()
+    changing.tell()
+    changing.play_to(2)
+    assert "another line" in caplog.text
+    assert set(play.coordinator.federation.isolated) == {NEW}
+    with pytest.raises(Refused, match="another line"):
+        play.coordinator._follower.roster.follow(changing.roster.to_bytes().decode())

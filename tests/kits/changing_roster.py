@@ -1,0 +1,76 @@
+"""A small federation whose CA signs one roster after another while the run trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
+from secureps.roles.machine import WORKER, KitRead
+from secureps.run.party_names import client_names
+from secureps.run.simulate import simulation
+from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation, memory_kit
+from secureps.store.keyring import PublicKit
+from tests.kits.federations import Walker
+
+CA = Identity(b"c" * 32)
+BEGUN = 1_000_000
+"""Unix seconds at which the first roster is signed."""
+
+
+class ChangingRoster:
+    """So many walkers, of whom `newcomers` are on no roster yet; `play` is their federation."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        newcomers: Iterable[str] = (),
+        clients: int = 6,
+        cost: Callable[[str, object], float] = lambda name, task: 1.0,
+        expires: int = 0,
+    ) -> None:
+        names, late = client_names(clients), frozenset(newcomers)
+        made = memory_kit(plan, names)
+        self.certificates = {
+            c.name: certify(CA, c.name, c.role, c.public_key, c.cipher_key_digest)
+            for c in made.public.roster.certificates
+        }
+        self.here = set(self.certificates) - late
+        empty = first_roster(CA, 0)
+        self.roster = next_roster(CA, empty, self._present, BEGUN, expires)
+        public = PublicKit(CA.public, self.roster, made.public.holder_keys)
+        self._kit = MemoryKit(public, made.identities, made.secrets)
+        monkeypatch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
+        trainers = {name: Walker(i) for i, name in enumerate(names)}
+        cast = Cast(trainers, UnsafeSeed(3), cost)
+        self.play = Simulation(plan, cast, folder, Conditions(late=late))
+
+    @property
+    def _present(self) -> list[Certificate]:
+        return [self.certificates[name] for name in sorted(self.here)]
+
+    def sign(self, at: int = BEGUN, expires: int = 0) -> Roster:
+        """The next roster, of who is `here`; whoever starts from now on has it in its kit."""
+        self.roster = next_roster(CA, self.roster, self._present, at, expires)
+        kit = replace(self._kit, public=replace(self._kit.public, roster=self.roster))
+        self.play._kit = self._kit = kit
+        return self.roster
+
+    def tell(self, *names: str, at: float = BEGUN, text: bool = True) -> None:
+        """These (default: the coordinator) look at their kit and at the calendar."""
+        roster = self.roster.to_bytes().decode() if text else ""
+        for name in names or (COORDINATOR,):
+            self.play.parties[name].heard(WORKER, KitRead(at, roster))
+
+    def play_to(self, version: int) -> None:
+        """Plays until this version is there."""
+        self.play.run(lambda: min(self.play.versions().values(), default=-1) >= version)

@@ -1,0 +1,82 @@
+"""Following rosters: what is journalled and said, and what the calendar has to do with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, first_roster, next_roster
+from secureps.errors import ConfigError, Malformed, NotReady
+from secureps.messages.records import RosterFollowed
+from secureps.roles.machine import KitRead, Say, Step
+from secureps.roles.roster_follower import PATIENCE, RosterFollower
+
+CA = Identity(b"c" * 32)
+BOB = certify(CA, "bob", "client", CA.public.key)
+FIRST = first_roster(CA, 100)
+SECOND = next_roster(CA, FIRST, [BOB], 50, 200)
+TEXT = SECOND.to_bytes().decode()
+
+
+def test_a_newer_roster_is_journalled_once() -> None:
+    follower, step = RosterFollower(FIRST), Step()
+    assert follower.follow(step, TEXT)
+    assert not follower.follow(step, TEXT)
+    assert not follower.follow(step, FIRST.to_bytes().decode())
+    assert step.records == [RosterFollowed(TEXT)]
+    assert follower.roster == SECOND
+
+
+def test_a_restart_comes_to_the_newest_of_kit_and_journal() -> None:
+    for kit in (FIRST, SECOND):
+        follower = RosterFollower(kit)
+        follower.apply(RosterFollowed(TEXT))
+        assert follower.roster == SECOND
+    other = RosterFollower(first_roster(Identity(b"d" * 32), 0))
+    with pytest.raises(ConfigError, match="another kit"):
+        other.apply(RosterFollowed(TEXT))
+
+
+def test_what_is_no_roster_changes_nothing() -> None:
+    follower, step = RosterFollower(FIRST), Step()
+    for wrong in ("{}", "x", TEXT[:-3], TEXT.replace("bob", "eve")):
+        with (
+            pytest.raises(Malformed)
+            if wrong != TEXT.replace("bob", "eve")
+            else pytest.raises(Exception, match="wrong")
+        ):
+            follower.follow(step, wrong)
+    assert (follower.roster, step.records) == (FIRST, [])
+
+
+def test_a_roster_holds_until_its_last_second() -> None:
+    follower, step = RosterFollower(FIRST), Step()
+    assert not follower.expired  # nobody has looked at a calendar
+    assert not follower.read(step, KitRead(100.0))
+    assert not follower.holds_back(step, "bob")
+    follower.read(step, KitRead(100.5))
+    assert follower.holds_back(step, "bob")
+    assert follower.holds_back(step, "carol")
+    (said,) = step.effects
+    assert isinstance(said, Say)
+    assert "bob waits: the roster expired on 1970-01-01 00:01 UTC" in said.text
+    assert follower.read(step, KitRead(101.0, TEXT))
+    assert not follower.holds_back(step, "bob")
+    follower.read(step, KitRead(201.0))
+    assert follower.holds_back(step, "bob")
+    assert len(step.effects) == 2
+
+
+def test_a_newcomer_waits_from_its_enrolment_on() -> None:
+    follower = RosterFollower(SECOND)
+    follower.demand_known("bob", SECOND.digest, 30.0)  # there when the run was founded
+    follower.demand_known("bob", FIRST.digest, 0.0)
+    with pytest.raises(NotReady) as unknown:  # without a calendar nobody is known long enough
+        follower.demand_known("bob", FIRST.digest, 30.0)
+    assert unknown.value.retry_after == PATIENCE
+    follower.read(Step(), KitRead(79.0))
+    with pytest.raises(NotReady, match="after the run was founded") as error:
+        follower.demand_known("bob", FIRST.digest, 30.0)
+    assert error.value.retry_after == 1.0
+    follower.read(Step(), KitRead(80.0))
+    follower.demand_known("bob", FIRST.digest, 30.0)
