@@ -272,6 +272,21 @@ def keys(context: typer.Context) -> None:
     get_command(kits)(args=context.args, prog_name="secureps keys")
 
 
+@app.command(
+    name="roster",
+    rich_help_panel=_APART,
+    add_help_option=False,
+    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
+)
+def roster(context: typer.Context) -> None:
+    """Change who takes part in a run while it trains: add, revoke, renew."""
+    from typer.main import get_command
+
+    from secureps.run.roster import roster as changes
+
+    get_command(changes)(args=context.args, prog_name="secureps roster")
+
+
 @app.command(rich_help_panel=_APART)
 def serve(
     role: Annotated[

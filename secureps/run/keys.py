@@ -6,6 +6,7 @@ it needs when it runs. Errors go up to `run.cli`.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -30,6 +31,10 @@ Own = Annotated[Path, typer.Argument(metavar="DIR", help="This party's own kit."
 Wanted = Annotated[
     Literal["coordinator", "shard", "holder", "keyholder", "client", "observer"],
     typer.Option(help="What the party does; a keyholder is a holder, an observer only looks."),
+]
+Hours = Annotated[
+    float,
+    typer.Option(min=0, max=87_600, help="How long a roster holds after it was signed; 0: always."),
 ]
 Name = Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit.")]
 
@@ -92,6 +97,7 @@ def rotate(
 def init(
     directory: Kit,
     plan: Annotated[Path, typer.Option(metavar="FILE", help="The plan it is made for.")],
+    hours: Hours = 24.0,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Make a CA and an empty roster."""
@@ -100,7 +106,7 @@ def init(
     from secureps.store.passphrases import Passphrases
 
     passphrases = Passphrases(passphrase_fd, new=True)
-    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases)
+    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases, hours)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
 
@@ -193,6 +199,7 @@ def show(
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     typer.echo(f"roster {kit.roster.digest.hex()}")
+    typer.echo(f"number {kit.roster.number}, {holds_until(kit.roster.expires)}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
         end = certificate_end(directory, certificate.name)
@@ -201,6 +208,13 @@ def show(
             f"{certificate.role:<12}{certificate.name:<24}"
             f"{certificate.identity.fingerprint[:16]}  {tls}{cipher}"
         )
+
+
+def holds_until(unix: int) -> str:
+    """How long a roster holds, in words."""
+    if not unix:
+        return "holds for ever"
+    return f"holds until {datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _role(wanted: Literal["keyholder"] | Role) -> Role:

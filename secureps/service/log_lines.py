@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
@@ -40,6 +41,11 @@ class LogLines:
                 return f"incarnation {number}"
             case records.RunPinned(run):
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
+            case records.RosterFollowed(text):
+                roster = Roster.from_bytes(text.encode())
+                return f"goes by roster {roster.number}, of {len(roster.certificates)} parties"
+            case coordinator_records.ClientRevoked(client):
+                return f"{client} is left out of the run: it is on the roster no more"
             case coordinator_records.ShardLocated(shard, unsafe):
                 mark = f"; {NO_PRIVACY}" if unsafe else ""
                 return f"{shard.name} is at {shard.advertise}{mark}"

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, OperatorError, Unsigned
+from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
 from secureps.roles.machine import Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -130,8 +130,14 @@ def authenticator(roster: Callable[[], Roster]) -> Authenticate:
     """
 
     def authenticate(party: str, request: bytes, signature: bytes) -> None:
+        known = roster()
+        if party not in known:
+            raise UnknownParty(
+                f"nobody named {party[:80]!r} is on the roster, which is number {known.number}; "
+                "if it was added since, its server's kit does not have that yet"
+            )
         try:
-            roster().identity(party).verify(REQUEST_DOMAIN, request, signature)
+            known.identity(party).verify(REQUEST_DOMAIN, request, signature)
         except Unsigned:
             raise Unsigned(
                 f"the signature is not {party}'s: take the kit that the CA made for this run"

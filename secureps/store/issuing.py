@@ -13,6 +13,7 @@ this folder, for kits whose parties are all on this machine.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,22 +21,31 @@ from pathlib import Path
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity, PublicIdentity, Role
 from secureps.crypto.key_request import MAX_REQUEST_BYTES, KeyRequest
-from secureps.crypto.roster import Certificate, Roster, certify, sign_roster
+from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
 from secureps.crypto.tls import public_key_of
 from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
 from secureps.store.holder_keys import KINDS, KeyKind, kind_for
-from secureps.store.keyring import init_command, load_roster, public_file
+from secureps.store.keyring import init_command, load_roster, public_file, roster_file
 from secureps.store.kit_files import make_folder, read, read_secret, write
 from secureps.store.party_keys import make_keys
 from secureps.store.passphrases import Passphrases
 
+HOURS = 24.0
+"""For which a roster holds after it was signed, by default."""
+
 
 def create_kit(
-    directory: Path, parameters: CipherParameters, passphrases: Passphrases | None = None
+    directory: Path,
+    parameters: CipherParameters,
+    passphrases: Passphrases | None = None,
+    hours: float = HOURS,
 ) -> PublicIdentity:
     """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
+
+    Args:
+        hours: for which its rosters hold after the last of them was signed; 0: for ever.
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.
@@ -51,7 +61,7 @@ def create_kit(
         text = json.dumps(to_plain(parameters), indent=1) + "\n"
         write(directory / "ca" / "cipher.json", text.encode(), 0o644)
         write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        _publish(directory, ca, ())
+        _write(directory, first_roster(ca, _end(hours)))
         tls_files.create(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)
@@ -166,7 +176,7 @@ def revoke(directory: Path, names: Sequence[str], passphrases: Passphrases | Non
         _refuse_from_now_on(
             directory, {d for c in gone for d in _all_digests(directory, ca.public, c)}
         )
-        _publish(directory, ca, (c for c in roster.certificates if c not in gone))
+        _publish(directory, ca, roster, (c for c in roster.certificates if c not in gone))
         for certificate in gone:
             tls_files.certificate_file(directory, certificate.name).unlink(missing_ok=True)
             for kind in KINDS.values():
@@ -189,6 +199,21 @@ def renew(
         return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
+
+
+def renew_roster(directory: Path, hours: float, passphrases: Passphrases | None = None) -> Roster:
+    """Signs the same roster anew, to hold for so many hours from now (0: for ever).
+
+    Raises:
+        KitError: no CA is in this kit.
+    """
+    ca, roster = _issuer(directory, passphrases)
+    renewed = next_roster(ca, roster, roster.certificates, int(time.time()), _end(hours))
+    try:
+        _write(directory, renewed)
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
+    return renewed
 
 
 def _issuer(directory: Path, passphrases: Passphrases | None) -> tuple[Identity, Roster]:
@@ -254,7 +279,8 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
                 path = public_file(directory, request.name, kind)
                 write(path, request.cipher_key, 0o644)
             tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
-        _publish(directory, ca, (*kept, *(_certificate(ca, request) for request in requests)))
+        new = (_certificate(ca, request) for request in requests)
+        _publish(directory, ca, roster, (*kept, *new))
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
 
@@ -264,10 +290,24 @@ def _certificate(ca: Identity, request: KeyRequest) -> Certificate:
     return certify(ca, request.name, request.role, request.public_key, cipher)
 
 
-def _publish(directory: Path, ca: Identity, certificates: Iterable[Certificate]) -> None:
-    """Signs a roster and writes it: whoever comes, goes or changes keys does so here alone."""
-    roster = sign_roster(ca, certificates)
-    write(directory / "public" / "roster.json", roster.to_bytes(), 0o644)
+def _publish(
+    directory: Path, ca: Identity, last: Roster, certificates: Iterable[Certificate]
+) -> None:
+    """Signs the next roster and writes it: whoever comes, goes or changes keys does so here alone.
+
+    It holds for HOURS, or longer where the last one does.
+    """
+    end = max(last.expires, _end(HOURS)) if last.expires else 0
+    _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
+
+
+def _write(directory: Path, roster: Roster) -> None:
+    write(roster_file(directory), roster.to_bytes(), 0o644)
+
+
+def _end(hours: float) -> int:
+    """When a roster that is signed now for so many hours expires: Unix seconds; 0: never."""
+    return int(time.time() + 3600 * hours) if hours else 0
 
 
 # --- keys that come never again ----------------------------------------------------

@@ -156,7 +156,7 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
         raise OperatorError(f"{root}: cannot make the run's folder: {error}") from None
     from secureps.store.issuing import create_kit, issue_all
 
-    create_kit(folder.kit, plan.cipher_parameters)
+    create_kit(folder.kit, plan.cipher_parameters, hours=0)
     parties: dict[Role, tuple[str, ...]] = {
         "coordinator": (COORDINATOR,),
         "observer": (OBSERVER,),

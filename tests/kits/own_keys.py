@@ -1,0 +1,79 @@
+"""A federation of processes whose parties made their own keys, some under a passphrase."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.kits.nursery import Child
+from tests.kits.party_kits import descriptor, give
+from tests.kits.processes import PATIENCE, Processes
+
+WORDS = "correct-horse-battery-staple-7"
+LOCKED = ("shard-1", "holder-1", "client-02", "observer")
+
+
+def secureps(*arguments: str | Path, words: str | None = None) -> subprocess.CompletedProcess[str]:
+    """`secureps ...` in a process of its own, which is given a passphrase on stdin."""
+    more = () if words is None else ("--passphrase-fd", "0")
+    return subprocess.run(
+        [sys.executable, "-m", "secureps", *map(str, (*arguments, *more))],
+        input=None if words is None else f"{words}\n",
+        stdin=subprocess.DEVNULL if words is None else None,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+class OwnKeys(Processes):
+    """Each party has a folder of its own, and an issuer one that nobody else sees."""
+
+    def kit(self, name: str) -> Path:
+        return self.folder / "homes" / name
+
+    @property
+    def issuer(self) -> Path:
+        return self.folder / "issuer"
+
+    def _make_kit(self) -> None:
+        plan = self.folder / "plan.toml"
+        assert secureps("keys", "init", self.issuer, "--plan", plan).returncode == 0
+        told = {name: self.request(name) for name in self.parties()}
+        requests = [self.kit(name) / "requests" / f"{name}.json" for name in told]
+        given = [word for each in told.values() for word in ("--fingerprint", each)]
+        done = secureps("keys", "approve", self.issuer, *requests, *given)
+        assert done.returncode == 0, done.stderr
+        for name in told:
+            give(self.issuer, self.kit(name))
+
+    def parties(self) -> Iterator[str]:
+        yield from ("coordinator", "observer", *self.shards, *self.holders, *self.clients)
+
+    def request(self, name: str) -> str:
+        """A party makes its keys; returns its request's fingerprint."""
+        plan = self.folder / "plan.toml"
+        role = name.partition("-")[0]
+        more = ("--plan", plan) if role == "holder" else ()
+        words = WORDS if name in LOCKED else None
+        own = ("keys", "request", self.kit(name), "--role", role, "--name", name)
+        done = secureps(*own, *more, words=words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.split("fingerprint ")[1].split()[0]
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+        if log.stem not in LOCKED:
+            return super()._begin(command, log)
+        number = descriptor(WORDS)
+        whole = [sys.executable, *command, "--passphrase-fd", str(number)]
+        with log.open("a") as said:
+            try:
+                return subprocess.Popen(
+                    whole, cwd=self.folder, stdout=said, stderr=said, pass_fds=(number,)
+                )
+            finally:
+                os.close(number)

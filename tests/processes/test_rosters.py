@@ -1,0 +1,74 @@
+"""Clients come and go while a run of processes trains: nobody is started again for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from secureps.messages.requests import MemberStatus
+from secureps.store.keyring import load_public
+from tests.kits.own_keys import OwnKeys, secureps
+from tests.kits.party_kits import give
+from tests.kits.processes import PLAN
+
+NEW, GONE, LAST = "client-06", "client-00", 1000
+
+
+class Changing(OwnKeys):
+    """All of it but NEW is on the first roster."""
+
+    def parties(self) -> Iterator[str]:
+        return (name for name in super().parties() if name != NEW)
+
+    def add(self) -> None:
+        """NEW makes its keys, and the issuer puts it on the roster."""
+        told = self.request(NEW)
+        asked = self.kit(NEW) / "requests" / f"{NEW}.json"
+        done = secureps("roster", "add", self.issuer, asked, "--fingerprint", told)
+        assert f"client {NEW}: approved" in done.stdout, done.stderr
+        give(self.issuer, self.kit(NEW))
+
+    def member(self, name: str) -> MemberStatus | None:
+        status = self.status()
+        members = () if status is None else status.members
+        return next((each for each in members if each.name == name), None)
+
+    def included(self, name: str) -> int:
+        member = self.member(name)
+        return 0 if member is None else member.submissions
+
+
+@pytest.mark.timeout(300)
+def test_a_client_comes_and_one_goes_while_a_run_trains(tmp_path: Path) -> None:
+    plan = PLAN.replace("shards = 2", "shards = 2\nnewcomers_wait = 0.0")
+    with Changing(tmp_path, "rlwe", clients=7, versions=LAST, plan=plan) as parties:
+        parties.pace = 0.05
+        parties.start_all(clients=6)
+        parties.wait(lambda: parties.reached(1), "version 1")
+        parties.add()
+        give(parties.issuer, parties.kit("coordinator"))  # and nobody else's kit
+        parties.wait(lambda: "goes by roster" in parties.log("coordinator"), "the new roster")
+        parties.start(NEW)
+        parties.wait(lambda: parties.included(NEW) >= 1, f"an update of {NEW}")
+        done = secureps("roster", "revoke", parties.issuer, GONE)
+        assert done.returncode == 0, done.stderr
+        give(parties.issuer, parties.kit("coordinator"))
+        parties.wait(lambda: not parties.alive(GONE), f"the end of {GONE}")
+        assert f"{GONE} is on the roster no more" in parties.log(GONE)
+        known = parties.included(GONE)
+        later = parties.included(NEW) + 2
+        parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
+        gone = parties.member(GONE)
+        assert gone is not None
+        assert (gone.submissions, gone.state) == (known, "left out")
+        parties.kill("shard-0")  # whose own kit never knew of it
+        assert NEW not in load_public(parties.kit("shard-0")).roster
+        parties.start("shard-0")
+        later = parties.included(NEW) + 2
+        parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
+        # Whoever has its key may still connect, and is refused whatever it asks.
+        parties.start(GONE)
+        parties.wait(lambda: not parties.alive(GONE), f"the end of {GONE} once more")
+        assert "nobody named 'client-00' is on the roster" in parties.log(GONE)
