@@ -198,8 +198,8 @@ def show(
 
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
-    typer.echo(f"roster {kit.roster.digest.hex()}")
-    typer.echo(f"number {kit.roster.number}, {holds_until(kit.roster.expires)}")
+    roster = kit.roster
+    typer.echo(f"roster {roster.number}, {holds_until(roster.expires)}: {roster.digest.hex()}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
         end = certificate_end(directory, certificate.name)

@@ -1,0 +1,84 @@
+"""`secureps roster`, through its own command line."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.roster import Roster
+from secureps.store.keyring import load_public
+
+with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer import Typer
+    from typer.testing import CliRunner
+
+    from secureps.run.keys import keys
+    from secureps.run.roster import roster
+
+PLAN = """
+name = "trial"
+versions = 1
+[cipher]
+name = "plain"
+capacity = 8
+[[group]]
+rule = { quorum = 5 }
+"""
+NOW = 1_800_000_000.25
+
+
+def run(tool: Typer, *arguments: str | Path) -> str:
+    done = CliRunner().invoke(tool, [str(a) for a in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.fixture
+def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW)
+    (tmp_path / "plan.toml").write_text(PLAN)
+    run(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml")
+    return tmp_path / "kit"
+
+
+def now(kit: Path) -> Roster:
+    return load_public(kit).roster
+
+
+def test_who_comes_and_goes_makes_the_next_roster(kit: Path, tmp_path: Path) -> None:
+    own, first = tmp_path / "own", now(kit)
+    run(keys, "request", own, "--role", "client", "--name", "hospital-9")
+    added = run(roster, "add", kit, own / "requests" / "hospital-9.json")
+    assert "hospital-9: approved" in added
+    second = now(kit)
+    run(roster, "revoke", kit, "hospital-9")
+    assert (first.number, second.number, now(kit).number) == (0, 1, 2)
+    assert now(kit).number_of(second.digest) == 1
+    assert second.enrolment("hospital-9").at == int(NOW)
+    assert "hospital-9" not in now(kit)
+
+
+def test_a_roster_is_signed_anew(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = now(kit)
+    assert first.expires == int(NOW + 86_400)
+    monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 80_000)
+    said = run(roster, "renew", kit)
+    assert "roster 0 holds until 2027-01-17" in said
+    assert (now(kit).digest, now(kit).expires) == (first.digest, int(NOW + 166_400))
+    run(roster, "renew", kit, "--hours", "1000")
+    run(keys, "issue", kit, "--role", "client", "--name", "a")  # it does not hold for less then
+    assert now(kit).expires == int(NOW + 80_000 + 3_600_000)
+    run(roster, "renew", kit, "--hours", "0")
+    run(keys, "issue", kit, "--role", "client", "--name", "b")
+    assert now(kit).expires == 0
+    assert "holds for ever" in run(keys, "show", kit)
+
+
+def test_a_kit_whose_rosters_hold_for_ever(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN)
+    run(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml", "--hours", "0")
+    run(keys, "issue", tmp_path / "kit", "--role", "client", "--name", "a")
+    assert now(tmp_path / "kit").expires == 0
