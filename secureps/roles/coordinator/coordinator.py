@@ -24,7 +24,7 @@ from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import SubmissionId, cohort_digest
+from secureps.messages.submission import cohort_digest
 from secureps.model.layout import Layout
 from secureps.policy.checks.evaluation import from_vector
 from secureps.policy.plan import Plan
@@ -317,7 +317,7 @@ class Coordinator:
 
     def _missing(self, tx: Transaction, sender: str, event: requests.Missing) -> None:
         if self._settings.roster.find(sender).role == "client":
-            self._gone(tx, sender, event.ids)
+            membership.gone(tx, sender, event.ids)
             return
         self._shard(sender, sender)
         state = self._group(event.group)
@@ -328,17 +328,6 @@ class Coordinator:
             commit.opening_lost(tx, state, wanted)
         elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
             commit.missing(tx, state, wanted)
-
-    def _gone(self, tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
-        """A client has no more of what it was to send again: whoever waits for it hears of it."""
-        here, pending = self._sessions, tx.federation.pending(client)
-        known = pending & here.asked.intersection(ids)
-        here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
-        here.gone &= {id for id in here.gone if tx.federation.waits(id)}
-        here.gone |= known
-        for group in [tx.federation.groups[name] for name in {id.group for id in known}]:
-            if group.phase in (Phase.OPENING, Phase.PREPARING):
-                commit.hold_again(tx, group)
 
     def _opened(self, tx: Transaction, holder: str, event: requests.Opened) -> None:
         if opening.wanted(self._plan):

@@ -19,6 +19,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
 from secureps.messages.requests import Decline, Join, Proposal, Subscribe, Withdraw
+from secureps.messages.submission import SubmissionId
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
@@ -168,6 +169,18 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
     if group.streaming and (news or id in group.pool.returning):
         asynchronous.withdrawn(tx, group, message, said(message.reason))
+
+
+def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
+    """A client has no more of what it was to send again: whoever waits for it hears of it."""
+    here, pending = tx.sessions, tx.federation.pending(client)
+    known = pending & here.asked.intersection(ids)
+    here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
+    here.gone &= {id for id in here.gone if tx.federation.waits(id)}
+    here.gone |= known
+    for group in [tx.federation.groups[name] for name in {id.group for id in known}]:
+        if group.phase in (Phase.OPENING, Phase.PREPARING):
+            commit.hold_again(tx, group)
 
 
 def retire(tx: Transaction, client: str) -> None:
