@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def _before_the_cipher(watch: Stopwatch) -> NDArray[np.int64]:
         watch.time(
             "client",
             f"noise, {mechanism.placement}",
-            lambda s=sampler, w=noise: s.sample(watch.values, w),  # type: ignore[misc]
+            partial(sampler.sample, watch.values, noise),
         )
     packing = Packing(capacity_base(CAPACITY, grid.levels), DIGITS)
     packed = watch.time("all", "pack", lambda: packing.pack(integers.astype(np.int64)))
