@@ -64,17 +64,20 @@ def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
-    play = changing.play
+    play, before = changing.play, changing.play._kit
     changing.play_to(2)
     play.kill("shard-0")
     changing.here.add(NEW)
     changing.sign()
     changing.tell()
     play.start(NEW)
-    play.loop.call_later(3.0, lambda: play.start("shard-0"))
-    play.run(lambda: NEW in play.coordinator.federation.members)
-    assert "shard-0" in play.parties
-    assert not play.parties["shard-0"].halted.done()
+
+    def back() -> None:
+        assert NEW not in play.coordinator.federation.members
+        play._kit = before  # its own kit is as it was
+        play.start("shard-0")
+
+    play.loop.call_later(3.0, back)
     play.run()
     assert included(changing, NEW) >= 1
 
@@ -136,6 +139,22 @@ def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
     halt = play.parties[NEW].halted.result()
     assert halt.error is not None
     assert "roster no more" in halt.reason
+
+
+def test_who_is_revoked_while_the_coordinator_is_down_is_out_when_it_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    play = changing.play
+    changing.play_to(2)
+    known = included(changing, NEW)
+    play.kill(COORDINATOR)
+    changing.here.remove(NEW)
+    changing.sign()
+    play.start(COORDINATOR)  # its kit is the new one, and its journal knows nothing of it
+    play.run(lambda: finished(play))
+    assert included(changing, NEW) == known
+    assert play.coordinator.federation.isolated == {NEW: REVOKED}
 
 
 def test_a_revoked_client_stays_out_without_rounds(
