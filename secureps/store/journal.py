@@ -20,6 +20,7 @@ import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -215,51 +216,12 @@ class SqliteJournal:
         """All records from the first, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        return self._replay(self._seq, self._chain)
+        return ((row.at, row.record) for row in _rows(self._path, self._base, self.mark))
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""
         self._closed = True
         self._open.close()
-
-    def _replay(self, last: int, head: bytes) -> Iterator[tuple[float, Record]]:
-        seq, chain = 0, b""
-        while seq < last:
-            for row in self._page(seq, last):
-                seq += 1
-                if row[0] != seq:
-                    raise DamagedStore(f"{self._path}: row {seq} is missing")
-                record, chain = self._read(chain, *row)
-                yield row[1], record
-        if chain != head:
-            raise DamagedStore(f"{self._path}: row {last} is not the one that the head names")
-
-    def _page(self, seq: int, last: int) -> list[tuple[int, float, str, str, bytes]]:
-        query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-        try:
-            rows = self._base.execute(query, (seq, last, _PAGE)).fetchall()
-        except sqlite3.Error as error:
-            raise DamagedStore(f"{self._path}: after row {seq}: {error}") from None
-        if not rows:
-            raise DamagedStore(f"{self._path}: row {seq + 1} is missing")
-        return rows
-
-    def _read(
-        self, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
-    ) -> tuple[Record, bytes]:
-        where = f"{self._path}: row {seq}"
-        try:
-            sound = chain == _link(before, seq, at, kind, body)
-        except (AttributeError, TypeError, struct.error):
-            sound = False  # a column of another type
-        if not sound:
-            raise DamagedStore(f"{where} does not match its digest")
-        if kind not in RECORDS:
-            raise DamagedStore(f"{where} is a {kind}, which this version does not know")
-        try:
-            return from_plain(RECORDS[kind], json.loads(body)), chain
-        except (Malformed, ValueError) as error:
-            raise DamagedStore(f"{where} cannot be read: {error}") from None
 
     def _refuse_behind(self) -> None:
         """Looks at the file without changing it: a damaged log may yet be of use to somebody."""
@@ -327,6 +289,76 @@ class SqliteJournal:
                 "another party's or another run's journal, or it was edited; bring back the "
                 "folder's own: secureps restore"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A record in its place: `seq` counts from 1, `chain` is the digest over all rows up to it."""
+
+    seq: int
+    at: float
+    record: Record
+    chain: bytes
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """All rows of a journal, which some process may be writing, oldest first; changes nothing.
+
+    Raises:
+        ConfigError: it is of another format.
+        DamagedStore: it is no journal, a row is bad, or its end is missing.
+    """
+    height = read_height(height_path(path))  # first: rows that are written meanwhile do no harm
+    with read_only(path) as base:
+        base.execute("BEGIN")  # head and rows are of one moment
+        own = _head(path, base) if _tables(path, base, FORMAT) else START
+        refuse_behind(path, own, height or START)
+        yield from _rows(path, base, own)
+
+
+def _rows(path: Path, base: sqlite3.Connection, last: Mark) -> Iterator[Row]:
+    seq, chain = 0, b""
+    while seq < last.seq:
+        for columns in _page(path, base, seq, last.seq):
+            seq += 1
+            if columns[0] != seq:
+                raise DamagedStore(f"{path}: row {seq} is missing")
+            row = _read(path, chain, *columns)
+            chain = row.chain
+            yield row
+    if chain != last.chain:
+        raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
+
+
+def _page(
+    path: Path, base: sqlite3.Connection, seq: int, last: int
+) -> list[tuple[int, float, str, str, bytes]]:
+    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
+    try:
+        rows = base.execute(query, (seq, last, _PAGE)).fetchall()
+    except sqlite3.Error as error:
+        raise DamagedStore(f"{path}: after row {seq}: {error}") from None
+    if not rows:
+        raise DamagedStore(f"{path}: row {seq + 1} is missing")
+    return rows
+
+
+def _read(
+    path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
+) -> Row:
+    where = f"{path}: row {seq}"
+    try:
+        sound = chain == _link(before, seq, at, kind, body)
+    except (AttributeError, TypeError, struct.error):
+        sound = False  # a column of another type
+    if not sound:
+        raise DamagedStore(f"{where} does not match its digest")
+    if kind not in RECORDS:
+        raise DamagedStore(f"{where} is a {kind}, which this version does not know")
+    try:
+        return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
+    except (Malformed, ValueError) as error:
+        raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
 def restoring_path(path: Path) -> Path:
