@@ -26,6 +26,13 @@ class RosterFollowed:
 
 
 @dataclass(frozen=True, slots=True)
+class Dated:
+    """What the calendar said at this time of the run's clock: Unix seconds; no machine's fact."""
+
+    unix: float
+
+
+@dataclass(frozen=True, slots=True)
 class RunPinned:
     """The run this party takes part in, for good."""
 

@@ -453,6 +453,7 @@ def warm() -> None:
 app.command(rich_help_panel=_APART)(commands.backup)
 app.command(rich_help_panel=_APART)(commands.restore)
 app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
+app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 
 
 def _complain(error: SecurepsError) -> None:

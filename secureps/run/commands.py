@@ -243,3 +243,66 @@ def show(
     facts = [fact for _, fact in own.facts()]
     total = epsilon_of(facts, OWN_DELTA)
     typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}")
+
+
+audit_log = typer.Typer(
+    help="What a party did in a run, signed: who, when, how many, what epsilon, what was refused.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+
+@audit_log.callback()
+def audit_logs() -> None:
+    """What a party did in a run, signed: who, when, how many, what epsilon, what was refused."""
+
+
+@audit_log.command("export")
+def export_audit_log(
+    state: State,
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The party's start-up kit: it signs.")],
+    name: Annotated[str, typer.Option(help="Whose it is, on the kit's roster.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON lines; made, or added to.")],
+    page: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="The same to print: one HTML file.")
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Write what a party's journal says, chained and signed, while it runs or not.
+
+    A FILE that is there grows; nothing in it is written again. It has no
+    secrets of the party, and names all clients that the party knows of.
+    """
+    from secureps.run.audit_log import export as write
+    from secureps.store.passphrases import Passphrases
+
+    log, new = write(state, kit, name, out, page, Passphrases(passphrase_fd))
+    more = f"{new} of them new, " if new < log.end.entries else ""
+    typer.echo(f"wrote {out}: {log.end.entries} entries, {more}of {log.end.row} rows")
+
+
+@audit_log.command()
+def verify(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Logs of parties of one run.")
+    ],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="A start-up kit: public/ is enough.")],
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The party's state folder: is the log complete?"),
+    ] = None,
+) -> None:
+    """Check chain and signature of logs, and that none contradicts another.
+
+    With --state one log is compared with the journal it came from. The first
+    entry that is wrong is named.
+    """
+    from secureps.run.audit_log import verify as check
+
+    for log in check(files, kit, state):
+        whose = f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}"
+        against = "" if state is None else ", complete against the journal"
+        typer.echo(f"{whose}: {log.end.entries} entries up to row {log.end.row}, signed{against}")
+        for each in log.end.epsilon or ():
+            epsilon = "unbounded" if each.epsilon is None else f"{each.epsilon:.3f}"
+            typer.echo(f"  {each.client}  epsilon {epsilon}")

@@ -12,6 +12,7 @@ import random
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown
 from secureps.store.atomic_file import replace_text
+from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import roster_file
 from secureps.store.ownership import own
@@ -188,7 +190,7 @@ def _run(
     shutdown: Shutdown,
 ) -> Halt:
     with (
-        closing(SqliteJournal(party.state / "journal.db")) as journal,
+        closing(DatedJournal(SqliteJournal(party.state / "journal.db"), time.time)) as journal,
         closing(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,

@@ -1,0 +1,1 @@
+"""What a party did, for people who ask and were not there: who, when, how many, at what cost."""

@@ -1,0 +1,78 @@
+"""What logs of several parties of one run say of each other: nobody's word stands alone.
+
+A party can sign what it likes of itself; it cannot sign for the others. What must not live here:
+files and signatures (`audit.chained_file`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from secureps.audit.chained_file import AuditLog
+from secureps.audit.entries import Entry
+from secureps.errors import DamagedStore
+
+PAIRS = (
+    ("holder", ("opening granted", "share given"), "coordinator", ("cohort closed",)),
+    ("coordinator", ("update received",), "client", ("update sealed",)),
+)
+"""What one role tells with a digest, and where another one tells the same."""
+
+
+def demand_agreement(logs: Sequence[AuditLog]) -> None:
+    """DamagedStore unless the logs are of one run and each tells what another says it did.
+
+    A holder opens nothing that the coordinator did not close, a cohort is opened by the holders
+    that say so, and no update is a client's that the client did not seal.
+    """
+    first = logs[0].begin
+    for log in logs[1:]:
+        if log.begin.id != first.id:
+            raise DamagedStore(
+                f"the log of {log.begin.party} is of run {log.begin.id.hex()[:16]}, and that of "
+                f"{first.party} of run {first.id.hex()[:16]}"
+            )
+    for role, told, other, wanted in PAIRS:
+        for log in (log for log in logs if log.begin.role == role):
+            for entry in (entry for entry in log.entries if entry.what in told):
+                for witness in (each for each in logs if each.begin.role == other):
+                    if other == "client" and witness.begin.party != _client(entry):
+                        continue
+                    if entry.facts.get("digest") not in _digests(witness, wanted):
+                        raise _lacks(log, entry, witness, wanted[0])
+    for log in (log for log in logs if log.begin.role == "coordinator"):
+        _demand_openers(log, [each for each in logs if each.begin.role == "holder"])
+
+
+def _demand_openers(log: AuditLog, holders: Sequence[AuditLog]) -> None:
+    closed = {_name(entry): entry for entry in log.entries if entry.what == "cohort closed"}
+    for entry in (entry for entry in log.entries if entry.what == "cohort opened"):
+        named = entry.facts.get("holders")
+        for witness in holders:
+            known = closed.get(_name(entry))
+            opened = isinstance(named, list) and witness.begin.party in named
+            if not opened or known is None:
+                continue
+            if known.facts.get("digest") not in _digests(witness, ("share given",)):
+                raise _lacks(log, entry, witness, "share given")
+
+
+def _lacks(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> DamagedStore:
+    return DamagedStore(
+        f"the log of {log.begin.party} has, in row {entry.row}, {entry.what} "
+        f"({entry.facts.get('update') or 'cohort {1} of {0}'.format(*_name(entry))}), and that of "
+        f"{witness.begin.party} has no such {wanted}: one of the two is wrong, or that of "
+        f"{witness.begin.party} was exported too early"
+    )
+
+
+def _digests(log: AuditLog, wanted: Sequence[str]) -> frozenset[str]:
+    return frozenset(str(e.facts.get("digest")) for e in log.entries if e.what in wanted)
+
+
+def _client(entry: Entry) -> str:
+    return str(entry.facts.get("update")).partition("/")[0]
+
+
+def _name(entry: Entry) -> tuple[str, str]:
+    return str(entry.facts.get("group")), str(entry.facts.get("cohort"))

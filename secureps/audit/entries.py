@@ -1,0 +1,261 @@
+"""What a journal says to an auditor: which rows are entries of an audit log, and in what words.
+
+A fold of the journal of any party: the same rows make the same entries, on whatever machine. Of
+every class of record it is decided here whether it is told, and which of its fields are: no
+digest of an update, no share, no key, no number of records. What must not live here: the file
+(`audit.chained_file`), and what a privacy fact costs (`audit.spending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Literal
+
+from secureps.crypto.roster import Roster
+from secureps.messages import coordinator_records as coordinator
+from secureps.messages import holder_records as holder
+from secureps.messages import member_records as member
+from secureps.messages import shard_records as shard
+from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import to_plain
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.records import Dated, Incarnated, RosterFollowed, RunPinned
+from secureps.messages.submission import (
+    Cohort,
+    Receipt,
+    SubmissionId,
+    cohort_digest,
+    receipt_digest,
+)
+from secureps.store.journal import Record, Row
+
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+Chapter = Literal["who", "openings", "privacy", "refused", "course"]
+"""What an auditor asks, in the order of the page."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """How a class of record is told: its chapter, what happened, and which fields are told."""
+
+    chapter: Chapter
+    what: str
+    fields: tuple[str, ...]
+
+
+_COHORT = ("group", "number", "reason")
+
+TOLD: Mapping[type, Told] = {
+    coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
+    coordinator.MemberRetired: Told("who", "client retired", ("client",)),
+    coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
+    RosterFollowed: Told("who", "roster followed", ("text",)),
+    coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
+    coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
+    coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
+    coordinator.Received: Told("who", "update received", ("receipt",)),
+    member.Sealed: Told("who", "update sealed", ("receipt",)),
+    member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
+    coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
+    coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
+    coordinator.CohortReopened: Told("openings", "cohort reopened", ("group", "number", "missing")),
+    holder.CohortGranted: Told("openings", "opening granted", ("cohort",)),
+    holder.CohortReleased: Told("openings", "share given", ("cohort",)),
+    Charge: Told("privacy", "privacy spent", ()),
+    Release: Told("privacy", "privacy spent", ()),
+    coordinator.HolderRefused: Told(
+        "refused", "opening refused", ("group", "number", "holder", "reason")
+    ),
+    coordinator.OpeningFailed: Told("refused", "opening failed", (*_COHORT, "holders")),
+    coordinator.LiarsNamed: Told("refused", "holders named", (*_COHORT, "holders")),
+    coordinator.CohortBurnt: Told("refused", "cohort burnt", (*_COHORT, "spoilt")),
+    coordinator.ClientIsolated: Told("refused", "client isolated", ("group", "client", "reason")),
+    coordinator.ReceiptExamined: Told("refused", "flaw found", ("group", "id", "holder", "flaw")),
+    coordinator.FlawNoted: Told(
+        "refused", "flaw noted", ("group", "id", "holder", "flaw", "reason")
+    ),
+    coordinator.MemberDeclined: Told(
+        "refused", "client declined", ("group", "round", "client", "reason")
+    ),
+    coordinator.MemberPassed: Told("refused", "client passed over", ("group", "client", "reason")),
+    coordinator.SubmissionsDropped: Told("refused", "updates dropped", ("group", "ids", "reason")),
+    coordinator.SubmissionWithdrawn: Told("refused", "update withdrawn", ("group", "id", "reason")),
+    coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
+    coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
+    EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
+    coordinator.RoundOpened: Told(
+        "course", "round opened", ("group", "round", "version", "invited", "reason")
+    ),
+    coordinator.VersionCommitted: Told("course", "version committed", ("group", "version")),
+    VersionEvaluated: Told("course", "version evaluated", ("version",)),
+    coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
+    coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
+    coordinator.Finished: Told("course", "run over", ("reason", "failure")),
+}
+"""Every class of record of which something is told."""
+
+NOT_TOLD: frozenset[type] = frozenset(
+    {
+        # the log's first line, and its dates
+        RunPinned,
+        Dated,
+        # of one party's machines: nobody takes part, opens or spends by them
+        Incarnated,
+        coordinator.ShardLocated,
+        coordinator.BoundAgreed,
+        coordinator.RoundExtended,
+        coordinator.SumsHeld,
+        coordinator.ShardPrepared,
+        coordinator.CheckpointOrdered,
+        coordinator.CheckpointPart,
+        coordinator.StreamBegan,
+        coordinator.StreamEnded,
+        coordinator.MembersReturned,
+        coordinator.MemberAsked,
+        coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
+        member.SequencesBegun,
+        member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
+        # parts of other records
+        holder.BaseModel,
+        # a shard's: it opens nothing that the coordinator does not say
+        holder.KeySumTaken,
+        shard.BlockSpooled,
+        shard.SumsMade,
+        shard.StatePrepared,
+        shard.StateCommitted,
+        shard.Discarded,
+        shard.OpenedForgotten,
+    }
+)
+"""And every other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where and when a party journalled something, and what it was.
+
+    Args:
+        row: the journal's row.
+        journal: digest of that row and of all before it.
+        at: seconds of the run's clock.
+        date: UTC, to the second; None where the journal does not say.
+    """
+
+    row: int
+    journal: bytes
+    at: float
+    date: str | None
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Entry(Moment):
+    """A row of a journal as an auditor reads it; `facts` say who, how many and why, as JSON."""
+
+    facts: dict[str, Json]
+
+
+def chapter_of(what: str) -> Chapter:
+    """Where an entry stands on the page."""
+    return _CHAPTERS.get(what, "course")
+
+
+_CHAPTERS: Mapping[str, Chapter] = {told.what: told.chapter for told in TOLD.values()}
+
+
+def entries(run: bytes, rows: Iterable[Row]) -> Iterator[Entry]:
+    """The entries that the rows of a journal make, in their order."""
+    began: float | None = None
+    for row in rows:
+        if isinstance(row.record, Dated):
+            began = row.record.unix - row.at
+        if _says_nothing(row.record):
+            continue
+        told = TOLD[type(row.record)]
+        date = None if began is None else date_of(began + row.at)
+        facts = _facts(run, row.record, told)
+        yield Entry(row.seq, row.chain, row.at, date, told.what, facts)
+
+
+def date_of(unix: float) -> str:
+    """Unix seconds as ISO 8601 has them."""
+    return f"{datetime.fromtimestamp(unix, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _says_nothing(record: Record) -> bool:
+    """A look into an envelope that found nothing is as little told as those of NOT_TOLD."""
+    if isinstance(record, coordinator.ReceiptExamined):
+        return not record.flaw
+    return type(record) in NOT_TOLD
+
+
+def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
+    if isinstance(record, Charge | Release):
+        return _spent(record)
+    if isinstance(record, RosterFollowed):
+        return _roster(Roster.from_bytes(record.text.encode()))
+    found: dict[str, Json] = {}
+    for name in told.fields:
+        value = getattr(record, name)
+        match value:
+            case Cohort():
+                found |= _cohort(run, value)
+            case Receipt():
+                found |= _receipt(value)
+                if isinstance(record, member.Sealed) and value.fact is not None:
+                    found |= _spent(value.fact)  # a coordinator has a row of its own for it
+            case SubmissionId():
+                found["update"] = str(value)
+            case tuple() if name in ("ids", "missing"):
+                found[name] = [str(id) for id in value]
+            case None:
+                pass
+            case _:
+                plain: Json = to_plain(value)
+                found["cohort" if name == "number" and "group" in told.fields else name] = plain
+    return found
+
+
+def _roster(roster: Roster) -> dict[str, Json]:
+    """Which one, until when, and who came with it; who went is told client by client."""
+    names = (certificate.name for certificate in roster.certificates)
+    came: list[Json] = [name for name in names if roster.enrolment(name).epoch == roster.number]
+    return {
+        "number": roster.number,
+        "came": came,
+        "expires": date_of(roster.expires) if roster.expires else "never",
+        "digest": roster.digest.hex(),
+    }
+
+
+def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
+    """Whose updates, and how many: what an opening is judged by."""
+    clients: list[Json] = [member.id.client for member in cohort.members]
+    return {
+        "group": cohort.group,
+        "cohort": cohort.number,
+        "version": cohort.version,
+        "count": len(clients),
+        "clients": clients,
+        "digest": cohort_digest(run, cohort).hex(),
+    }
+
+
+def _receipt(receipt: Receipt) -> dict[str, Json]:
+    found: dict[str, Json] = {
+        "update": str(receipt.id),
+        "purpose": receipt.purpose,
+        "version": receipt.version,
+        "digest": receipt_digest(receipt).hex(),
+    }
+    if receipt.unsafe:
+        found["unsafe"] = True
+    return found
+
+
+def _spent(fact: Charge | Release) -> dict[str, Json]:
+    plain: Json = to_plain(fact)
+    return {"charge" if isinstance(fact, Charge) else "release": plain}

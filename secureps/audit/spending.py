@@ -1,0 +1,69 @@
+"""What the entries of an audit log come to in epsilon, client by client.
+
+From what the log itself says: the plan in its first line, and the facts in its entries. What must
+not live here: theorems (`privacy.accountant`), and which facts a plan leads to (`policy.spending`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from secureps.audit.entries import Entry
+from secureps.errors import DamagedStore, Malformed, SecurepsError
+from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import from_plain
+from secureps.policy.plan import Plan
+from secureps.policy.spending import Fact, facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.wording import finite
+
+DIGITS = 3
+"""Decimals of an epsilon in a log."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Epsilon of a client at the plan's delta, rounded; None if no noise protects it."""
+
+    client: str
+    epsilon: float | None
+
+
+def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
+    """What each client has spent, by name; None under a plan without privacy.
+
+    Raises:
+        DamagedStore: an entry has no facts that can be.
+    """
+    if plan.section.privacy is None:
+        return None
+    ledger, parties = Ledger(), dict[str, None]()
+    for entry in entries:
+        fact = _fact(entry)
+        if fact is None:
+            continue
+        try:
+            ledger.append(fact)
+        except SecurepsError as error:
+            raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
+        parties[fact.party] = None
+    alike: dict[tuple[Fact, ...], float | None] = {}
+    found = []
+    for party in sorted(parties):
+        facts = tuple(replace(fact, party="", version=0) for fact in facts_of(ledger, party))
+        if facts not in alike:
+            alike[facts] = finite(round(spent(plan, facts_of(ledger, party)), DIGITS))
+        found.append(Spent(party, alike[facts]))
+    return tuple(found)
+
+
+def _fact(entry: Entry) -> Fact | None:
+    try:
+        if "charge" in entry.facts:
+            return from_plain(Charge, entry.facts["charge"])
+        if "release" in entry.facts:
+            return from_plain(Release, entry.facts["release"])
+    except Malformed as error:
+        raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
+    return None

@@ -1,0 +1,191 @@
+"""`secureps audit-log`: exports what a party did from its journal, and verifies what was exported.
+
+The file only grows: what was exported stays, byte for byte, whatever becomes of the journal. What
+must not live here: what is told (`audit.entries`), and how lines are chained
+(`audit.chained_file`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.audit.agreement import demand_agreement
+from secureps.audit.chained_file import AuditLog, Begin, End, dump, load, verify_end
+from secureps.audit.entries import Entry, entries
+from secureps.audit.page import page
+from secureps.audit.spending import epsilons
+from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned
+from secureps.messages.encoding import file_digest
+from secureps.messages.format import FORMAT
+from secureps.messages.records import RunPinned
+from secureps.messages.run import RunInfo
+from secureps.policy.plan import Plan
+from secureps.store.atomic_file import write_durably
+from secureps.store.backup import JOURNAL
+from secureps.store.journal import Row, read_rows
+from secureps.store.keyring import PublicKit, load_private, load_public
+from secureps.store.passphrases import Passphrases
+
+
+@dataclass(frozen=True, slots=True)
+class Journalled:
+    """What a state folder tells: the run, its entries, and all rows of its journal, from 1 on."""
+
+    run: RunInfo
+    entries: tuple[Entry, ...]
+    rows: Sequence[Row]
+
+
+def export(
+    state: Path,
+    kit: Path,
+    name: str,
+    out: Path,
+    printed: Path | None = None,
+    passphrases: Passphrases | None = None,
+) -> tuple[AuditLog, int]:
+    """Writes what a party's journal tells, or what it tells more; the log, and how many are new.
+
+    The party may run meanwhile.
+
+    Args:
+        out: made, or added to.
+        printed: the page to write, or to replace.
+
+    Raises:
+        ConfigError: no state folder, or of no run yet.
+        DamagedStore: the journal is damaged; or the file there is not what it tells.
+        KitError: no key of this party, or it is not on the roster.
+        OperatorError: the disk refuses.
+    """
+    public, me = load_public(kit), load_private(kit, name, passphrases)
+    role = public.roster.find(name).role
+    found = _journalled(state)
+    begin = Begin(FORMAT, name, role, found.run.id, found.run)
+    try:
+        before = out.read_bytes() if out.exists() else b""
+    except OSError as error:
+        raise OperatorError(f"cannot read {out}: {error}") from None
+    known = 0
+    if before:
+        log = _load(out, before)
+        if log.begin != begin:
+            raise ConfigError(f"{out} is the log of another party or run: name another --out")
+        _demand_complete(out, log, found)
+        known = len(log.entries)
+    whole, last = before, found.rows[-1]
+    if not before or log.end.row < last.seq:
+        spent = epsilons(Plan.from_text(found.run.plan), found.entries)
+        end = End(len(found.entries), last.seq, last.chain, spent)
+        whole += dump(before, begin, found.entries[known:], end, me)
+        log = load(whole)
+        _write(out, whole)
+    if printed is not None:
+        _write(printed, page(log, file_digest(whole).hex()).encode())
+    return log, len(found.entries) - known
+
+
+def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[AuditLog]:
+    """The logs in some files, if they are whole, signed by their parties, and of one mind.
+
+    Args:
+        state: of the party whose log is the one file: it is complete against that journal.
+
+    Raises:
+        ConfigError: a state folder for several files, or without a journal.
+        DamagedStore: names the file, and the first line or entry that is wrong.
+        KitError: the kit is damaged.
+    """
+    if state is not None and len(files) > 1:
+        raise ConfigError("--state is one party's: verify its log alone")
+    public = load_public(kit)
+    logs = [_verified(path, public) for path in files]
+    if state is not None:
+        _demand_complete(files[0], logs[0], _journalled(state))
+    demand_agreement(logs)
+    return logs
+
+
+def _verified(path: Path, kit: PublicKit) -> AuditLog:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise OperatorError(f"cannot read {path}: {error}") from None
+    log = _load(path, data)
+    begin = log.begin
+    if kit.roster.number_of(begin.run.roster) is None:
+        raise DamagedStore(
+            f"{path} is of a run with another roster than this kit's, or than those before it: "
+            "verify it with its own kit"
+        )
+    name = begin.party
+    if name not in kit.roster or kit.roster.find(name).role != begin.role:
+        raise DamagedStore(f"{path}: no {begin.role} called {name[:80]!r} is on the roster")
+    try:
+        verify_end(data, kit.roster.identity(name))
+    except Unsigned:
+        raise DamagedStore(
+            f"{path}: the last line is not signed by {name}: somebody else made this log, "
+            "or changed it and all digests after"
+        ) from None
+    spent = epsilons(Plan.from_text(begin.run.plan), log.entries)
+    if spent != log.end.epsilon:
+        raise DamagedStore(f"{path}: the epsilon that it ends with is not what its entries come to")
+    return log
+
+
+def _load(path: Path, data: bytes) -> AuditLog:
+    try:
+        return load(data)
+    except DamagedStore as error:
+        raise DamagedStore(f"{path}: {error}") from None
+
+
+def _journalled(state: Path) -> Journalled:
+    journal = state / JOURNAL
+    if not journal.is_file():
+        raise ConfigError(f"{state} is no state folder: it has no {JOURNAL}")
+    rows = list(read_rows(journal))
+    run = next((row.record.run for row in rows if isinstance(row.record, RunPinned)), None)
+    if run is None:
+        raise ConfigError(f"{state} takes part in no run yet: there is nothing to tell")
+    return Journalled(run, tuple(entries(run.id, rows)), rows)
+
+
+def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
+    """DamagedStore unless a log tells all that the journal does, up to the log's last row."""
+    if log.begin.run != found.run:
+        raise DamagedStore(
+            f"{path} is of run {log.begin.id.hex()[:16]}, and the journal of run "
+            f"{found.run.id.hex()[:16]}"
+        )
+    told = [entry for entry in found.entries if entry.row <= log.end.row]
+    for number in range(1, max(len(told), len(log.entries)) + 1):
+        own, other = (_named(each, number) for each in (log.entries, told))
+        if log.entries[number - 1 : number] != tuple(told[number - 1 : number]):
+            raise DamagedStore(f"{path}: entry {number} is {own}; by the journal it is {other}")
+    for end in log.ends:
+        row = found.rows[end.row - 1] if 0 < end.row <= len(found.rows) else None
+        if row is None or row.chain != end.journal:
+            raise DamagedStore(
+                f"{path}: its row {end.row} is not the journal's, which ends at row "
+                f"{len(found.rows)}: this is an older or another journal"
+            )
+
+
+def _named(all_entries: Sequence[Entry], number: int) -> str:
+    if number > len(all_entries):
+        return "not there"
+    entry = all_entries[number - 1]
+    return f"{entry.what} (row {entry.row}: {json.dumps(entry.facts)[:200]})"
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Whole or not at all, for its owner alone; a link is replaced, not followed."""
+    try:
+        write_durably(path, [data])
+    except OSError as error:
+        raise OperatorError(f"cannot write {path}: {error}") from None

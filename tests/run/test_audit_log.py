@@ -1,0 +1,275 @@
+"""`secureps audit-log` over the state folders of a played run: what it says, and what it finds."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import warnings
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.audit.chained_file import Begin, dump, load
+from secureps.audit.entries import Entry
+from secureps.audit.page import page
+from secureps.errors import ConfigError, DamagedStore, KitError, SecurepsError
+from secureps.policy.plan import Plan
+from secureps.policy.spending import facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.run.audit_log import export, verify
+from secureps.store.journal import read_rows
+from secureps.store.keyring import load_private
+from tests.kits.audited import PARTIES, begin, exported, play
+
+with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
+    warnings.simplefilter("ignore", DeprecationWarning)
+    from typer.testing import CliRunner
+
+    from secureps.run.cli import app
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped and went on; logs of all parties, exported at the stop and after."""
+    folder = begin(tmp_path_factory.mktemp("audited") / "run")
+    now = play(folder, 1)
+    for name in PARTIES:
+        shutil.copy(exported(folder, name), folder / f"{name}.early.jsonl")
+    play(folder, None, now)
+    for name in PARTIES:
+        exported(folder, name)
+    return folder
+
+
+@pytest.fixture
+def folder(played: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(played, tmp_path / "run"))
+
+
+def forged(folder: Path, name: str, entries: list[Entry], signer: str | None = None) -> Path:
+    """A log of these entries, with digests and a signature that fit."""
+    path = folder / f"{name}.jsonl"
+    log = load(path.read_bytes())
+    end = type(log.end)(len(entries), log.end.row, log.end.journal, log.end.epsilon)
+    me = load_private(folder / "kit", signer or name)
+    path.write_bytes(dump(b"", log.begin, entries, end, me))
+    return path
+
+
+def entries_of(folder: Path, name: str) -> list[Entry]:
+    return list(load((folder / f"{name}.jsonl").read_bytes()).entries)
+
+
+def check(folder: Path, name: str) -> None:
+    verify([folder / f"{name}.jsonl"], folder / "kit", folder / "state" / name)
+
+
+@pytest.mark.parametrize("name", PARTIES)
+def test_a_log_grows_and_is_complete(name: str, played: Path) -> None:
+    early = (played / f"{name}.early.jsonl").read_bytes()
+    late = (played / f"{name}.jsonl").read_bytes()
+    assert late.startswith(early)
+    assert len(load(late).ends) == 2
+    check(played, name)
+    verify([played / f"{name}.early.jsonl"], played / "kit", played / "state" / name)
+    again = exported(played, name).read_bytes()
+    assert again == late, "nothing new is written where nothing happened"
+    assert (played / f"{name}.jsonl").stat().st_mode & 0o77 == 0
+
+
+def test_all_logs_agree(played: Path) -> None:
+    logs = verify([played / f"{name}.jsonl" for name in PARTIES], played / "kit")
+    assert [log.begin.party for log in logs] == list(PARTIES)
+    (closed, *_) = [e for e in logs[0].entries if e.what == "cohort closed"]
+    assert closed.facts["clients"] == ["client-00", "client-01", "client-02"]
+    assert closed.facts["count"] == 3
+
+
+def test_epsilon_is_what_the_ledger_comes_to(played: Path) -> None:
+    log = load((played / "coordinator.jsonl").read_bytes())
+    rows = [row.record for row in read_rows(played / "state" / "coordinator" / "journal.db")]
+    ledger = Ledger(record for record in rows if type(record).__name__ == "Release")
+    plan = Plan.from_text(log.begin.run.plan)
+    assert log.end.epsilon is not None
+    assert len(log.end.epsilon) == 3
+    for each in log.end.epsilon:
+        assert each.epsilon == round(spent(plan, facts_of(ledger, each.client)), 3) > 1
+    own = load((played / "client-01.jsonl").read_bytes()).end.epsilon
+    assert own == log.end.epsilon[1:2]
+
+
+def test_a_party_that_forges_its_own_log_is_found_out_by_its_journal(folder: Path) -> None:
+    whole = entries_of(folder, "coordinator")
+    at = next(n for n, each in enumerate(whole) if each.what == "cohort closed")
+    tries: dict[str, list[Entry]] = {
+        f"entry {at + 1} is cohort opened": [*whole[:at], *whole[at + 1 :]],
+        f"entry {at + 2} is cohort closed": [*whole[: at + 1], whole[at], *whole[at + 1 :]],
+        f"entry {at + 1} is cohort opened .row {whole[at + 1].row}": [
+            *whole[:at],
+            whole[at + 1],
+            whole[at],
+            *whole[at + 2 :],
+        ],
+        f"entry {len(whole)} is not there; by the journal it is run over": whole[:-1],
+        f"entry {len(whole) + 1} is client joined .* by the journal it is not there": [
+            *whole,
+            whole[0],
+        ],
+    }
+    for text, entries in tries.items():
+        path = forged(folder, "coordinator", entries)
+        verify([path], folder / "kit")
+        with pytest.raises(DamagedStore, match=text):
+            check(folder, "coordinator")
+
+
+def test_an_edited_count_is_found_by_the_journal(folder: Path) -> None:
+    entries = entries_of(folder, "holder-1")
+    entries[2].facts["count"] = 30
+    forged(folder, "holder-1", entries)
+    with pytest.raises(DamagedStore, match=r'entry 3 is opening granted .*"count": 30'):
+        check(folder, "holder-1")
+
+
+def test_a_party_that_forges_log_and_journal_is_found_out_by_the_others(folder: Path) -> None:
+    closed = [e for e in entries_of(folder, "coordinator") if e.what != "cohort closed"]
+    path = forged(folder, "coordinator", closed)
+    honest = folder / "holder-2.jsonl"
+    text = "the log of holder-2 has, in row .*, opening granted .cohort 0 of all., and that of coor"
+    with pytest.raises(DamagedStore, match=text):
+        verify([path, honest], folder / "kit")
+    own = [e for e in entries_of(folder, "client-02") if e.what != "update sealed"]
+    log = load((folder / "client-02.jsonl").read_bytes())
+    me = load_private(folder / "kit", "client-02")
+    end = type(log.end)(len(own), log.end.row, log.end.journal, ())
+    (folder / "client-02.jsonl").write_bytes(dump(b"", log.begin, own, end, me))
+    with pytest.raises(DamagedStore, match=r"update received .client-02/all/0., and that of clie"):
+        verify(
+            [exported(folder / "..", "x") if False else path, folder / "client-02.jsonl"],
+            folder / "kit",
+        )
+
+
+def test_holders_that_a_coordinator_names_say_so_too(folder: Path) -> None:
+    given = [e for e in entries_of(folder, "holder-1") if e.what != "share given"]
+    path = forged(folder, "holder-1", given)
+    with pytest.raises(DamagedStore, match=r"cohort opened .cohort 0 of all., and .* holder-1"):
+        verify([folder / "coordinator.jsonl", path], folder / "kit")
+
+
+def test_somebody_elses_signature(folder: Path) -> None:
+    path = forged(folder, "coordinator", entries_of(folder, "coordinator"), "holder-0")
+    with pytest.raises(DamagedStore, match="the last line is not signed by coordinator"):
+        verify([path], folder / "kit")
+
+
+def test_a_name_that_has_another_role(folder: Path) -> None:
+    log = load((folder / "client-00.jsonl").read_bytes())
+    me = load_private(folder / "kit", "client-00")
+    other = Begin(log.begin.format, "client-00", "holder", log.begin.id, log.begin.run)
+    (folder / "client-00.jsonl").write_bytes(dump(b"", other, log.entries, log.end, me))
+    with pytest.raises(DamagedStore, match="no holder called 'client-00' is on the roster"):
+        verify([folder / "client-00.jsonl"], folder / "kit")
+
+
+def test_an_epsilon_that_the_entries_do_not_come_to(folder: Path) -> None:
+    entries = [e for e in entries_of(folder, "coordinator") if e.what != "privacy spent"]
+    path = forged(folder, "coordinator", entries)
+    with pytest.raises(DamagedStore, match="the epsilon that it ends with is not what its entries"):
+        verify([path], folder / "kit")
+
+
+def test_another_run_another_kit_another_party(folder: Path, tmp_path: Path) -> None:
+    other = begin(tmp_path / "other")
+    with pytest.raises(DamagedStore, match="another roster than this kit's"):
+        verify([folder / "coordinator.jsonl"], other / "kit")
+    play(other, 0)
+    log = exported(other, "coordinator")
+    with pytest.raises(DamagedStore, match=r"is of run .*, and the journal of run"):
+        verify([log], other / "kit", folder / "state" / "coordinator")
+    with pytest.raises(ConfigError, match="the log of another party or run"):
+        export(folder / "state" / "coordinator", folder / "kit", "coordinator", log)
+    kit, out = folder / "kit", folder / "holder-0.jsonl"
+    with pytest.raises(ConfigError, match="the log of another party or run"):
+        export(folder / "state" / "holder-1", kit, "holder-1", out)
+    with pytest.raises(DamagedStore):
+        verify([folder / "holder-0.jsonl"], folder / "kit", folder / "state" / "holder-1")
+    with pytest.raises(ConfigError, match="verify its log alone"):
+        verify([log, log], other / "kit", other / "state" / "coordinator")
+
+
+def test_what_was_exported_is_never_rewritten(folder: Path) -> None:
+    path = forged(folder, "coordinator", entries_of(folder, "coordinator")[:-1])
+    before = path.read_bytes()
+    with pytest.raises(DamagedStore, match="by the journal it is run over"):
+        exported(folder, "coordinator")
+    path.write_bytes(before[:-10])
+    with pytest.raises(DamagedStore, match="cut short"):
+        exported(folder, "coordinator")
+    assert path.read_bytes() == before[:-10]
+
+
+def test_an_older_journal_is_known_by_what_was_exported(folder: Path) -> None:
+    state = folder / "state" / "holder-0"
+    with closing(sqlite3.connect(state / "journal.db")) as base:
+        base.execute("DELETE FROM journal WHERE seq > 5")
+        base.execute(
+            "UPDATE head SET (seq, chain) = (SELECT seq, chain FROM journal WHERE seq = 5)"
+        )
+        base.commit()
+    with pytest.raises(DamagedStore, match="a ledger never goes back"):
+        check(folder, "holder-0")
+    (state / "journal.db.height").unlink()
+    with pytest.raises(DamagedStore, match="by the journal it is not there"):
+        check(folder, "holder-0")
+
+
+def test_no_state_no_run_no_key(folder: Path, tmp_path: Path) -> None:
+    kit, out = folder / "kit", tmp_path / "log"
+    with pytest.raises(ConfigError, match="is no state folder"):
+        export(tmp_path, kit, "holder-0", out)
+    with pytest.raises(KitError, match="`secureps keys request"):
+        export(folder / "state" / "holder-0", kit, "nobody", out)
+    assert not out.exists()
+
+
+def test_the_page_answers_in_order_and_loads_nothing(folder: Path) -> None:
+    out, printed = folder / "new.jsonl", folder / "page.html"
+    kit = folder / "kit"
+    export(folder / "state" / "coordinator", kit, "coordinator", out, printed)
+    text = printed.read_text()
+    found = [text.index(each) for each in ("2 of 3 key holders", "Who took part", "for how many")]
+    found += [text.index(each) for each in ("What was spent", "refused or came", "<h2>The plan")]
+    assert found == sorted(found)
+    assert "count 3; clients client-00, client-01, client-02" in text
+    log = load(out.read_bytes())
+    assert log.end.epsilon is not None
+    assert f"<td>{log.end.epsilon[0].epsilon:.3f}</td>" in text
+    assert "http" not in text
+    assert "<script" not in text
+
+
+def commanded(*arguments: object) -> Any:
+    return CliRunner().invoke(app, ["audit-log", *map(str, arguments)])
+
+
+def test_the_commands(folder: Path) -> None:
+    kit, state, out = folder / "kit", folder / "state" / "coordinator", folder / "log.jsonl"
+    done = commanded("export", state, "--kit", kit, "--name", "coordinator", "--out", out)
+    assert done.exit_code == 0, done.output
+    assert "41 entries" in done.output.replace("\n", " ")
+    done = commanded("verify", out, "--kit", kit, "--state", state)
+    assert "signed, complete against the journal" in done.output
+    assert "client-00  epsilon 9." in done.output
+    out.write_bytes(out.read_bytes().replace(b'"count":3', b'"count":9', 1))
+    failed = commanded("verify", out, "--kit", kit)
+    assert isinstance(failed.exception, SecurepsError)
+    assert "cohort closed" in str(failed.exception)
+
+
+def test_a_page_of_a_hostile_reason_is_text(folder: Path) -> None:
+    log = load((folder / "coordinator.jsonl").read_bytes())
+    log.entries[0].facts["client"] = "<script>alert(1)</script>"
+    assert "<script" not in page(log, "")
