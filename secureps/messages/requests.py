@@ -374,7 +374,7 @@ class ServerStatus:
         registered: it has said that it is up, ever (a holder: since the coordinator started).
         live: it watches the coordinator now.
         accuses: clients in whose envelopes it finds flaws and too few other holders do.
-        trouble: what its own disk refuses; the coordinator is listed where it has any.
+        trouble: what is wrong there, to follow its name; the coordinator is listed if anything is.
     """
 
     name: str

@@ -14,6 +14,9 @@ from secureps.errors import ConfigError, NotReady, SecurepsError
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 
+SOON = 6 * 3600.0
+"""Seconds before a roster expires in which operators are told of it."""
+
 PATIENCE = 60.0
 """Seconds after which a newcomer asks again, at most."""
 
@@ -74,6 +77,19 @@ class RosterFollower:
             f"the roster expired on {_date(end)}: nothing is sealed or opened until whoever issues "
             "keys signs it anew, secureps roster renew"
         )
+
+    @property
+    def notice(self) -> str:
+        """What an operator has to know of the roster, in words that follow a name; empty: nothing.
+
+        It comes SOON before the roster expires.
+        """
+        if self.expired:
+            return f"goes by an old roster: {self.expired}"
+        end = self.roster.expires
+        if not end or self.unix is None or self.unix <= end - SOON:
+            return ""
+        return f"goes by a roster that expires on {_date(end)}: secureps roster renew signs it anew"
 
     def is_new(self, client: str, founded: bytes) -> bool:
         """Whether a client has come onto the roster since the run was founded on it."""

@@ -341,7 +341,7 @@ def test_servers_alone_have_a_disk_that_matters() -> None:
     assert not any(each.trouble for each in world.coordinator.servers)
     world.give("shard-a", Trouble("shard-a", "fu\x1b[31mll" + "x" * 9999))
     (trouble,) = [each.trouble for each in world.coordinator.servers if each.trouble]
-    assert trouble.startswith("fu?[31mll")
+    assert trouble.startswith("waits for its own disk: fu?[31mll")
     assert len(trouble) < 1000
     world.give("shard-a", Trouble("shard-a", ""))
     assert not any(each.trouble for each in world.coordinator.servers)

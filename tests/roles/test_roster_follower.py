@@ -9,7 +9,7 @@ from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.errors import ConfigError, Malformed, NotReady
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
-from secureps.roles.roster_follower import PATIENCE, RosterFollower
+from secureps.roles.roster_follower import PATIENCE, SOON, RosterFollower
 
 CA = Identity(b"c" * 32)
 BOB = certify(CA, "bob", "client", CA.public.key)
@@ -65,6 +65,23 @@ def test_a_roster_holds_until_its_last_second() -> None:
     follower.read(step, KitRead(201.0))
     assert follower.holds_back(step, "bob")
     assert len(step.effects) == 2
+
+
+def test_an_operator_hears_of_it_before_a_roster_expires() -> None:
+    end = 1_000_000
+    follower = RosterFollower(first_roster(CA, end))
+    assert not follower.notice
+    for unix, said in (
+        (end - SOON, ""),
+        (end - SOON + 1, "goes by a roster that expires on 1970-01-12 13:46 UTC"),
+        (end, "goes by a roster that expires"),
+        (end + 1, "goes by an old roster: the roster expired on 1970-01-12 13:46 UTC"),
+    ):
+        follower.read(Step(), KitRead(unix))
+        assert follower.notice.startswith(said) if said else not follower.notice
+    for_ever = RosterFollower(first_roster(CA, 0))
+    for_ever.read(Step(), KitRead(end))
+    assert not for_ever.notice
 
 
 def test_a_newcomer_waits_from_its_enrolment_on() -> None:

@@ -393,7 +393,7 @@ class Coordinator:
     def _read_kit(self, now: float, event: KitRead) -> Step:
         step = Step()
         newer = self._follower.read(step, event)
-        self._sessions.trouble(COORDINATOR, self._follower.expired)
+        self._sessions.roster = self._follower.notice
         if newer:
             self._settings = replace(self._settings, roster=self._follower.roster)
         tx = replace(self._tx(now), step=step)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
+from secureps.wording import NO_DISK
 
 
 @dataclass(slots=True)
@@ -33,7 +34,9 @@ class Sessions:
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
-    """What servers say that their own disk refuses."""
+    """What is wrong at servers, in words that follow their names."""
+    roster: str = ""
+    """What is wrong with the roster that the coordinator goes by, in such words."""
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf
@@ -43,7 +46,7 @@ class Sessions:
         """A server's disk refuses something, or works again (no reason)."""
         self.troubles.pop(party, None)
         if reason:
-            self.troubles[party] = reason
+            self.troubles[party] = f"{NO_DISK}: {reason}"
 
     def renew(self, client: str, until: float) -> None:
         """A client's lease runs until then."""

@@ -18,7 +18,7 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.wording import NO_DISK, named
+from secureps.wording import named
 
 Servers = tuple[requests.ServerStatus, ...]
 
@@ -107,7 +107,8 @@ def servers(
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
-    The coordinator is one of them where its own disk refuses. `threshold` holders must agree.
+    The coordinator is one of them where something is wrong with its disk or its roster. `threshold`
+    holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = federation.pinned.placement.shards if federation.pinned is not None else None
@@ -123,7 +124,7 @@ def servers(
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
     ]
-    if own := here.troubles.get(COORDINATOR):
+    if own := "; ".join(filter(None, (here.troubles.get(COORDINATOR), here.roster))):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
     return tuple(sorted(found, key=lambda each: each.name))
 
@@ -143,7 +144,7 @@ def why(
     reason = group.reason
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
-    ill = (f"{each.name} {NO_DISK}: {each.trouble}" for each in servers if each.trouble)
+    ill = (f"{each.name} {each.trouble}" for each in servers if each.trouble)
     reason = "; ".join([reason, *ill])
     if group.phase is Phase.DONE or federation.pinned is None:
         return reason

@@ -30,7 +30,7 @@ from secureps.messages.requests import (
 from secureps.policy.cohorts.accusations import told
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.terminal import filled
-from secureps.wording import NO_DISK, finite, named, size
+from secureps.wording import finite, named, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
@@ -159,7 +159,7 @@ def _servers(status: Status) -> Iterable[Table]:
 def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
     state += f"; {told(server.accuses)}" if server.accuses else ""
-    return f"{state}; {NO_DISK}: {server.trouble}" if server.trouble else state
+    return f"{state}; {server.trouble}" if server.trouble else state
 
 
 def ofwhat(adjacency: str, delta: float | None) -> str:
