@@ -128,8 +128,10 @@ def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
     changing.here.remove(NEW)
     changing.sign()
     changing.tell()
-    play.run(lambda: finished(play))
     federation = play.coordinator.federation
+    play.run(lambda: NEW in federation.isolated)
+    assert NEW not in play.coordinator.live(play.loop.now())
+    play.run(lambda: finished(play))
     assert included(changing, NEW) == known
     assert play.versions() == {"all": 6}
     assert federation.isolated == {NEW: REVOKED}
