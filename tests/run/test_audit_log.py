@@ -6,6 +6,7 @@ import shutil
 import sqlite3
 import warnings
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,29 @@ def test_what_was_exported_is_never_rewritten(folder: Path) -> None:
     with pytest.raises(DamagedStore, match="cut short"):
         exported(folder, "coordinator")
     assert path.read_bytes() == before[:-10]
+
+
+def test_an_end_that_names_another_row_than_the_journal_has(folder: Path) -> None:
+    path = folder / "coordinator.jsonl"
+    log = load(path.read_bytes())
+    me = load_private(folder / "kit", "coordinator")
+    end = replace(log.end, journal=b"x" * 32)
+    path.write_bytes(dump(b"", log.begin, log.entries, end, me))
+    with pytest.raises(DamagedStore, match=r"its row 9. is not the journal's"):
+        check(folder, "coordinator")
+
+
+def test_logs_of_two_runs_are_not_compared(folder: Path) -> None:
+    path = folder / "holder-0.jsonl"
+    log = load(path.read_bytes())
+    run = replace(log.begin.run, nonce=b"another run".ljust(32))
+    begun = replace(log.begin, run=run, id=run.id)
+    me = load_private(folder / "kit", "holder-0")
+    path.write_bytes(dump(b"", begun, log.entries, log.end, me))
+    with pytest.raises(DamagedStore, match=r"holder-0 is of run .*, and that of coordinator of"):
+        verify([folder / "coordinator.jsonl", path], folder / "kit")
+    with pytest.raises(DamagedStore, match="and the journal of run"):
+        check(folder, "holder-0")
 
 
 def test_an_older_journal_is_known_by_what_was_exported(folder: Path) -> None:

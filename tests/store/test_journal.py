@@ -35,7 +35,14 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
-from secureps.store.journal import RECORDS, Journal, MemoryJournal, SqliteJournal, last_row
+from secureps.store.journal import (
+    RECORDS,
+    Journal,
+    MemoryJournal,
+    SqliteJournal,
+    last_row,
+    read_rows,
+)
 from secureps.store.journal_height import height_path
 from tests.conftest import AS_DEPLOYED
 
@@ -340,3 +347,24 @@ def test_what_append_returned_survives_kill_9(tmp_path: Path, acks: int) -> None
     assert len(found) % 2 == 0  # never half a transaction
     assert [r.number for _, r in found[::2]] == list(range(len(found) // 2))
     assert last + 1 <= len(found) // 2 <= last + 2
+
+
+def test_rows_are_read_beside_the_party_that_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    journal = SqliteJournal(path)
+    journal.append(1.0, [Incarnated(n) for n in range(1500)])
+    rows = read_rows(path)
+    first = next(rows)
+    journal.append(2.0, [Incarnated(9)])
+    found = [first, *rows]
+    assert [(row.seq, row.at, row.record) for row in found] == [
+        (n + 1, 1.0, Incarnated(n)) for n in range(1500)
+    ]
+    last = list(read_rows(path))[-1]
+    assert (last.seq, last.chain) == (journal.mark.seq, journal.mark.chain)
+    journal.close()
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("UPDATE journal SET at = 3 WHERE seq = 7")
+        base.commit()
+    with pytest.raises(DamagedStore, match="row 7 does not match its digest"):
+        list(read_rows(path))
