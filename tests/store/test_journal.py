@@ -9,9 +9,10 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
+from secureps.store import journal as store
 from secureps.store.journal import (
     RECORDS,
     Journal,
@@ -368,3 +370,33 @@ def test_rows_are_read_beside_the_party_that_writes_them(tmp_path: Path) -> None
         base.commit()
     with pytest.raises(DamagedStore, match="row 7 does not match its digest"):
         list(read_rows(path))
+
+
+def test_head_and_rows_are_read_of_one_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal"
+    journal = SqliteJournal(path)
+    journal.append(1.0, [Incarnated(1)])
+    real = store._head
+
+    class Meddled:
+        """A row is written after each question."""
+
+        def __init__(self, base: sqlite3.Connection) -> None:
+            self._base = base
+
+        def execute(self, query: str) -> sqlite3.Cursor:
+            answer = self._base.execute(query)
+            rows = answer.fetchall()
+            journal.append(2.0, [Incarnated(2)])
+            return self._base.execute(f"VALUES {', '.join(_values(row) for row in rows)}")
+
+    meddled: Callable[..., Any] = Meddled
+    monkeypatch.setattr(store, "_head", lambda path, base: real(path, meddled(base)))
+    assert [row.record for row in read_rows(path)] == [Incarnated(1)]
+    journal.close()
+
+
+def _values(row: tuple[int, bytes]) -> str:
+    return f"({row[0]}, x'{row[1].hex()}')"
