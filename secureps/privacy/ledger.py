@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from secureps.errors import Conflict, Malformed
 from secureps.messages.charge import Charge, Release
 
+OWN_DELTA = 1e-5
+"""The largest delta at which a client accounts for a budget of its own."""
+
 
 def demand_sound(fact: Charge | Release) -> None:
     """Malformed if a record states what cannot have happened."""

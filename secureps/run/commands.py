@@ -233,7 +233,8 @@ def show(
 ) -> None:
     """List what every run spent, and what they come to together."""
     from secureps.errors import ConfigError
-    from secureps.store.budget import OWN_DELTA, BudgetLedger, epsilon_of, unit_of
+    from secureps.privacy.ledger import OWN_DELTA
+    from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
 
     if not ledger.is_file():
         raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")

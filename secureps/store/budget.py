@@ -21,14 +21,12 @@ from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.member_records import BudgetCharged
+from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 
 Fact = Charge | Release
-
-OWN_DELTA = 1e-5
-"""The delta at which the ledger is shown, and the largest at which a budget is judged."""
 
 
 @dataclass(frozen=True, slots=True)

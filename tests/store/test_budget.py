@@ -28,11 +28,12 @@ from secureps.errors import (
 )
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.accountant import epsilon
+from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import Terms
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.store.budget import OWN_DELTA, BudgetLedger, default_ledger
+from secureps.store.budget import BudgetLedger, default_ledger
 from tests.kits.federations import Tensors, Walker, small_plan
 
 with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates

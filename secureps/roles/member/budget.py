@@ -16,12 +16,9 @@ from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact, facts_of, spent
-from secureps.privacy.ledger import Ledger
+from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.tasks import Aim
 from secureps.wording import size
-
-OWN_DELTA = 1e-5
-"""The largest delta at which a client accounts for a budget of its own."""
 
 
 @dataclass(frozen=True, slots=True)
