@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from datetime import datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 from secureps.crypto.credentials import Credentials
@@ -37,6 +37,8 @@ log = logging.getLogger("secureps")
 KEY = "tls.key"
 """Name of a party's private file."""
 
+SOON = timedelta(days=30)
+"""Before a certificate ends its party says so, once a day."""
 LOOK = 5.0
 """Seconds after which a new certificate is seen, at most."""
 
@@ -142,6 +144,8 @@ class TlsFiles:
         self._passphrases = Passphrases() if passphrases is None else passphrases
         self._seen, self._next = self._look(), clock() + LOOK
         self._credentials = self._load()
+        self._warned = date.min
+        self._warn()
 
     @property
     def paths(self) -> tuple[Path, Path, Path]:
@@ -154,6 +158,7 @@ class TlsFiles:
         if self._clock() < self._next:
             return self._credentials
         self._next = self._clock() + LOOK
+        self._warn()
         if (now := self._look()) != self._seen:
             self._seen = now
             try:
@@ -163,6 +168,17 @@ class TlsFiles:
             else:
                 log.warning("%s has a new certificate", self._name)
         return self._credentials
+
+    def _warn(self) -> None:
+        """Says once a day that the certificate ends, from SOON before that on."""
+        end, now = expiry_of(self._credentials.certificate), datetime.now(UTC)
+        if now > end - SOON and now.date() > self._warned:
+            self._warned = now.date()
+            log.warning(
+                "%s: its TLS certificate ends on %s: secureps keys renew, at whoever issues keys",
+                self._name,
+                f"{end:%Y-%m-%d}",
+            )
 
     def _load(self) -> Credentials:
         return load_credentials(self._kit, self._name, self._ca, self._passphrases)

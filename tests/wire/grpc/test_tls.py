@@ -24,7 +24,7 @@ from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import create_kit, issue, renew
 from secureps.store.keyring import load_public
-from secureps.store.tls_files import LOOK, TlsFiles, certificate_end, load_credentials
+from secureps.store.tls_files import LOOK, SOON, TlsFiles, certificate_end, load_credentials
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from tests.kits.processes import Recorder
@@ -170,6 +170,25 @@ def test_what_is_over_is_refused_at_both_ends(
     renew(kit, [COORDINATOR])
     with pytest.raises(Unreachable, match="its certificate is not good, or over"):
         ask(tls_of(kit, "a_b.c-d"), serve(tls_of(kit, COORDINATOR)))
+
+
+def test_a_certificate_that_ends_soon_is_said_once_a_day(
+    kit: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+
+    def looks() -> int:
+        caplog.clear()
+        files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
+        for _ in range(3):
+            now[0] += LOOK
+            files()
+        return caplog.text.count("eve: its TLS certificate ends on")
+
+    assert looks() == 0
+    monkeypatch.setattr(tls, "LIFETIME", SOON - timedelta(hours=1))
+    renew(kit, ["eve"])
+    assert looks() == 1
 
 
 def test_who_does_not_speak_tls_is_not_heard(kit: Path, serve: Serve) -> None:
