@@ -7,14 +7,15 @@ files and signatures (`audit.chained_file`).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 
 from secureps.audit.chained_file import AuditLog
 from secureps.audit.entries import Entry
 from secureps.errors import DamagedStore
 
 PAIRS = (
-    ("holder", ("opening granted", "share given"), "coordinator", ("cohort closed",)),
-    ("coordinator", ("update received",), "client", ("update sealed",)),
+    ("holder", ("opening granted", "share given"), "coordinator", "cohort closed"),
+    ("coordinator", ("update received",), "client", "update sealed"),
 )
 """What one role tells with a digest, and where another one tells the same."""
 
@@ -33,28 +34,30 @@ def demand_agreement(logs: Sequence[AuditLog]) -> None:
                 f"{first.party} of run {first.id.hex()[:16]}"
             )
     for role, told, other, wanted in PAIRS:
-        for log in (log for log in logs if log.begin.role == role):
+        for log, witness in product(_of(role, logs), _of(other, logs)):
+            known = _digests(witness, wanted)
             for entry in (entry for entry in log.entries if entry.what in told):
-                for witness in (each for each in logs if each.begin.role == other):
-                    if other == "client" and witness.begin.party != _client(entry):
-                        continue
-                    if entry.facts.get("digest") not in _digests(witness, wanted):
-                        raise _lacks(log, entry, witness, wanted[0])
-    for log in (log for log in logs if log.begin.role == "coordinator"):
-        _demand_openers(log, [each for each in logs if each.begin.role == "holder"])
+                mine = other != "client" or witness.begin.party == _client(entry)
+                if mine and entry.facts.get("digest") not in known:
+                    raise _lacks(log, entry, witness, wanted)
+    for log, witness in product(_of("coordinator", logs), _of("holder", logs)):
+        _demand_opener(log, witness)
 
 
-def _demand_openers(log: AuditLog, holders: Sequence[AuditLog]) -> None:
+def _of(role: str, logs: Sequence[AuditLog]) -> list[AuditLog]:
+    return [log for log in logs if log.begin.role == role]
+
+
+def _demand_opener(log: AuditLog, holder: AuditLog) -> None:
+    """The holder gave its share for every cohort that the coordinator says it opened."""
     closed = {_name(entry): entry for entry in log.entries if entry.what == "cohort closed"}
+    given = _digests(holder, "share given")
     for entry in (entry for entry in log.entries if entry.what == "cohort opened"):
-        named = entry.facts.get("holders")
-        for witness in holders:
-            known = closed.get(_name(entry))
-            opened = isinstance(named, list) and witness.begin.party in named
-            if not opened or known is None:
-                continue
-            if known.facts.get("digest") not in _digests(witness, ("share given",)):
-                raise _lacks(log, entry, witness, "share given")
+        named, cohort = entry.facts.get("holders"), closed.get(_name(entry))
+        if not isinstance(named, list) or holder.begin.party not in named:
+            continue
+        if cohort is None or cohort.facts.get("digest") not in given:
+            raise _lacks(log, entry, holder, "share given")
 
 
 def _lacks(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> DamagedStore:
@@ -66,8 +69,8 @@ def _lacks(log: AuditLog, entry: Entry, witness: AuditLog, wanted: str) -> Damag
     )
 
 
-def _digests(log: AuditLog, wanted: Sequence[str]) -> frozenset[str]:
-    return frozenset(str(e.facts.get("digest")) for e in log.entries if e.what in wanted)
+def _digests(log: AuditLog, what: str) -> frozenset[str]:
+    return frozenset(str(e.facts.get("digest")) for e in log.entries if e.what == what)
 
 
 def _client(entry: Entry) -> str:

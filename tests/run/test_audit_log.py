@@ -20,8 +20,9 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.run.audit_log import export, verify
+from secureps.store.issuing import issue
 from secureps.store.journal import read_rows
-from secureps.store.keyring import load_private
+from secureps.store.keyring import load_private, load_public
 from tests.kits.audited import PARTIES, begin, exported, play
 
 with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
@@ -297,3 +298,10 @@ def test_a_page_of_a_hostile_reason_is_text(folder: Path) -> None:
     log = load((folder / "coordinator.jsonl").read_bytes())
     log.entries[0].facts["client"] = "<script>alert(1)</script>"
     assert "<script" not in page(log, "")
+
+
+def test_a_kit_that_went_on_to_later_rosters_knows_the_one_of_the_run(folder: Path) -> None:
+    before = load_public(folder / "kit").roster
+    issue(folder / "kit", "client", "late")
+    assert load_public(folder / "kit").roster.number > before.number
+    check(folder, "coordinator")
