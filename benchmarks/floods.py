@@ -1,10 +1,10 @@
 """Does a run go on while somebody floods its servers? Versions a second before, during and after.
 
-Against real servers, with clients that train nothing; one flood after another. A flood without a
-key opens calls to every server, in every way that an outsider can leave one undone; a flood with
-a client's or a key holder's key leaves its own undone, as many as it likes, and no version is made
-without what one of these clients, or that holder's fellows, send themselves meanwhile. Beside the
-speeds stands the largest memory that a server had until then.
+Against real servers under TLS, with clients that train nothing; one flood after another. A flood
+without a key opens connections to every server, and leaves their handshakes in every way; a flood
+with a client's or a key holder's keys leaves its own calls undone, as many as it likes, and no
+version is made without what one of these clients, or that holder's fellows, send themselves
+meanwhile. Beside the speeds stands the largest memory that a server had until then.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from __future__ import annotations
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from benchmarks.crowd import Crowd, memory, million_plan, start_servers
 from benchmarks.deployed import Deployed
 from benchmarks.report import Row, report
-from secureps.crypto.identity import Identity
-from secureps.store.keyring import load_private
+from secureps.service.process import link_of
+from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Signer
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from tests.kits.half_open import HalfOpen
+from tests.kits.handshakes import WAYS, Begun, secured
 from tests.kits.processes import Processes
 from tests.kits.signing_kit import signer
 
@@ -35,42 +36,25 @@ CALLS = 60
 """Left undone on each server at a time, over one connection."""
 CONNECTIONS, CALLS_EACH = 8, 16
 """More of them, and of calls on each, than one party has places for."""
-
-Metadata = tuple[tuple[str, Any], ...]
-
-
-Signed = Callable[[str, str, str], Metadata]
-"""Metadata of a request, by a server's name, its HOST:PORT and the method."""
-
-
-def nobody(server: str, address: str, method: str) -> Metadata:
-    return ()
-
-
-def signing(identity: Identity, name: str) -> Signed:
-    signers: dict[str, Signer] = {}
-
-    def sign(request: bytes) -> bytes:
-        return identity.sign(REQUEST_DOMAIN, request)
-
-    def metadata(server: str, address: str, method: str) -> Metadata:
-        if server not in signers:
-            signers[server] = signer(address, server, name, sign)
-        return signers[server].metadata(method, b"", b"")
-
-    return metadata
+HANDSHAKES = 20
+"""Left on each server at a time, in each of the ways to leave one."""
 
 
 class Flood:
-    """Calls that are begun and never ended, anew every second; a context, and over at its end."""
+    """What is begun and never ended, anew every second; a context, and over at its end.
 
-    def __init__(self, processes: Processes, metadata: Signed, connections: int) -> None:
+    Args:
+        owner: whose keys it has; empty: nobody's.
+        connections: to each server; with nobody's keys, of each kind of handshake.
+    """
+
+    def __init__(self, processes: Processes, owner: str, connections: int) -> None:
         self._targets = {
             name: int((processes.folder / name / "address").read_text().rpartition(":")[2])
             for name in ("coordinator", *processes.shards)
         }
-        self._metadata = metadata
-        self._connections = connections
+        self._owner, self._connections = owner, connections
+        self._kit = processes.folder / "kit"
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -84,22 +68,36 @@ class Flood:
 
     def _run(self) -> None:
         while not self._over.is_set():
-            lines: list[HalfOpen] = []
-            for name, port in (*self._targets.items(),) * self._connections:
-                coordinator = name == "coordinator"
-                method = framing.COORDINATOR_TELL if coordinator else framing.PUT
+            lines: list[HalfOpen | Begun] = []
+            for name, port in self._targets.items():
                 with suppress(OSError):
-                    lines.append(line := HalfOpen(port))
-                    for _ in range(CALLS if self._connections == 1 else CALLS_EACH):
-                        line.begin(
-                            method,
-                            self._metadata(name, f"127.0.0.1:{port}", method),
-                            framing.REQUEST_LIMIT,
-                        )
-                    line.push()
+                    if self._owner:
+                        self._calls(name, port, lines)
+                    else:
+                        self._handshakes(port, lines)
             self._over.wait(1.0)
             for line in lines:
                 line.close()
+
+    def _handshakes(self, port: int, lines: list[HalfOpen | Begun]) -> None:
+        for way in WAYS * self._connections:
+            lines.append(Begun(port, way))
+
+    def _calls(self, name: str, port: int, lines: list[HalfOpen | Begun]) -> None:
+        method = framing.COORDINATOR_TELL if name == "coordinator" else framing.PUT
+        address, public = f"127.0.0.1:{port}", load_public(self._kit)
+        identity = load_private(self._kit, self._owner)
+        link = link_of(self._kit, self._owner, public.ca, insecure=False)
+
+        def sign(request: bytes) -> bytes:
+            return identity.sign(REQUEST_DOMAIN, request)
+
+        signs = signer(address, name, self._owner, sign, link)
+        for _ in range(self._connections):
+            lines.append(line := HalfOpen(port, partial(secured, self._kit, self._owner, name)))
+            for _ in range(CALLS if self._connections == 1 else CALLS_EACH):
+                line.begin(method, signs.metadata(method, b"", b""), framing.REQUEST_LIMIT)
+            line.push()
 
 
 def speed(processes: Processes) -> float:
@@ -129,11 +127,11 @@ def main() -> None:
 def by_clients(folder: Path) -> list[Row]:
     """By nobody, by a client that nobody waits for, and by one that every version needs."""
     plan = million_plan(CLIENTS)
-    with Deployed(folder, "plain", CLIENTS + 1, VERSIONS, plan=plan, insecure=True) as processes:
+    with Deployed(folder, "plain", CLIENTS + 1, VERSIONS, plan=plan) as processes:
         own = processes.clients[-1]
         processes.clients = processes.clients[:-1]  # who floods is not waited for
         needed = processes.clients[0]
-        kinds = [("without a key", "", 1)]
+        kinds = [("without a key", "", HANDSHAKES)]
         kinds += [("with a client's key", own, 1)]
         kinds += [("with the key of a client that is waited for", needed, 1)]
         kinds += [("likewise, over eight connections", needed, CONNECTIONS)]
@@ -143,7 +141,7 @@ def by_clients(folder: Path) -> list[Row]:
 def by_a_holder(folder: Path) -> list[Row]:
     """By one of a committee's key holders, under `rlwe`, where every version needs all but one."""
     plan = million_plan(CLIENTS)
-    with Deployed(folder, "rlwe", CLIENTS, VERSIONS, plan=plan, insecure=True) as processes:
+    with Deployed(folder, "rlwe", CLIENTS, VERSIONS, plan=plan) as processes:
         holder = processes.holders[0]
         kinds = [("with a key holder's key", holder, 1)]
         kinds += [("likewise, over eight connections", holder, CONNECTIONS)]
@@ -157,9 +155,8 @@ def measured(processes: Processes, kinds: Sequence[tuple[str, str, int]]) -> lis
     with Crowd(processes, SHAPE):
         processes.wait(lambda: processes.reached(2), "version 2")
         for name, owner, connections in kinds:
-            key = load_private(processes.folder / "kit", owner) if owner else None
             before = speed(processes)
-            with Flood(processes, nobody if key is None else signing(key, owner), connections):
+            with Flood(processes, owner, connections):
                 during = speed(processes)
             after = speed(processes)
             peaks = [memory(processes.pid(s), "VmHWM") for s in ("coordinator", *processes.shards)]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import base64
 import select
 import socket
+import ssl
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from tests.kits.transport_kit import PATIENCE
@@ -17,6 +18,7 @@ ACK = END_STREAM = 1
 END_HEADERS = 4
 INITIAL_WINDOW_SIZE = 4
 FRAME = 16384
+Secured = Callable[[socket.socket], ssl.SSLSocket]
 QUIET = 0.2
 """Seconds in which nothing comes after which nothing more is expected: a smaller one would only
 find less than there is to find."""
@@ -27,10 +29,15 @@ class HalfOpen:
 
     `sent` are the bytes of messages that the server's flow control has let in; `ended` the calls
     that the server has answered or reset.
+
+    Args:
+        secured: puts a connection under TLS; None: it stays in the clear.
     """
 
-    def __init__(self, port: int) -> None:
-        self._line = socket.create_connection(("127.0.0.1", port))
+    def __init__(self, port: int, secured: Secured | None = None) -> None:
+        line = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._line = line if secured is None else secured(line)
+        self._line.settimeout(QUIET)
         self._got = b""
         self._id = -1
         self._initial = self._window = 65535
@@ -86,9 +93,11 @@ class HalfOpen:
     def _hear(self, patience: float) -> bool:
         """Takes in whatever the server has said; False if that was nothing."""
         heard = False
-        while select.select([self._line], [], [], 0.0 if heard else patience)[0]:
+        while self._more(0.0 if heard else patience):
             try:
                 data = self._line.recv(1 << 16)
+            except TimeoutError:  # what came was TLS's own
+                break
             except ConnectionResetError:
                 data = b""
             if not data:
@@ -105,6 +114,12 @@ class HalfOpen:
             body, self._got = self._got[9 : 9 + length], self._got[9 + length :]
             self._take(kind, flags, stream, body)
         return heard
+
+    def _more(self, patience: float) -> bool:
+        """Whether there is something to take in, which TLS may have taken already."""
+        if isinstance(self._line, ssl.SSLSocket) and self._line.pending():
+            return True
+        return bool(select.select([self._line], [], [], patience)[0])
 
     def _take(self, kind: int, flags: int, stream: int, body: bytes) -> None:
         if kind == WINDOW_UPDATE:

@@ -13,6 +13,7 @@ from secureps.messages.submission import cohort_digest
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import Signer
+from secureps.wire.grpc.links import PLAINTEXT, Link
 
 WAIT = 20.0
 
@@ -23,19 +24,21 @@ def about(federation: CoordinatorState, group: str) -> bytes:
     return b"" if cohort is None or pinned is None else cohort_digest(pinned.run.id, cohort)
 
 
-def signer(address: str, to: str, party: str, sign: Callable[[bytes], bytes]) -> Signer:
+def signer(
+    address: str, to: str, party: str, sign: Callable[[bytes], bytes], link: Link = PLAINTEXT
+) -> Signer:
     """A party's, for the server `to` at HOST:PORT, which has given it a challenge."""
     made = Signer(party, to, sign)
-    made.challenged(challenge(address, to))
+    made.challenged(challenge(address, to, party, link))
     return made
 
 
-def challenge(address: str, to: str) -> NotFresh:
-    """What a server refuses a request with that has none; anybody gets one."""
+def challenge(address: str, to: str, party: str = "anybody", link: Link = PLAINTEXT) -> NotFresh:
+    """What a server refuses a request with that has none; anybody gets one who may connect."""
     method = framing.COORDINATOR_TELL if to == COORDINATOR else framing.SHARD_TELL
-    with grpc.insecure_channel(address, options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+    with link.channel(to, address, [("grpc.use_local_subchannel_pool", 1)]) as channel:
         call: Any = channel.unary_unary(method)
-        unsigned = Signer("anybody", to, lambda signed: b"").metadata(method, b"", b"")
+        unsigned = Signer(party, to, lambda signed: b"").metadata(method, b"", b"")
         try:
             call(b"", metadata=unsigned, timeout=WAIT)
         except grpc.RpcError as error:

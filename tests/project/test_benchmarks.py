@@ -75,13 +75,13 @@ def test_a_real_key_holder_is_measured() -> None:
 def test_what_goes_on_during_a_flood_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its calls are in the clear, and so are the crowd's."""
     monkeypatch.setattr(floods, "SECONDS", 0.5)
     monkeypatch.setattr(floods, "SHAPE", (30, 7))
     plan = million_plan(5)
-    with Deployed(tmp_path, "plain", 5, 1000, plan=plan, insecure=True) as processes:
-        (row,) = floods.measured(processes, [("without a key", "", 1)])
-    assert float(row["during"]) > 0
+    with Deployed(tmp_path, "plain", 5, 1000, plan=plan) as processes:
+        kinds = [("without a key", "", 1), ("with a client's key", processes.clients[0], 1)]
+        rows = floods.measured(processes, kinds)
+    assert all(float(row["during"]) > 0 for row in rows)
 
 
 def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:

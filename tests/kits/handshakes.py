@@ -1,0 +1,63 @@
+"""TLS by Python's own stack: who begins a handshake and leaves it, and who ends it."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from contextlib import suppress
+from pathlib import Path
+
+from secureps.crypto.credentials import tls_name
+from tests.kits.transport_kit import PATIENCE
+
+WAYS = ("nothing", "half a hello", "a hello")
+"""What is said before nothing more is: of a ClientHello, nothing, a half, or all."""
+
+
+class Begun:
+    """A connection whose handshake is begun in one of WAYS, and goes no further."""
+
+    def __init__(self, port: int, way: str) -> None:
+        said = {"nothing": b"", "half a hello": (whole := hello())[: len(whole) // 2]}
+        self._line = socket.create_connection(("127.0.0.1", port), PATIENCE)
+        self._line.sendall(said.get(way, whole))
+
+    def ended(self, within: float) -> bool:
+        """Whether the server closes it within so many seconds; what it says until then is lost."""
+        self._line.settimeout(max(within, 0.001))
+        try:
+            while self._line.recv(1 << 16):
+                pass
+        except TimeoutError:
+            return False
+        except OSError:
+            pass
+        self.close()
+        return True
+
+    def close(self) -> None:
+        self._line.close()
+
+
+def secured(kit: Path, name: str, to: str, line: socket.socket) -> ssl.SSLSocket:
+    """A connection to a server under TLS, by the kit of a party."""
+    context = _context()
+    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
+    own = kit / "private" / name / "tls.key"
+    context.load_cert_chain(kit / "public" / "tls" / f"{name}.pem", own)
+    return context.wrap_socket(line, server_hostname=tls_name(to))
+
+
+def hello() -> bytes:
+    """A ClientHello of Python's TLS."""
+    context, out = _context(), ssl.MemoryBIO()
+    secured = context.wrap_bio(ssl.MemoryBIO(), out, server_hostname=tls_name("coordinator"))
+    with suppress(ssl.SSLWantReadError):
+        secured.do_handshake()
+    return out.read()
+
+
+def _context() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.set_alpn_protocols(["h2"])
+    return context

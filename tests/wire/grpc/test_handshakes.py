@@ -1,0 +1,114 @@
+"""Handshakes that are begun and not ended, by anybody, hold nobody else up: over real sockets."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from secureps.messages.requests import Heartbeat, Noted
+from secureps.messages.run import COORDINATOR
+from secureps.store.issuing import create_kit, issue
+from secureps.wire.grpc import framing, servers
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from tests.kits.half_open import HalfOpen
+from tests.kits.handshakes import WAYS, Begun, secured
+from tests.kits.signing_kit import signer
+from tests.kits.transport_kit import PATIENCE, EchoServer
+from tests.wire.grpc.test_servers import await_
+from tests.wire.grpc.test_tls import PLAIN, tls_of
+
+WAVE = 100
+TIMEOUT = 1.0
+"""Seconds that a handshake gets here."""
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorServer]:
+    kit = tmp_path / "kit"
+    create_kit(kit, PLAIN)
+    issue(kit, "coordinator", COORDINATOR)
+    for name in ("honest", "eve"):
+        issue(kit, "client", name)
+    options = dict(framing.SERVER_OPTIONS)
+    assert options["grpc.server_handshake_timeout_ms"] == 10_000
+    options["grpc.server_handshake_timeout_ms"] = int(TIMEOUT * 1000)
+    monkeypatch.setattr(framing, "SERVER_OPTIONS", tuple(options.items()))
+    link = tls_of(kit, COORDINATOR)
+    made = CoordinatorServer(link, EchoServer(), "127.0.0.1:0", lambda *_: None)
+    made.start()
+    yield made
+    made.stop(0)
+
+
+@pytest.fixture
+def ask(server: CoordinatorServer, tmp_path: Path) -> Callable[[], float]:
+    """Seconds of a request over a connection of its own."""
+
+    def asked() -> float:
+        began, addresses = time.monotonic(), {COORDINATOR: f"127.0.0.1:{server.port}"}
+        link = tls_of(tmp_path / "kit", "honest")
+        transport = GrpcTransport(link, "honest", lambda _: bytes(64), addresses, PATIENCE)
+        with closing(transport):
+            assert transport.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+        return time.monotonic() - began
+
+    return asked
+
+
+def resident() -> int:
+    """Bytes of this process, the server's."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS")) * 1024
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_who_leaves_its_handshake_holds_nobody_up(
+    server: CoordinatorServer, ask: Callable[[], float], way: str
+) -> None:
+    ask()
+    waves = []
+    for _ in range(3):
+        begun = [Begun(server.port, way) for _ in range(WAVE)]
+        assert ask() < PATIENCE / 2
+        assert not any(each.ended(0.0) for each in begun[-10:]), "they were held open meanwhile"
+        until = time.monotonic() + PATIENCE
+        assert all(each.ended(until - time.monotonic()) for each in begun)
+        waves.append(resident())
+    assert waves[-1] - waves[0] < 8 << 20, "what is left of a handshake goes with it"
+    ask()
+
+
+def test_calls_over_tls_are_left_undone_in_vain_too(
+    server: CoordinatorServer, ask: Callable[[], float], tmp_path: Path
+) -> None:
+    kit, address = tmp_path / "kit", f"127.0.0.1:{server.port}"
+    signs = signer(address, COORDINATOR, "eve", lambda _: bytes(64), tls_of(kit, "eve"))
+    method = framing.COORDINATOR_TELL
+    half = HalfOpen(server.port, partial(secured, kit, "eve", COORDINATOR))
+    with closing(half):
+        for _ in range(servers.TELLING_EACH + 4):
+            half.begin(method, signs.metadata(method, b"", b""), framing.REQUEST_LIMIT)
+        half.push()
+        await_(lambda: server._callers._calls["eve"] == servers.TELLING_EACH + 4)
+        assert half.sent > servers.TELLING_EACH * framing.STREAM_BUFFER
+        ask()
+    await_(lambda: server._callers._calls["eve"] == 0)
+
+
+def test_a_hello_is_cut_as_it_should_be() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        lengths = {}
+        for way in ("nothing", "half a hello", "a hello"):
+            begun = Begun(listening.getsockname()[1], way)
+            line, _ = listening.accept()
+            begun.close()
+            lengths[way] = len(line.recv(1 << 16))
+            line.close()
+    assert lengths["nothing"] == 0
+    assert 100 < lengths["half a hello"] < lengths["a hello"]
