@@ -119,9 +119,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="secureps-floods-") as folder:
         rows += by_clients(Path(folder) / "plain")
         rows += by_a_holder(Path(folder) / "rlwe")
-    report(
-        "floods", "Versions a second before, during and after a flood of calls left undone", rows
-    )
+    report("floods", "Versions a second before, during and after a flood", rows)
 
 
 def by_clients(folder: Path) -> list[Row]:

@@ -34,6 +34,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.settings import NO_TERMS, MemberSettings, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
+from secureps.service.limits import no_core_dumps
 from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
@@ -185,6 +186,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     Raises:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
+    no_core_dumps()
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name, joining.passphrases)

@@ -28,6 +28,7 @@ from secureps.run.options import (
     TensorBoard,
     UnsafeSeed,
 )
+from secureps.service.limits import no_core_dumps
 
 app = typer.Typer(
     name="secureps",
@@ -476,6 +477,7 @@ def main() -> None:
 
     `serve` and `join` exit with 78 where no restart mends the error.
     """
+    no_core_dumps()
     try:
         app()
     except SecurepsError as error:

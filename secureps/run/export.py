@@ -129,7 +129,7 @@ def export(run: Path, out: Path, the_best: bool = False) -> Model:
         metadata |= {f"metric.{m.name}": repr(m.value) for m in model.evaluated.metrics}
     if model.unsafe:
         metadata["privacy"] = NO_PRIVACY
-    checkpoint.write_state(out, model.tensors, metadata)
+    checkpoint.write_state(out, model.tensors, metadata, None)
     return model
 
 

@@ -1,12 +1,14 @@
 """Checks the operating system's limits before a process begins, and names one that ended it.
 
 A process that can start no thread and open no file cannot do its work, and must not look alive:
-it ends, says which limit it met, and is started again. What must not live here: the process's life
+it ends, says which limit it met, and is started again. One that has keys leaves no memory behind.
+What must not live here: the process's life
 (`service.process`).
 """
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import resource
@@ -19,6 +21,23 @@ OWN_DESCRIPTORS = 128
 
 PER_PARTY = 2
 """Descriptors for each party that may connect: its connection, and the one that follows it."""
+
+
+_PR_SET_DUMPABLE = 4
+
+
+def no_core_dumps() -> None:
+    """Sees to it that this process' memory, with its keys, is written to no disk when it crashes.
+
+    A limit of 0 keeps it from files, but not from programs that take cores over (core(5)): for
+    them the process is marked as one not to dump, where Linux is. That also keeps other processes
+    of the same user from reading its memory and environment. Programs that it starts inherit the
+    limit alone.
+    """
+    _, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
+    if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
+        prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
 
 
 def demand_descriptors(parties: int) -> None:

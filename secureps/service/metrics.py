@@ -303,7 +303,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         if tls is not None:
             _renewing(server, tls)
         address = f"{host}:{server.server_port}"
-        replace_text(state / "metrics-address", f"{address}\n")
+        replace_text(state / "metrics-address", f"{address}\n", 0o600)
         yield address
     finally:
         server.shutdown()

@@ -225,7 +225,7 @@ def _run(
                     authenticator(lambda: executor.roster or party.roster),
                 )
                 server.start()
-                replace_text(party.state / "address", f"{listen}\n")
+                replace_text(party.state / "address", f"{listen}\n", 0o600)
                 known = {"address": listen}
                 tell(party.name, "Listening", f"listens on {listen}", fields=known)
             if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:

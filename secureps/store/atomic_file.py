@@ -11,10 +11,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 
-def replace_text(path: Path, text: str) -> None:
-    """Writes a file; whoever reads it finds the old text or the new one, never a part."""
+def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+    """Writes a file; whoever reads it finds the old text or the new one, never a part.
+
+    Args:
+        mode: of the file, but for the umask.
+    """
     fresh = path.with_name(path.name + ".new")
-    fresh.write_text(text)
+    fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
+    with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+        file.write(text)
     os.replace(fresh, path)
 
 

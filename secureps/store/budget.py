@@ -136,7 +136,7 @@ class BudgetLedger:
         """Waits until no other client is at it."""
         beside = self.path.with_name(self.path.name + ".turn")
         try:
-            held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+            held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise self._refused(error) from None
         try:

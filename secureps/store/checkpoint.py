@@ -110,7 +110,9 @@ def checkpoint_path(root: str | Path, number: int) -> Path:
     return Path(root) / f"{number:06d}"
 
 
-def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str]) -> bytes:
+def write_state(
+    path: str | Path, tensors: Tensors, metadata: Mapping[str, str], mode: int | None = 0o600
+) -> bytes:
     """Writes a safetensors file, atomically and durably; equal input makes equal bytes.
 
     The bytes are laid out here because safetensors orders metadata at random, and a step
@@ -120,6 +122,7 @@ def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str])
         path: the file, replaced if it exists; its directory is made.
         tensors: arrays of any shape and of numpy's numeric types or bool, by name.
         metadata: text by name.
+        mode: of the file; None: as the umask says, for what others read.
 
     Returns:
         `payload_digest` of the file.
@@ -149,7 +152,7 @@ def write_state(path: str | Path, tensors: Tensors, metadata: Mapping[str, str])
     if len(text) > HEADER_LIMIT:
         raise Malformed(f"{len(arrays)} tensors are too many for one file")
     pieces = [len(text).to_bytes(8, "little"), text]
-    return _write(Path(path), pieces + [a.reshape(-1).view(np.uint8).data for a in arrays])
+    return _write(Path(path), pieces + [a.reshape(-1).view(np.uint8).data for a in arrays], mode)
 
 
 def read_state(
@@ -195,7 +198,7 @@ def write_manifest(directory: str | Path, manifest: Manifest) -> None:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise Malformed(f"not a file name: {part.file!r:.80}")
-    _write(Path(directory) / MANIFEST, [_manifest_text(manifest)])
+    _write(Path(directory) / MANIFEST, [_manifest_text(manifest)], None)
 
 
 def load_checkpoint(directory: str | Path) -> Manifest:
@@ -325,7 +328,7 @@ def _check_header(path: Path) -> None:
         raise DamagedStore(f"{path}: torn: its header is not whole")
 
 
-def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
+def _write(path: Path, pieces: Sequence[bytes | memoryview], mode: int | None) -> bytes:
     """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
     hasher = payload_hasher()
 
@@ -335,8 +338,8 @@ def _write(path: Path, pieces: Sequence[bytes | memoryview]) -> bytes:
             yield piece
 
     try:
-        make_directory(path.parent)
-        write_durably(path, passing(), None, path.with_name(path.name + ".tmp"))
+        make_directory(path.parent, 0o777 if mode is None else 0o700)
+        write_durably(path, passing(), mode, path.with_name(path.name + ".tmp"))
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error
     return hasher.digest()

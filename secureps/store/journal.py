@@ -236,6 +236,9 @@ class SqliteJournal:
         refuse_behind(self._path, START if empty else last_row(self._path, self._oldest), mark)
 
     def _connect(self) -> sqlite3.Connection:
+        for suffix in ("", "-wal", "-shm"):
+            if Path(f"{self._path}{suffix}").is_symlink():
+                raise OperatorError(f"{self._path}{suffix} is a link, which is not followed")
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
             return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
@@ -457,7 +460,7 @@ def lock(path: Path) -> int:
     me = f"pid {os.getpid()} on {platform.node()}"
     beside = path.with_name(path.name + ".lock")
     try:
-        held = os.open(beside, os.O_RDWR | os.O_CREAT, 0o600)
+        held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise refused(beside, "open", error) from error
     try:

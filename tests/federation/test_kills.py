@@ -81,8 +81,8 @@ class Stage:
         """To the end, each who died being started again a second later; the model."""
         write = checkpoint._write
 
-        def write_and_tell(path: Path, pieces: Any) -> bytes:
-            digest = write(path, pieces)
+        def write_and_tell(path: Path, pieces: Any, mode: int | None) -> bytes:
+            digest = write(path, pieces, mode)
             self._passed(self._owner(path), "file")
             return digest
 

@@ -2,31 +2,119 @@
 
 from __future__ import annotations
 
+import os
+import re
+import resource
 import shutil
+import subprocess
+import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from secureps.store.keyring import load_public
+from secureps.store.passphrases import Passphrases
+from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
+from tests.kits.nursery import Child, spawn
 from tests.kits.own_keys import LOCKED, WORDS, OwnKeys, secureps
+from tests.kits.party_kits import descriptor, phrase
 
 
-def everything(folder: Path) -> bytes:
-    return b"\0".join(p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file())
+class Searched(OwnKeys):
+    """All of whose processes have seeds, and temporary files in one folder."""
+
+    def _client(self, name: str) -> list[str]:
+        """With a seed of its own, as it has where data are real."""
+        command = super()._client(name)
+        seed = command.index("--unsafe-seed")
+        return [word for word in command[:seed] + command[seed + 2 :] if word != INSECURE]
+
+    @property
+    def temporary(self) -> Path:
+        return self.folder / "temporary"
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+        self.temporary.mkdir(exist_ok=True)
+        environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        if log.stem not in LOCKED:
+            return spawn(command, self.folder, log, environment)
+        number = descriptor(WORDS)
+        cores = resource.getrlimit(resource.RLIMIT_CORE)
+        resource.setrlimit(resource.RLIMIT_CORE, (cores[1], cores[1]))  # what it begins with
+        whole = [sys.executable, *command, "--passphrase-fd", str(number)]
+        with log.open("a") as said:
+            try:
+                return subprocess.Popen(
+                    whole,
+                    cwd=self.folder,
+                    stdout=said,
+                    stderr=said,
+                    pass_fds=(number,),
+                    umask=0,
+                    env=environment,
+                )
+            finally:
+                os.close(number)
+                resource.setrlimit(resource.RLIMIT_CORE, cores)
+
+    def secrets(self) -> dict[Path, bytes]:
+        """What is in each file of a private key or a seed, the issuer's too."""
+        found = {self.issuer / "ca" / "ca.key": (self.issuer / "ca" / "ca.key").read_bytes()}
+        for name in self.parties():
+            given = phrase(WORDS) if name in LOCKED else Passphrases()
+            for path in (self.kit(name) / "private" / name).glob("*.key"):
+                found[path] = key_of(given.unlock(path, path.read_bytes()))
+            if (seed := self.folder / name / "seed").is_file():
+                found[seed] = seed.read_bytes()
+        return found
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    """All files under a folder, as far as they are there still when they are read."""
+    found = {}
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError, IsADirectoryError):
+            found[path] = path.read_bytes()
+    return found
+
+
+def key_of(file: bytes) -> bytes:
+    """What must be nowhere else, of the file of a private key."""
+    if not file.startswith(b"-----BEGIN"):
+        return file[-32:]
+    key = load_pem_private_key(file, None)
+    assert isinstance(key, EllipticCurvePrivateKey)
+    return key.private_numbers().private_value.to_bytes(32, "big")
 
 
 def seen_by_others(pid: int) -> bytes:
-    """What `ps` shows of a process, and its environment."""
-    return b"\0".join(Path(f"/proc/{pid}/{each}").read_bytes() for each in ("cmdline", "environ"))
+    """What `ps` shows of a process, and its environment if anybody may read that."""
+    shown = Path(f"/proc/{pid}/cmdline").read_bytes()
+    with suppress(PermissionError):  # of whoever is not root
+        shown += b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+    return shown
+
+
+def largest_core(pid: int) -> str:
+    """Bytes of a process' memory that a crash may write to a file, as its limits say."""
+    limits = Path(f"/proc/{pid}/limits").read_text()
+    (soft,) = re.findall(r"^Max core file size +(\w+)", limits, re.MULTILINE)
+    return str(soft)
 
 
 @pytest.mark.timeout(300)
 def test_parties_with_keys_of_their_own(tmp_path: Path) -> None:
-    with OwnKeys(tmp_path, "rlwe", versions=2) as parties:
+    with Searched(tmp_path, "rlwe", versions=2) as parties:
         parties.start_all()
         parties.wait(lambda: parties.reached(1), "version 1")
-        shown = [seen_by_others(parties.pid(name)) for name in LOCKED if name != "observer"]
+        running = [name for name in parties.parties() if name != "observer"]
+        shown = [seen_by_others(parties.pid(name)) for name in running]
+        assert {largest_core(parties.pid(name)) for name in running} == {"0"}
+        taken = files(tmp_path)
         server = ("status", "--server", parties.server, "--kit", parties.kit("observer"))
         looked = secureps(*server, "--json", words=WORDS)
         assert looked.returncode == 0, looked.stderr
@@ -36,16 +124,23 @@ def test_parties_with_keys_of_their_own(tmp_path: Path) -> None:
         assert "the passphrase is another one, or the file was changed" in wrong.stderr
         assert WORDS not in wrong.stderr + wrong.stdout
         parties.wait(parties.finished, "the end")
-        shown += [path.read_bytes() for path in tmp_path.glob("*.log")]
         assert parties.stop("shard-1") == 0
-    assert len(shown) > 6
-    assert all(WORDS.encode() not in each for each in (*shown, everything(tmp_path)))
-    issuers = everything(parties.issuer)
+        parties.start("shard-1")  # whose folder is as private as it wants it, without any umask
+        parties.wait(lambda: parties.log("shard-1").count("listens") == 2, "a second start")
     assert not (parties.issuer / "private").exists()
-    for name in parties.parties():
-        identity = parties.kit(name) / "private" / name / "identity.key"
-        if name not in LOCKED:
-            assert Needles(identity.read_bytes()).found(issuers) == set(), name
+    for name in LOCKED:
+        for path in (tmp_path / name).rglob("*"):
+            assert not path.stat().st_mode & 0o077, path
+    secrets = parties.secrets()
+    assert len(secrets) > 3 * len(running)
+    needles = Needles(b"".join(secrets.values()))
+    said = {Path(name): seen for name, seen in zip(running, shown, strict=True)}
+    for where, seen in (*taken.items(), *files(tmp_path).items(), *said.items()):
+        assert WORDS.encode() not in seen, where
+        own = Needles(secrets.get(where, b""))
+        assert needles.found(seen) <= {int(word) for word in own.words}, where
+    plain = parties.kit("shard-0") / "private" / "shard-0" / "identity.key"
+    assert needles.found(taken[plain]), "and the search finds what is there"
 
 
 @pytest.mark.parametrize("how", ["none", "another", "empty"])

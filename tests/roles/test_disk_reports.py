@@ -139,10 +139,10 @@ def test_checkpoints_that_cannot_be_written_are_told_whatever_else_waits(
     simulation, disk = small_federation(small_plan(), tmp_path), Disk()
     write, own = checkpoint._write, "manifest.json" if party == "coordinator" else "shard-1"
 
-    def guarded(path: Path, pieces: Any) -> bytes:
+    def guarded(path: Path, pieces: Any, mode: int | None) -> bytes:
         if "checkpoints" in path.parts and path.name.startswith(own):
             disk.guard(DiskFailed(f"{path}: cannot write: No space left on device"))
-        return write(path, pieces)
+        return write(path, pieces, mode)
 
     monkeypatch.setattr(checkpoint, "_write", guarded)
 

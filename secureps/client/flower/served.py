@@ -99,7 +99,7 @@ def write_served(path: Path, model: Mapping[str, Array], served: Served) -> None
             f"the ServerApp tells its clients {len(text)} bytes in all rounds; {MOST_BYTES} fit: "
             "tell them less, or the same in more rounds"
         )
-    write_state(path, dict(model), {KEY: text})
+    write_state(path, dict(model), {KEY: text}, None)
 
 
 def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:

@@ -206,7 +206,7 @@ def simulate(
     sheet = Sheet(scenario.section.name, "virtual time", True, scenario.plan.groups)
     draw(play.metrics.lines, sheet, folder)
     model = play.simulation.model()
-    write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY})
+    write_state(folder / "model.safetensors", model, {"privacy": NO_PRIVACY}, None)
     privacy = scenario.plan.section.privacy
     if privacy is not None:
         say(

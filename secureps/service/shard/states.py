@@ -138,7 +138,7 @@ class States:
                 tensors |= _tensors(at.group, self.values(at.group, at.version))
                 metadata |= {f"version.{at.group}": str(at.version)}
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
-        digest = write_state(path, tensors, metadata)
+        digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
 
     def forget(self, group: str, version: int, keep: int) -> None:
