@@ -13,6 +13,8 @@ from functools import partial
 
 import pytest
 
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import first_roster, next_roster
 from secureps.messages.format import FORMAT
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
@@ -20,6 +22,7 @@ from secureps.messages.requests import Welcome
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import load_public, roster_file
 from tests.kits.documented import documented, says
 from tests.kits.nursery import ROOT, spawn
 from tests.kits.processes import PATIENCE, PLAN, Processes
@@ -301,9 +304,11 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             shutil.copy(theirs, kit / "private" / SPARE / "identity.key")
             return command(SPARE, SCRIPT, *RIGHT, kit=str(kit))
         case "old kit":
-            kit = folder / "later-kit"
+            kit = folder / "older-kit"
             shutil.copytree(folder / "kit", kit)
-            issue(kit, "client", "newcomer")
+            ca, known = Identity((kit / "ca" / "ca.key").read_bytes()), load_public(kit).roster
+            older = next_roster(ca, first_roster(ca, 0), known.certificates, 0, 0)
+            roster_file(kit).write_bytes(older.to_bytes())
             return command(SPARE, SCRIPT, *RIGHT, kit=str(kit))
         case "no kit":
             return command(SPARE, SCRIPT, *RIGHT, kit="nowhere")
