@@ -228,7 +228,7 @@ def _by_receipts(world: World, journal: list[Any]) -> tuple[list[NDArray[np.floa
         if r.group == GROUP
     }
     placement = pinned.placement.of(GROUP)
-    (founder,) = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
+    *_, founder = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
     values = world.evidence.founding[founder.root]
     state = world.plan.optimizer(GROUP).init(values)
     cohorts = _committed(journal)

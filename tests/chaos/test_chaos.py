@@ -123,6 +123,16 @@ def test_whoever_lost_its_disk_begins_anew_or_says_why_not() -> None:
     assert "its journal is gone or an older copy" in early.ended
 
 
+@pytest.mark.parametrize(
+    ("seed", "who", "at"), [(1386, "client-03", "1411+1.5"), (1231, "client-01", "129+7.9")]
+)
+def test_what_a_shard_and_its_client_both_lost_is_made_anew(seed: int, who: str, at: str) -> None:
+    """An update in an open round, and a founding model that another shard has its part of."""
+    outcome = play(seed, parsed(f"wiped:{who}@{at},wiped:shard-0@{at}"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 # --- faults of the code, which chaos must find --------------------------------------
 
 

@@ -182,6 +182,7 @@ def make_header(plan: Plan, run: bytes, id: SubmissionId, block: int, **changes:
     """A signed header; `changes` are made before it is signed."""
     purpose = changes.get("purpose", UPDATE)
     layout = plan.layout(SCHEMA).group(id.group)
+    names = ("model", id.group, 0) if purpose == FOUNDING else (id.client, id.group, id.sequence)
     header = BlockHeader(
         run=run,
         author=id.client,
@@ -190,7 +191,7 @@ def make_header(plan: Plan, run: bytes, id: SubmissionId, block: int, **changes:
         sequence=id.sequence,
         block=block,
         length=block_bytes(plan, layout, purpose, block),
-        digest=block_digest(id.client, id.group, id.sequence, block),
+        digest=block_digest(*names, block),
     )
     return sign(dataclasses.replace(header, **changes), id.client)
 
@@ -216,7 +217,7 @@ def make_receipt(
     spends = None
     if purpose == UPDATE:
         spends = fact(plan, id.client, id.group, layout.size, version)
-    names = (id.client, id.group, id.sequence)
+    names = ("model", id.group, 0) if purpose == FOUNDING else (id.client, id.group, id.sequence)
     blocks = tuple(block_digest(*names, b) for b in range(layout.blocks))
     receipt = Receipt(
         run=run,

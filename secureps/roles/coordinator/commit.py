@@ -263,6 +263,10 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
 
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """A shard is prepared; whether all are, and the version is committed and published."""
+    if _given_up(tx, group, by):
+        for receipt in group.receipts.values():
+            found(tx, group, receipt)
+        return False
     version = group.version + 1
     if by.shard not in group.coming.blocks:
         made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
@@ -287,6 +291,15 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     if late:
         tx.discard(late)
     return True
+
+
+def _given_up(tx: Transaction, group: GroupState, by: Prepared) -> bool:
+    """Whether a shard made version 0 of another founding model than the one that is here now."""
+    if group.phase is not Phase.FOUNDING or tx.plan.given(group.name):
+        return False
+    owned = tx.federation.owners(group.name)[by.shard]
+    given = (tuple(r.blocks[block] for block in owned) for r in group.receipts.values())
+    return by.blocks not in given
 
 
 def _unsure(tx: Transaction, group: GroupState, shard: str) -> bool:

@@ -5,7 +5,7 @@ What must not live here: records of the whole federation (`roles.coordinator.sta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -156,11 +156,15 @@ class GroupState:
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
         """The submissions whose fate is open: those that wait, and those that are to come again."""
-        return (*self.receipts, *sorted(self.stream.returning if self.stream is not None else ()))
+        return (*self.receipts, *sorted(self._returning))
 
     def waits(self, id: SubmissionId) -> bool:
         """Whether a submission is one of them."""
-        return id in self.receipts or (self.stream is not None and id in self.stream.returning)
+        return id in self.receipts or id in self._returning
+
+    @property
+    def _returning(self) -> Collection[SubmissionId]:
+        return self.missing if self.stream is None else self.stream.returning
 
     def closed_over(self, id: SubmissionId) -> bool:
         """Whether a submission is part of the cohort in the making, or too late for it."""
@@ -173,7 +177,7 @@ class GroupState:
         """The submissions that are settled with the cohort in the making, or with the round."""
         if self.streaming and self.cohort is not None:
             return tuple(member.id for member in self.cohort.members)
-        return (*self.receipts, *sorted(self.missing))
+        return self.pending
 
     def end_cohort(self, at: float, reason: str) -> None:
         """It is part of a version, or burnt: the next round opens, or the stream goes on."""
@@ -312,6 +316,8 @@ class GroupState:
                 self.pool.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
+                if self.phase is Phase.FOUNDING:
+                    self.coming = PreparedVersion()
                 if self.stream is not None:
                     self.stream.drop(ids, self.version, at)
             case _:

@@ -27,6 +27,7 @@ from secureps.roles.coordinator import (
     commit,
     evaluation,
     founding,
+    recovery,
     synchronous,
     termination,
 )
@@ -172,15 +173,25 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
 
 
 def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
-    """A client has no more of what it was to send again: whoever waits for it hears of it."""
-    here, pending = tx.sessions, tx.federation.pending(client)
+    """A client has no more of what it was to send again: whoever waits for it hears of it.
+
+    In an open round it trains once more instead: of what it lost nothing was opened. Of a founding
+    model that not all shards have there is another one.
+    """
+    here, federation = tx.sessions, tx.federation
+    pending = federation.pending(client)
     known = pending & here.asked.intersection(ids)
     here.lost[client] = (here.lost.get(client, frozenset()) & pending) | known
-    here.gone &= {id for id in here.gone if tx.federation.waits(id)}
+    here.gone &= {id for id in here.gone if federation.waits(id)}
     here.gone |= known
-    for group in [tx.federation.groups[name] for name in {id.group for id in known}]:
+    for group in [federation.groups[name] for name in {id.group for id in known}]:
         if group.phase in (Phase.OPENING, Phase.PREPARING):
             commit.hold_again(tx, group)
+        elif group.phase is Phase.FOUNDING:
+            tx.drop(group.name, tuple(known), "a shard lost its blocks, and so did its client")
+            tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
+        elif not group.streaming and group.awaits(client):
+            tx.order(client, recovery.make_invite(tx, group, client))
 
 
 def retire(tx: Transaction, client: str) -> None:

@@ -75,6 +75,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         _check_stream(tx, group, receipt)
     _check_bound(group, receipt)
     tx.write(Received(receipt))
+    tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
     envelope_checks.examine(tx, receipt)

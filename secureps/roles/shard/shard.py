@@ -162,7 +162,7 @@ class Shard:
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
         wanted = not self._known(header)
-        founded = 0 in self.shelves.shelf(header.group).states
+        founded = self.shelves.shelf(header.group).committed >= 0
         if wanted and header.purpose == FOUNDING and founded:
             raise WrongVersion(f"{header.group} has its founding model already")
         return wanted
@@ -307,18 +307,15 @@ class Shard:
         return step
 
     def _found(self, step: Step, order: orders.Found) -> None:
-        state = self.shelves.shelf(order.group).states.get(0)
+        group, receipt = order.group, order.receipt
+        state = self.shelves.of_founding(group, receipt)
+        keys = None if receipt is None else self.shelves.founding_keys(group, receipt)
         if state is not None:
             step.tell(self._prepared(state))
-        elif order.receipt is None:
-            self._begin(step, ("state", order.group, 0), MakeState(order.group, None))
+        elif receipt is not None and keys is None:
+            step.tell(requests.Missing.of_founding(self._name, group, (receipt.id,)))
         else:
-            receipt = order.receipt
-            keys = self.shelves.founding_keys(order.group, receipt)
-            if keys is None:
-                step.tell(requests.Missing.of_founding(self._name, order.group, (receipt.id,)))
-            else:
-                self._begin(step, ("state", order.group, 0), MakeState(order.group, keys))
+            self._begin(step, ("state", group, 0), MakeState(group, keys))
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort = order.cohort

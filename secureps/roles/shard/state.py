@@ -253,11 +253,24 @@ class Shelves:
 
     def founding_keys(self, group: str, receipt: Receipt) -> tuple[str, ...] | None:
         """As `keys`, of what a client founds a group with; Malformed if that is another's."""
+        return self.keys(receipt.id, FOUNDING, self._founding_digests(group, receipt))
+
+    def of_founding(self, group: str, receipt: Receipt | None) -> records.StatePrepared | None:
+        """Version 0, if it was made of this model (None: the plan's), or is every shard's by now.
+
+        Until then it may be lost elsewhere, and a client may found the group with another one.
+        """
+        shelf = self.shelf(group)
+        state = shelf.states.get(0)
+        if state is None or receipt is None or shelf.committed >= 0:
+            return state
+        return state if state.blocks == self._founding_digests(group, receipt) else None
+
+    def _founding_digests(self, group: str, receipt: Receipt) -> tuple[bytes, ...]:
         blocks = self.pinned.layout.group(group).blocks
         if receipt.id.group != group or len(receipt.blocks) != blocks:
             raise Malformed(f"{receipt.id}: {group} has {blocks} blocks, and is founded whole")
-        digests = tuple(receipt.blocks[block] for block in self.own(group))
-        return self.keys(receipt.id, FOUNDING, digests)
+        return tuple(receipt.blocks[block] for block in self.own(group))
 
     def keys(
         self, id: SubmissionId, purpose: str, digests: tuple[bytes, ...]

@@ -44,6 +44,7 @@ from tests.kits.roles_kit import (
     configure,
     make_cohort,
     make_plan,
+    make_receipt,
     opened_header,
 )
 from tests.kits.shard_kit import (
@@ -290,6 +291,35 @@ def test_damaged_founding_blocks_are_forgotten_and_missing() -> None:
     assert works(desk.order(desk.found())) == [task]
 
 
+def test_until_version_0_is_committed_it_may_be_made_of_another_model() -> None:
+    """Its founder lost the first one before all shards had it."""
+    desk = Desk()
+    desk.order(configure(desk.plan))
+    desk.put_all((FOUND_ID,), purpose=FOUNDING)
+    desk.order(desk.found())
+    desk.ready(0, -1)
+    other = SubmissionId(FOUND_ID.client, "all", FOUND_ID.sequence + 1)
+    headers = [
+        desk.header(other, b, purpose=FOUNDING, digest=payload_digest(b"%d" % b)) for b in OWN
+    ]
+    given = [headers[OWN.index(b)].digest if b in OWN else bytes(32) for b in range(4)]
+    receipt = make_receipt(desk.plan, desk.run, other, -1, b"", blocks=tuple(given))
+    again = orders.Found(1, "all", receipt)
+    assert calls(desk.order(again)) == [requests.Missing("shard-a", "all", -1, (other,))]
+    for header in headers:
+        desk.put(header)
+    assert [type(each) for each in calls(desk.order(desk.found()))] == [requests.Prepared]
+    assert works(desk.order(again)) == [MakeState("all", tuple(h.key for h in headers))]
+    made = tuple(header.digest for header in headers)
+    step = desk.give(WORKER, StateReady(shard_records.StatePrepared("all", 0, -1, made, STATE)))
+    (prepared,) = calls(step)
+    assert prepared.blocks == made
+    for shard in (desk, desk.restarted()):
+        assert calls(shard.order(again)) == [prepared]
+    desk.order(orders.Commit(1, "all", 0, 0))
+    assert calls(desk.order(desk.found())) == [prepared], "it is every shard's"
+
+
 def test_damaged_updates_are_forgotten_and_missing() -> None:
     desk = Desk("bfv").founded()
     cohort = make_cohort()
@@ -424,6 +454,7 @@ def test_how_a_version_was_made() -> None:
     desk.version(1, keep=0)
     keys = tuple(opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN)
     assert desk.shard.shelves.work_of("all", 1) == StepState(make_cohort(), keys)
+    desk.order(orders.Discard(1, (FOUND_ID,)))
     assert desk.shard.shelves.work_of("all", 0) is None
     assert desk.shard.shelves.work_of("all", 2) is None
 
