@@ -180,7 +180,11 @@ class World(Simulation):
         here = set(holders_of(self.setting)) - ended - elsewhere.keys()
         if len(here) < min(THRESHOLD, len(holders_of(self.setting))):
             return said if "key holders" in said else ""
-        left = sorted(self.lost.keys() & ended & set(client_names(CLIENTS)))
+        left = [
+            name
+            for name in sorted(self.lost.keys() & ended)
+            if name in client_names(CLIENTS) or said.endswith(f"waits for {name}")
+        ]
         return f"{self._why(left[0])} ({said})" if left and self.setting.rule == "all" else ""
 
     @staticmethod

@@ -47,9 +47,12 @@ def test_who_says_it_of_something_else_is_asked_for_nothing(said: tuple[Submissi
 
 
 def test_what_came_again_is_asked_for_no_more() -> None:
+    """Else a shard that loses more of the same cohort later would wait for it again."""
     world = reopened()
+    assert world.coordinator._sessions.asked == {LOST}
     world.give("c1", requests.Submit(world.receipts[LOST]))
     assert world.group().phase is Phase.HOLDING
+    assert world.coordinator._sessions.asked == set()
     step = world.give("c1", requests.Missing("c1", "all", -1, (LOST,)))
     assert (step.records, orders_of(step)) == ([], [])
 
