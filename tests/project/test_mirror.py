@@ -47,7 +47,6 @@ ELSEWHERE = {
         "roles/coordinator/checkpointing",
         "roles/coordinator/founding",
         "roles/coordinator/group",
-        "roles/coordinator/membership",
         "roles/coordinator/receipts",
         "roles/coordinator/resubscribe",
         "roles/coordinator/sessions",
