@@ -15,6 +15,7 @@ import dataclasses
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 
 from secureps.crypto.identity import (
@@ -184,6 +185,18 @@ class Roster:
         """Unix seconds after which nobody seals or opens anything by it; 0: never."""
         return 0 if self.epoch is None else self.epoch.expires
 
+    @property
+    def holds(self) -> str:
+        """How long, in words."""
+        if not self.expires:
+            return "which holds for ever"
+        return f"which holds until {datetime.fromtimestamp(self.expires, UTC):%Y-%m-%d %H:%M} UTC"
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the line of all that its CA has signed: the later one is to be gone by."""
+        return self.number, self.expires or _LAST_SECOND
+
     def number_of(self, digest: bytes) -> int | None:
         """The epoch whose roster has this digest: this one or an earlier; None if none has."""
         known = () if self.epoch is None else self.epoch.earlier
@@ -224,11 +237,7 @@ class Roster:
                 f"{self.number} ({self.digest.hex()[:16]}), which this party goes by: the CA has "
                 "signed both; ask whoever issues keys which one is right"
             )
-        later = (newer.number, newer.expires or _LAST_SECOND) > (
-            self.number,
-            self.expires or _LAST_SECOND,
-        )
-        return newer if later else None
+        return newer if newer.place > self.place else None
 
     def find(self, name: str) -> Certificate:
         """The certificate of a party; UnknownParty if there is none."""

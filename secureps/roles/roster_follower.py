@@ -10,7 +10,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, NotReady, SecurepsError
+from secureps.errors import ConfigError, KitError, NotReady, SecurepsError
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 
@@ -30,12 +30,14 @@ class RosterFollower:
     def __init__(self, roster: Roster) -> None:
         self.roster = roster
         self.unix: float | None = None
+        self._journalled: Roster | None = None
         self._said = ""
 
     def apply(self, record: RosterFollowed) -> None:
         """Folds one record; ConfigError if it is of another kit than this party has."""
         try:
             self.roster = self.roster.follow(record.text) or self.roster
+            self._journalled = Roster.from_bytes(record.text.encode())
         except SecurepsError as error:
             raise ConfigError(
                 f"this state folder is of a run with another kit: {error}; start it with the kit "
@@ -51,14 +53,31 @@ class RosterFollower:
         newer = self.roster.follow(text)
         if newer is None:
             return False
-        self.roster = newer
+        self.roster = self._journalled = newer
         step.records.append(RosterFollowed(text))
         return True
 
+    def resume(self, step: Step) -> None:
+        """Journals the kit's roster if it came while the party was down: no older one is next."""
+        known = self._journalled
+        if known is None or self.roster.place > known.place:
+            self._journalled = self.roster
+            step.records.append(RosterFollowed(self.roster.to_bytes().decode()))
+
     def read(self, step: Step, event: KitRead) -> bool:
-        """Notes what the calendar says; then as `follow`, of the roster in the party's own kit."""
+        """Notes what the calendar says; then as `follow`, of the roster in the party's own kit.
+
+        Raises:
+            KitError: that is none, or not to be followed.
+        """
         self.unix = event.unix
-        return bool(event.roster) and self.follow(step, event.roster)
+        try:
+            return bool(event.roster) and self.follow(step, event.roster)
+        except SecurepsError as error:
+            raise KitError(
+                f"the kit's public/roster.json is not taken, and roster {self.roster.number} "
+                f"kept: {error}"
+            ) from None
 
     def holds_back(self, step: Step, what: str) -> bool:
         """Whether something has to wait for another roster; said once, of whatever waits first."""

@@ -6,7 +6,6 @@ it needs when it runs. Errors go up to `run.cli`.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -152,8 +151,11 @@ def revoke(
     from secureps.store.issuing import revoke as take_off
     from secureps.store.passphrases import Passphrases
 
-    take_off(directory, names, Passphrases(passphrase_fd))
+    holders = take_off(directory, names, Passphrases(passphrase_fd))
     typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
+    if holders:
+        typer.echo(f"{', '.join(holders)}: a run keeps its key holders, and none that was founded")
+        typer.echo("before starts again with this roster: let it end first")
 
 
 @keys.command(rich_help_panel=_AT_ISSUER)
@@ -199,7 +201,7 @@ def show(
     kit = load_public(directory)
     typer.echo(f"CA {kit.ca.fingerprint}")
     roster = kit.roster
-    typer.echo(f"roster {roster.number}, {holds_until(roster.expires)}: {roster.digest.hex()}")
+    typer.echo(f"roster {roster.number}, {roster.holds}: {roster.digest.hex()}")
     for certificate in kit.roster.certificates:
         cipher = "  with a cipher key" if certificate.cipher_key_digest else ""
         end = certificate_end(directory, certificate.name)
@@ -208,13 +210,6 @@ def show(
             f"{certificate.role:<12}{certificate.name:<24}"
             f"{certificate.identity.fingerprint[:16]}  {tls}{cipher}"
         )
-
-
-def holds_until(unix: int) -> str:
-    """How long a roster holds, in words."""
-    if not unix:
-        return "holds for ever"
-    return f"holds until {datetime.fromtimestamp(unix, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _role(wanted: Literal["keyholder"] | Role) -> Role:

@@ -35,5 +35,5 @@ def renew(
     from secureps.store.passphrases import Passphrases
 
     signed = renew_roster(directory, hours, Passphrases(passphrase_fd))
-    typer.echo(f"roster {signed.number} {keys.holds_until(signed.expires)}")
+    typer.echo(f"roster {signed.number}, {signed.holds}")
     typer.echo(f"give the coordinator {directory / 'public'}: a run that trains tells the others")

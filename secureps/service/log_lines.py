@@ -43,7 +43,8 @@ class LogLines:
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
             case records.RosterFollowed(text):
                 roster = Roster.from_bytes(text.encode())
-                return f"goes by roster {roster.number}, of {len(roster.certificates)} parties"
+                parties = len(roster.certificates)
+                return f"goes by roster {roster.number}, of {parties} parties, {roster.holds}"
             case coordinator_records.ClientRevoked(client):
                 return f"{client} is left out of the run: it is on the roster no more"
             case coordinator_records.ShardLocated(shard, unsafe):

@@ -135,8 +135,8 @@ def authenticator(roster: Callable[[], Roster]) -> Authenticate:
         known = roster()
         if party not in known:
             raise UnknownParty(
-                f"nobody named {party[:80]!r} is on the roster, which is number {known.number}; "
-                "if it was added since, its server's kit does not have that yet"
+                f"nobody named {party[:80]!r} is on the roster, which is number {known.number}: it "
+                "was revoked, or comes with a later one that its server does not have yet"
             )
         try:
             known.identity(party).verify(REQUEST_DOMAIN, request, signature)
@@ -218,12 +218,12 @@ def _run(
                 keep_pieces()
             else:
                 give_back_payloads()
-                server = serve(
-                    party.link,
-                    executor,
-                    listen,
-                    authenticator(lambda: executor.roster or party.roster),
-                )
+
+                def roster() -> Roster:
+                    followed = executor.roster or party.roster
+                    return max(party.roster, followed, key=lambda each: each.place)
+
+                server = serve(party.link, executor, listen, authenticator(roster))
                 server.start()
                 replace_text(party.state / "address", f"{listen}\n", 0o600)
                 known = {"address": listen}

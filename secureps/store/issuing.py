@@ -162,8 +162,13 @@ def check_fingerprints(requests: Collection[KeyRequest], told: Collection[str]) 
         raise KitError(f"no request has the fingerprint {min(unknown)}")
 
 
-def revoke(directory: Path, names: Sequence[str], passphrases: Passphrases | None = None) -> None:
+def revoke(
+    directory: Path, names: Sequence[str], passphrases: Passphrases | None = None
+) -> tuple[str, ...]:
     """Takes names off the roster; their keys are never certified again, under whatever name.
+
+    Returns:
+        those of them that are key holders: no run of theirs starts again with this roster.
 
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
@@ -183,6 +188,7 @@ def revoke(directory: Path, names: Sequence[str], passphrases: Passphrases | Non
                 public_file(directory, certificate.name, kind).unlink(missing_ok=True)
     except OSError as error:
         raise KitError(f"cannot write the kit: {error}") from None
+    return tuple(c.name for c in gone if c.role == "holder")
 
 
 def renew(
@@ -205,10 +211,13 @@ def renew_roster(directory: Path, hours: float, passphrases: Passphrases | None 
     """Signs the same roster anew, to hold for so many hours from now (0: for ever).
 
     Raises:
-        KitError: no CA is in this kit.
+        KitError: no CA is in this kit, or the roster holds longer already: parties that have it
+            would go by that.
     """
     ca, roster = _issuer(directory, passphrases)
     renewed = next_roster(ca, roster, roster.certificates, int(time.time()), _end(hours))
+    if roster.place > renewed.place:
+        raise KitError(f"roster {roster.number} is signed already, {roster.holds}: that stands")
     try:
         _write(directory, renewed)
     except OSError as error:

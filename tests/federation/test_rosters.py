@@ -159,6 +159,28 @@ def test_who_is_revoked_while_the_coordinator_is_down_is_out_when_it_is_back(
     assert play.coordinator.federation.isolated == {NEW: REVOKED}
 
 
+def test_what_came_while_the_coordinator_was_down_is_not_taken_back_by_an_older_kit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    play, before = changing.play, changing.play._kit
+    changing.play_to(2)
+    play.kill(COORDINATOR)
+    changing.here.add(NEW)
+    changing.sign()
+    play.start(COORDINATOR)
+    changing.play_to(3)
+    assert play.parties[COORDINATOR].roster == changing.roster
+    play.start(NEW)
+    play.run(lambda: included(changing, NEW) >= 1)
+    play.kill(COORDINATOR)
+    play._kit = before
+    play.start(COORDINATOR)
+    play.run()
+    assert included(changing, NEW) >= 2
+    assert play.coordinator._follower.roster == changing.roster
+
+
 def test_a_revoked_client_stays_out_without_rounds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.kits.nursery import Child
+from tests.kits.nursery import ROOT, Child
 from tests.kits.party_kits import descriptor, give
 from tests.kits.processes import PATIENCE, Processes
 
@@ -73,7 +73,12 @@ class OwnKeys(Processes):
         with log.open("a") as said:
             try:
                 return subprocess.Popen(
-                    whole, cwd=self.folder, stdout=said, stderr=said, pass_fds=(number,)
+                    whole,
+                    cwd=self.folder,
+                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    stdout=said,
+                    stderr=said,
+                    pass_fds=(number,),
                 )
             finally:
                 os.close(number)

@@ -19,7 +19,7 @@ from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
 from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
-from tests.kits.nursery import Child, spawn
+from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.own_keys import LOCKED, WORDS, OwnKeys, secureps
 from tests.kits.party_kits import descriptor, phrase
 
@@ -39,7 +39,8 @@ class Searched(OwnKeys):
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         self.temporary.mkdir(exist_ok=True)
-        environment = {**os.environ, "TMPDIR": str(self.temporary)}
+        own = {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, **own}
         if log.stem not in LOCKED:
             return spawn(command, self.folder, log, environment)
         number = descriptor(WORDS)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from secureps.crypto.roster import Roster
+from secureps.errors import KitError
 from secureps.store.keyring import load_public
 
 with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
@@ -66,15 +67,24 @@ def test_a_roster_is_signed_anew(kit: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert first.expires == int(NOW + 86_400)
     monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 80_000)
     said = run(roster, "renew", kit)
-    assert "roster 0 holds until 2027-01-17" in said
+    assert "roster 0, which holds until 2027-01-17" in said
     assert (now(kit).digest, now(kit).expires) == (first.digest, int(NOW + 166_400))
     run(roster, "renew", kit, "--hours", "1000")
     run(keys, "issue", kit, "--role", "client", "--name", "a")  # it does not hold for less then
     assert now(kit).expires == int(NOW + 80_000 + 3_600_000)
+    with pytest.raises(KitError, match="is signed already, which holds until"):
+        run(roster, "renew", kit, "--hours", "1")
     run(roster, "renew", kit, "--hours", "0")
     run(keys, "issue", kit, "--role", "client", "--name", "b")
     assert now(kit).expires == 0
     assert "holds for ever" in run(keys, "show", kit)
+
+
+def test_a_key_holder_is_not_revoked_without_a_word(kit: Path) -> None:
+    for role in ("holder", "client"):
+        run(keys, "issue", kit, "--role", role, "--name", f"a-{role}")
+    assert "founded" not in run(roster, "revoke", kit, "a-client")
+    assert "a-holder: a run keeps its key holders" in run(roster, "revoke", kit, "a-holder")
 
 
 def test_a_kit_whose_rosters_hold_for_ever(tmp_path: Path) -> None:

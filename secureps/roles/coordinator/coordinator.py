@@ -59,6 +59,7 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Record,
+    Say,
     Step,
     Tick,
     Unwatched,
@@ -117,9 +118,9 @@ class Coordinator:
         self._lay_out()
 
     def resume(self, now: float) -> Step:
-        if self._federation.pinned is not None:
-            pinned, roster = self._federation.pinned.run, self._settings.roster
-            if pinned.plan != self._plan.text or roster.number_of(pinned.roster) is None:
+        if (pinned := self._federation.pinned) is not None:
+            known = self._settings.roster.number_of(pinned.run.roster) is not None
+            if pinned.run.plan != self._plan.text or not known:
                 raise ConfigError(
                     "this folder holds another run: its plan or roster differs from what was "
                     "given; start a new run in an empty folder"
@@ -128,6 +129,8 @@ class Coordinator:
             self._renew_if_client(now, client)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
+        if pinned is not None and self._settings.roster.digest != pinned.run.roster:
+            self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
@@ -393,7 +396,9 @@ class Coordinator:
     def _read_kit(self, now: float, event: KitRead) -> Step:
         step = Step()
         newer = self._follower.read(step, event)
-        self._sessions.roster = self._follower.notice
+        known, self._sessions.roster = self._sessions.roster, self._follower.notice
+        if self._sessions.roster not in ("", known):
+            step.effects.append(Say(f"the coordinator {self._sessions.roster}"))
         if newer:
             self._settings = replace(self._settings, roster=self._follower.roster)
         tx = replace(self._tx(now), step=step)
