@@ -48,7 +48,7 @@ def page(log: AuditLog, digest: str) -> str:
         ("privacy", _privacy(plan)),
         ("entries", str(end.entries)),
         ("rows of the journal", str(end.row)),
-        ("this log's digest (b2sum --length=256)", digest),
+        ("this log's digest (BLAKE2b, 256 bits)", digest),
         ("signature", end.signature.hex()),
     )
     parts = [

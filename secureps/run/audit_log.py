@@ -73,7 +73,7 @@ def export(
     if before:
         log = _load(out, before)
         if log.begin != begin:
-            raise ConfigError(f"{out} is the log of another party or run: name another --out")
+            raise ConfigError(f"{out} is the log of another party or run: name another file")
         _demand_complete(out, log, found)
         known = len(log.entries)
     whole, last = before, found.rows[-1]

@@ -388,7 +388,8 @@ def test_another_receipt_under_a_known_name(peer: HostilePeer, federation: Proce
 
 
 STRANGERS = {
-    "nobody": "nobody named ... is on the roster" + SENDERS,
+    "nobody": "nobody named ... is on the roster, which is number ...: it was revoked, or comes "
+    "with a later one that its server does not have yet" + SENDERS,
     "client-00": (
         "the signature is not ...'s: take the kit that the CA made for this run" + SENDERS
     ),

@@ -12,8 +12,10 @@ import pytest
 from zstandard import ZstdCompressor
 
 from secureps.crypto.bfv import DEGREE
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import first_roster, next_roster
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import load_holder_secret, load_private
+from secureps.store.keyring import load_holder_secret, load_private, load_public, roster_file
 from tests.kits.federations import same, small_federation, small_plan
 from tests.kits.needles import Needles
 from tests.kits.processes import PLAN, Processes
@@ -159,17 +161,20 @@ def test_a_client_with_another_kit_is_told_so_in_one_line(tmp_path: Path) -> Non
         assert "Traceback" not in processes.log("client-00")
 
 
-@pytest.mark.parametrize("change", ["plan", "roster"])
+@pytest.mark.parametrize("change", ["plan", "kit"])
 def test_a_coordinator_does_not_take_another_runs_folder(change: str, tmp_path: Path) -> None:
     with Processes(tmp_path, "plain") as processes:
         processes.start_all()
         processes.wait(lambda: processes.reached(1), "version 1")
         processes.kill("coordinator")
+        kit = tmp_path / "kit"
         if change == "plan":
             other = PLAN.format(cipher="plain", versions=5)
             (tmp_path / "plan.toml").write_text(other)
         else:
-            issue(tmp_path / "kit", "client", "newcomer")
+            ca, known = Identity((kit / "ca" / "ca.key").read_bytes()), load_public(kit).roster
+            other_line = next_roster(ca, first_roster(ca, 0), known.certificates, 0, 0)
+            roster_file(kit).write_bytes(other_line.to_bytes())
         processes.start("coordinator")
         said = "start a new run in an empty folder"
         processes.wait(lambda: said in processes.log("coordinator"), "the refusal")
