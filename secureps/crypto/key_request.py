@@ -13,7 +13,6 @@ live here: files, and whether a request is granted (`store.issuing`).
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -28,8 +27,8 @@ from secureps.crypto.identity import (
     framed,
 )
 from secureps.crypto.tls import TlsKey, check_public_key, verify_tls
-from secureps.errors import Malformed, Oversized, Unsigned
-from secureps.messages.encoding import canonical, digest, from_plain, signed_part, to_plain
+from secureps.errors import Malformed, Unsigned
+from secureps.messages.encoding import canonical, digest, from_file, signed_part, to_file
 
 MAX_REQUEST_BYTES = 512 << 10
 """Of a request's file: a bfv key has 131,098 bytes, twice as many as text."""
@@ -116,7 +115,7 @@ class KeyRequest:
 
     def to_bytes(self) -> bytes:
         """JSON text, one line to a field."""
-        return (json.dumps(to_plain(self), indent=1, sort_keys=True) + "\n").encode()
+        return to_file(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> KeyRequest:
@@ -126,16 +125,7 @@ class KeyRequest:
             Malformed: any other bytes, be it by a space.
             Oversized: more than MAX_REQUEST_BYTES.
         """
-        if len(data) > MAX_REQUEST_BYTES:
-            raise Oversized(f"a request of {len(data)} bytes; at most {MAX_REQUEST_BYTES}")
-        try:
-            plain = json.loads(data)
-        except (ValueError, RecursionError):
-            raise Malformed("this is not a request in JSON") from None
-        request = from_plain(cls, plain)
-        if request.to_bytes() != data:  # what people compare is what was signed
-            raise Malformed("this request was edited: it is not as `secureps keys` wrote it")
-        return request
+        return from_file(cls, data, "request", MAX_REQUEST_BYTES, "`secureps keys`")
 
 
 def sign_request(

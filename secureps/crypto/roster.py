@@ -12,7 +12,6 @@ certificate carries only the digest.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -27,14 +26,14 @@ from secureps.crypto.identity import (
     Role,
     check_name,
 )
-from secureps.errors import Malformed, Oversized, Refused, UnknownParty, Unsigned
+from secureps.errors import Malformed, Refused, UnknownParty, Unsigned
 from secureps.messages.encoding import (
     DIGEST_BYTES,
     canonical,
     digest,
-    from_plain,
+    from_file,
     signed_part,
-    to_plain,
+    to_file,
 )
 
 MAX_ROSTER_BYTES = 15 << 20
@@ -292,7 +291,7 @@ class Roster:
 
     def to_bytes(self) -> bytes:
         """JSON text, one line to a field."""
-        return (json.dumps(to_plain(self), indent=1, sort_keys=True) + "\n").encode()
+        return to_file(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Roster:
@@ -302,16 +301,7 @@ class Roster:
             Malformed: any other bytes, be it by a space.
             Oversized: more than MAX_ROSTER_BYTES.
         """
-        if len(data) > MAX_ROSTER_BYTES:
-            raise Oversized(f"a roster of {len(data)} bytes; at most {MAX_ROSTER_BYTES}")
-        try:
-            plain = json.loads(data)
-        except (ValueError, RecursionError):
-            raise Malformed("this is not a roster in JSON") from None
-        roster = from_plain(cls, plain)
-        if roster.to_bytes() != data:  # what people compare is what the CA signed
-            raise Malformed("this roster was edited: it is not as the CA's tool wrote it")
-        return roster
+        return from_file(cls, data, "roster", MAX_ROSTER_BYTES, "the CA's tool")
 
 
 def sign_roster(

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from blake3 import blake3
 
-from secureps.errors import Malformed
+from secureps.errors import Malformed, Oversized
 
 T = TypeVar("T")
 
@@ -176,6 +176,35 @@ def joined(kind: type, texts: Mapping[str, str]) -> bytes:
     """`canonical` of a record of class `kind` with these texts of fields."""
     fields = ",".join(f'"{name}":{texts[name]}' for name in sorted(texts))
     return f"{kind.__name__}:{{{fields}}}".encode()
+
+
+def to_file(record: Any) -> bytes:
+    """A record as people keep and compare it: JSON text, one line to a field."""
+    return (json.dumps(to_plain(record), indent=1, sort_keys=True) + "\n").encode()
+
+
+def from_file(kind: type[T], data: bytes, noun: str, most: int, tool: str) -> T:
+    """The record of class `kind` that `to_file` wrote; no signature in it is verified.
+
+    Args:
+        noun: what it is, for errors.
+        most: bytes of the largest.
+        tool: what writes such files, for errors.
+
+    Raises:
+        Malformed: any other bytes, be it by a space.
+        Oversized: more than `most` bytes.
+    """
+    if len(data) > most:
+        raise Oversized(f"a {noun} of {len(data)} bytes; at most {most}")
+    try:
+        plain = json.loads(data)
+    except (ValueError, RecursionError):
+        raise Malformed(f"this is not a {noun} in JSON") from None
+    record = from_plain(kind, plain)
+    if to_file(record) != data:  # what people compare is what was signed
+        raise Malformed(f"this {noun} was edited: it is not as {tool} wrote it")
+    return record
 
 
 def signed_part(record: Any) -> bytes:
