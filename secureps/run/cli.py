@@ -258,34 +258,34 @@ def study(
     compare(scenario, out, workers, Console())
 
 
-@app.command(
-    name="keys",
+_forwarding = app.command(
     rich_help_panel=_APART,
     add_help_option=False,
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
 )
+"""Makes a command that leaves all that follows its name to a tool, imported when it runs."""
+
+
+def _forward(context: typer.Context, tool: typer.Typer) -> None:
+    from typer.main import get_command
+
+    get_command(tool)(args=context.args, prog_name=f"secureps {context.info_name}")
+
+
+@_forwarding
 def keys(context: typer.Context) -> None:
     """Make each party's own keys, and the kit that certifies them: request, init, approve, show."""
-    from typer.main import get_command
+    from secureps.run.keys import keys as tool
 
-    from secureps.run.keys import keys as kits
-
-    get_command(kits)(args=context.args, prog_name="secureps keys")
+    _forward(context, tool)
 
 
-@app.command(
-    name="roster",
-    rich_help_panel=_APART,
-    add_help_option=False,
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-)
+@_forwarding
 def roster(context: typer.Context) -> None:
     """Change who takes part in a run while it trains: add, revoke, renew."""
-    from typer.main import get_command
+    from secureps.run.roster import roster as tool
 
-    from secureps.run.roster import roster as changes
-
-    get_command(changes)(args=context.args, prog_name="secureps roster")
+    _forward(context, tool)
 
 
 @app.command(rich_help_panel=_APART)

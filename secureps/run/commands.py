@@ -218,13 +218,7 @@ def restore(
 budget = typer.Typer(
     help="What a data holder's records have spent, over all runs.",
     no_args_is_help=True,
-    add_completion=False,
 )
-
-
-@budget.callback()
-def ledgers() -> None:
-    """What a data holder's records have spent, over all runs."""
 
 
 @budget.command()
@@ -249,13 +243,7 @@ def show(
 audit_log = typer.Typer(
     help="What a party did in a run, signed: who, when, how many, what epsilon, what was refused.",
     no_args_is_help=True,
-    add_completion=False,
 )
-
-
-@audit_log.callback()
-def audit_logs() -> None:
-    """What a party did in a run, signed: who, when, how many, what epsilon, what was refused."""
 
 
 @audit_log.command("export")
