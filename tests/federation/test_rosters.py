@@ -38,10 +38,7 @@ def test_a_client_that_comes_is_part_of_later_versions(
 ) -> None:
     changing = ChangingRoster(plan_of(cipher), tmp_path, monkeypatch, [NEW])
     changing.play_to(2)
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell()
-    changing.play.start(NEW)
+    changing.admit(NEW)
     changing.play.run()
     assert 1 <= included(changing, NEW) < included(changing, "client-00") == 6
 
@@ -52,10 +49,7 @@ def test_a_client_that_comes_to_a_run_without_rounds(
     plan = stream_plan("rlwe", BUFFERED, newcomers_wait=0.0, versions=8)
     changing = ChangingRoster(plan, tmp_path, monkeypatch, [NEW], cost=seconds)
     changing.play_to(1)
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell()
-    changing.play.start(NEW)
+    changing.admit(NEW)
     changing.play.run()
     assert included(changing, NEW) >= 1
 
@@ -67,10 +61,7 @@ def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
     play, before = changing.play, changing.play._kit
     changing.play_to(2)
     play.kill("shard-0")
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell()
-    play.start(NEW)
+    changing.admit(NEW)
 
     def back() -> None:
         assert NEW not in play.coordinator.federation.members
@@ -90,10 +81,7 @@ def test_who_is_killed_goes_by_the_newest_roster_again(
     changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
     play, before = changing.play, changing.play._kit
     changing.play_to(2)
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell()
-    play.start(NEW)
+    changing.admit(NEW)
     play.run(lambda: included(changing, NEW) >= 1)
     play._kit = before
     play.kill(party)
@@ -125,9 +113,7 @@ def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
 
     play.run(lambda: asked() and (not sent or NEW in group.open_receipts.clients))
     version, known = group.version, included(changing, NEW)
-    changing.here.remove(NEW)
-    changing.sign()
-    changing.tell()
+    changing.revoke(NEW)
     federation = play.coordinator.federation
     play.run(lambda: NEW in federation.isolated)
     assert NEW not in play.coordinator.live(play.loop.now())
@@ -190,9 +176,7 @@ def test_a_revoked_client_stays_out_without_rounds(
     changing.play_to(2)
     (group,) = play.coordinator.federation.model_groups
     closed = {c for c in group.weights if group.cohort is not None}
-    changing.here.remove(NEW)
-    changing.sign()
-    changing.tell()
+    changing.revoke(NEW)
     known = included(changing, NEW)
     play.run(lambda: finished(play))
     assert included(changing, NEW) <= known + (NEW in closed)
@@ -207,10 +191,7 @@ def test_who_comes_waits_for_as_long_as_the_plan_says(
     play = changing.play
     everybody = [name for name in play.parties if name != NEW]
     changing.play_to(2)
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell(*everybody)
-    play.start(NEW)
+    changing.admit(NEW, *everybody)
     changing.play_to(3)
     assert NEW not in play.coordinator.federation.members
     changing.tell(*everybody, at=BEGUN + 3599, text=False)
@@ -227,10 +208,7 @@ def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(
     changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, monkeypatch, [NEW])
     play = changing.play
     changing.play_to(2)
-    changing.here.add(NEW)
-    changing.sign()
-    changing.tell(at=BEGUN + 4000)  # its own calendar: no holder's
-    play.start(NEW)
+    changing.admit(NEW, at=BEGUN + 4000)  # its own calendar: no holder's
     play.run(lambda: finished(play))
     assert included(changing, NEW) == 0
     assert play.versions() == {"all": 6}
@@ -279,14 +257,10 @@ def test_a_roster_of_another_line_is_refused(
     changing = ChangingRoster(plan_of("plain"), tmp_path, monkeypatch)
     play, first = changing.play, changing.roster
     changing.play_to(1)
-    changing.here.remove(NEW)
-    changing.sign()
-    changing.tell()
+    changing.revoke(NEW)
     play.run(lambda: NEW in play.coordinator.federation.isolated)
     changing.roster = first
-    changing.here.remove("client-04")
-    changing.sign()
-    changing.tell()
+    changing.revoke("client-04")
     changing.play_to(2)
     assert "another line" in caplog.text
     assert set(play.coordinator.federation.isolated) == {NEW}

@@ -71,6 +71,19 @@ class ChangingRoster:
         for name in names or (COORDINATOR,):
             self.play.parties[name].heard(WORKER, KitRead(at, roster))
 
+    def admit(self, name: str, *told: str, at: float = BEGUN) -> None:
+        """A client comes: it is on the next roster, of which these hear, and starts."""
+        self.here.add(name)
+        self.sign()
+        self.tell(*told, at=at)
+        self.play.start(name)
+
+    def revoke(self, name: str) -> None:
+        """A party goes: it is not on the next roster, of which the coordinator hears."""
+        self.here.remove(name)
+        self.sign()
+        self.tell()
+
     def play_to(self, version: int) -> None:
         """Plays until this version is there."""
         self.play.run(lambda: min(self.play.versions().values(), default=-1) >= version)
