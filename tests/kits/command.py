@@ -8,12 +8,21 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
+from typer import Typer
+from typer.testing import CliRunner
 
 from secureps.run import cli
 from tests.kits.nursery import ROOT
 
 INSECURE = "--insecure-for-tests"
 """What a seed that everybody may know needs."""
+
+
+def said(tool: Typer, *arguments: str | Path) -> str:
+    """What a tool prints; it fails if the tool does, and raises what ended it."""
+    done = CliRunner().invoke(tool, [str(each) for each in arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def run(patch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

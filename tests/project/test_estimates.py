@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from benchmarks import slow_line
 from benchmarks.slow_client import SHAPE
 from secureps.run.cli import app
 from secureps.wording import size
+from tests.kits.command import said
 from tests.kits.documented import OPERATIONS
 
 PAGE = " ".join(OPERATIONS.read_text().split())
@@ -23,11 +23,9 @@ def checked(folder: Path, plan: str, values: int) -> tuple[dict[str, Any], dict[
     """What a group costs, and what a shard needs."""
     path = folder / "plan.toml"
     path.write_text(plan)
-    arguments = ["check", str(path), "--values", str(values), "--json"]
-    done = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    said = json.loads(done.stdout)
-    (group,) = said["groups"]
-    return group, said["shard"]
+    found = json.loads(said(app, "check", path, "--values", str(values), "--json"))
+    (group,) = found["groups"]
+    return group, found["shard"]
 
 
 def test_the_worked_example(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import warnings
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from secureps.audit.chained_file import Begin, dump, load
 from secureps.audit.entries import Entry
@@ -20,16 +20,11 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.run.audit_log import export, verify
+from secureps.run.cli import app
 from secureps.store.issuing import issue
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_private, load_public
 from tests.kits.audited import PARTIES, begin, exported, play
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer.testing import CliRunner
-
-    from secureps.run.cli import app
 
 
 @pytest.fixture(scope="module")

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import warnings
+from functools import partial
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.errors import ConfigError, KitError
+from secureps.run.keys import keys
 from secureps.store.keyring import load_holder_secret, load_private, load_public
+from tests.kits.command import said
 from tests.kits.party_kits import give
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer.testing import CliRunner
-
-    from secureps.run.keys import keys
 
 PLAN = """
 name = "trial"
@@ -32,10 +29,7 @@ rule = { quorum = 5 }
 """
 
 
-def run(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(keys, [str(a) for a in arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
+run = partial(said, keys)
 
 
 def test_init_issue_show(tmp_path: Path) -> None:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import ast
 import re
-import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
+from typer.main import get_command
+
 from secureps.client.runner import _parser
+from secureps.run.cli import app
+from secureps.run.keys import keys
 from tests.kits.nursery import ROOT
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer.main import get_command
-
-    from secureps.run.cli import app
-    from secureps.run.keys import keys
 
 PACKAGE = ROOT / "secureps"
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]+")

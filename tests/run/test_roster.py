@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 
 import pytest
 
 from secureps.crypto.roster import Roster
 from secureps.errors import KitError
+from secureps.run.keys import keys
+from secureps.run.roster import roster
 from secureps.store.keyring import load_public
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer import Typer
-    from typer.testing import CliRunner
-
-    from secureps.run.keys import keys
-    from secureps.run.roster import roster
+from tests.kits.command import said
 
 PLAN = """
 name = "trial"
@@ -31,17 +25,11 @@ rule = { quorum = 5 }
 NOW = 1_800_000_000.25
 
 
-def run(tool: Typer, *arguments: str | Path) -> str:
-    done = CliRunner().invoke(tool, [str(a) for a in arguments], catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.output
-
-
 @pytest.fixture
 def kit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW)
     (tmp_path / "plan.toml").write_text(PLAN)
-    run(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml")
+    said(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml")
     return tmp_path / "kit"
 
 
@@ -51,11 +39,11 @@ def now(kit: Path) -> Roster:
 
 def test_who_comes_and_goes_makes_the_next_roster(kit: Path, tmp_path: Path) -> None:
     own, first = tmp_path / "own", now(kit)
-    run(keys, "request", own, "--role", "client", "--name", "hospital-9")
-    added = run(roster, "add", kit, own / "requests" / "hospital-9.json")
+    said(keys, "request", own, "--role", "client", "--name", "hospital-9")
+    added = said(roster, "add", kit, own / "requests" / "hospital-9.json")
     assert "hospital-9: approved" in added
     second = now(kit)
-    run(roster, "revoke", kit, "hospital-9")
+    said(roster, "revoke", kit, "hospital-9")
     assert (first.number, second.number, now(kit).number) == (0, 1, 2)
     assert now(kit).number_of(second.digest) == 1
     assert second.enrolment("hospital-9").at == int(NOW)
@@ -66,29 +54,28 @@ def test_a_roster_is_signed_anew(kit: Path, monkeypatch: pytest.MonkeyPatch) -> 
     first = now(kit)
     assert first.expires == int(NOW + 86_400)
     monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 80_000)
-    said = run(roster, "renew", kit)
-    assert "roster 0, which holds until 2027-01-17" in said
+    assert "roster 0, which holds until 2027-01-17" in said(roster, "renew", kit)
     assert (now(kit).digest, now(kit).expires) == (first.digest, int(NOW + 166_400))
-    run(roster, "renew", kit, "--hours", "1000")
-    run(keys, "issue", kit, "--role", "client", "--name", "a")  # it does not hold for less then
+    said(roster, "renew", kit, "--hours", "1000")
+    said(keys, "issue", kit, "--role", "client", "--name", "a")  # it does not hold for less then
     assert now(kit).expires == int(NOW + 80_000 + 3_600_000)
     with pytest.raises(KitError, match="is signed already, which holds until"):
-        run(roster, "renew", kit, "--hours", "1")
-    run(roster, "renew", kit, "--hours", "0")
-    run(keys, "issue", kit, "--role", "client", "--name", "b")
+        said(roster, "renew", kit, "--hours", "1")
+    said(roster, "renew", kit, "--hours", "0")
+    said(keys, "issue", kit, "--role", "client", "--name", "b")
     assert now(kit).expires == 0
-    assert "holds for ever" in run(keys, "show", kit)
+    assert "holds for ever" in said(keys, "show", kit)
 
 
 def test_a_key_holder_is_not_revoked_without_a_word(kit: Path) -> None:
     for role in ("holder", "client"):
-        run(keys, "issue", kit, "--role", role, "--name", f"a-{role}")
-    assert "founded" not in run(roster, "revoke", kit, "a-client")
-    assert "a-holder: a run keeps its key holders" in run(roster, "revoke", kit, "a-holder")
+        said(keys, "issue", kit, "--role", role, "--name", f"a-{role}")
+    assert "founded" not in said(roster, "revoke", kit, "a-client")
+    assert "a-holder: a run keeps its key holders" in said(roster, "revoke", kit, "a-holder")
 
 
 def test_a_kit_whose_rosters_hold_for_ever(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN)
-    run(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml", "--hours", "0")
-    run(keys, "issue", tmp_path / "kit", "--role", "client", "--name", "a")
+    said(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml", "--hours", "0")
+    said(keys, "issue", tmp_path / "kit", "--role", "client", "--name", "a")
     assert now(tmp_path / "kit").expires == 0

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from secureps.client.flower.script import FlowerTrainer
 from secureps.client.flower.served import KEY, MOST_BYTES, Served, Told, read_served, write_served
@@ -26,6 +25,7 @@ from secureps.run.check import check
 from secureps.run.cli import app as cli
 from secureps.run.server_app import Founding, found, prepare
 from secureps.store.checkpoint import write_state
+from tests.kits.command import said
 from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
 from tests.kits.nursery import ROOT
 
@@ -400,9 +400,7 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
     text = strategy("FedAdam(fraction_train=0.6, min_available_nodes=8)")
     path = project(tmp_path, "command", server=text)
     plan, out = plan_of(tmp_path, path), tmp_path / "out"
-    done = CliRunner().invoke(cli, ["flower", str(plan), "--out", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "what became of the ServerApp: FedAdam" in done.output
+    assert "what became of the ServerApp: FedAdam" in said(cli, "flower", plan, "--out", out)
     made = load_plan(out / "plan.toml")
     assert made.section.group[0].optimizer.name == "fedadam"
     assert made.initial_digest

@@ -5,26 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-import warnings
 from pathlib import Path
 
 import pytest
 
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.records import Incarnated, RunPinned
+from secureps.run.cli import app
 from secureps.store.backup import _copy_journal, backup, restore
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.journal_height import height_path, read_height
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
+from tests.kits.command import said
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer.testing import CliRunner
-
-    from secureps.run.cli import app
 
 PLAN = make_plan()
 PINNED = RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES)
@@ -278,9 +273,7 @@ def test_by_the_command_line(tmp_path: Path) -> None:
     grow(state, 2)
 
     def run(*arguments: str | Path) -> str:
-        done = CliRunner().invoke(app, [str(a) for a in arguments], catch_exceptions=False)
-        assert done.exit_code == 0, done.output
-        return " ".join(done.output.split())
+        return " ".join(said(app, *arguments).split())
 
     assert run("backup", state, "--out", copy) == f"copied {state} to {copy}: 2 rows of its journal"
     shutil.rmtree(state)

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -31,16 +30,12 @@ from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import Terms
+from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.budget import BudgetLedger, default_ledger
+from tests.kits.command import said
 from tests.kits.federations import Tensors, Walker, small_plan
-
-with warnings.catch_warnings():  # typer 0.20 imports names that click 8.5 deprecates
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from typer.testing import CliRunner
-
-    from secureps.run.cli import app
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -304,8 +299,7 @@ def test_it_is_shown(tmp_path: Path) -> None:
     ledger = BudgetLedger(path)
     ledger.charge(ONE, spent(0))
     ledger.charge(TWO, spent(0))
-    done = CliRunner().invoke(app, ["budget", "show", str(path)], catch_exceptions=False)
-    first, second, total = done.output.splitlines()
+    first, second, total = said(app, "budget", "show", path).splitlines()
     assert first == f"run {ONE.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
     assert second == f"run {TWO.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
     assert total == (
@@ -314,7 +308,8 @@ def test_it_is_shown(tmp_path: Path) -> None:
     )
     clients = tmp_path / "clients.db"
     BudgetLedger(clients).charge(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
-    done = CliRunner().invoke(app, ["budget", "show", str(clients)], catch_exceptions=False)
-    assert done.output.endswith(", of one client's updates replaced by zeros\n")
+    assert said(app, "budget", "show", clients).endswith(
+        ", of one client's updates replaced by zeros\n"
+    )
     with pytest.raises(ConfigError, match="no ledger"):
-        CliRunner().invoke(app, ["budget", "show", str(tmp_path / "none")], catch_exceptions=False)
+        said(app, "budget", "show", tmp_path / "none")
