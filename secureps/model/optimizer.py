@@ -49,8 +49,6 @@ class OptimizerState:
             and all(np.array_equal(self.slots[k], other.slots[k]) for k in self.slots)
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 @dataclass(frozen=True)
 class Optimizer:

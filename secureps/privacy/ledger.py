@@ -117,8 +117,6 @@ class Ledger:
             and self.releases == other.releases
         )
 
-    __hash__ = None  # type: ignore[assignment]
-
 
 def _key(fact: Charge | Release) -> tuple[str, str, str, int, int]:
     return _noun(fact), fact.party, fact.group, fact.version, fact.attempt
