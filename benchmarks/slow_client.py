@@ -4,24 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from unittest import mock
 
 from secureps.client.runner import run_client
 from secureps.wire.grpc.client import GrpcTransport
 from tests.kits.federations import Walker
 
 SHAPE = (500, 500)
+THROUGH = dict[str, str]()
+"""Where to dial for an address."""
+
+
+class Diverted(GrpcTransport):
+    """Dials by THROUGH."""
+
+    def locate(self, party: str, address: str) -> None:
+        super().locate(party, THROUGH.get(address, address))
 
 
 def make(settings: Mapping[str, Any]) -> Walker:
-    through = dict(p.split(">") for p in str(settings.get("through", "")).split(",") if p)
-    told = GrpcTransport.locate
-
-    def locate(transport: GrpcTransport, party: str, address: str) -> None:
-        told(transport, party, through.get(address, address))
-
-    GrpcTransport.locate = locate  # type: ignore[method-assign,assignment]
+    for pair in filter(None, str(settings.get("through", "")).split(",")):
+        here, _, there = pair.partition(">")
+        THROUGH[here] = there
     return Walker(int(settings["partition"]), SHAPE)
 
 
 if __name__ == "__main__":
-    run_client(make)
+    with mock.patch("secureps.service.process.GrpcTransport", Diverted):
+        run_client(make)

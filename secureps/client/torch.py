@@ -68,7 +68,8 @@ def seeded(seed: int) -> Iterator[None]:
 
     Restores their state on exit, except on CUDA devices that this code is the first to use.
     """
-    used = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    begun: Callable[[], bool] = torch.cuda.is_initialized
+    used = range(torch.cuda.device_count()) if begun() else ()
     with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
         torch.manual_seed(seed)
         yield

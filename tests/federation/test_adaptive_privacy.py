@@ -195,7 +195,7 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
         patch.setattr("secureps.client.worker.clip_update", kept)
         models = []
         for version in range(4):
-            simulation.run(lambda v=version: simulation.versions() == {"all": v})  # type: ignore[misc]
+            simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
             models.append(simulation.model())
     found = scales(simulation)
     assert found[2] == pytest.approx(math.exp(-1), rel=1e-2)
@@ -243,7 +243,9 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
         on_grid = own._on_grid(Aim("all", 0, 1), 0, made_of(joint), 1)
         total += whole(own._layout().group("all"), on_grid)
     mean = Grid(16, enlarged.range).weighted_mean(total, 6 * 2 * enlarged.most, 6)
-    layout = plan.layout(simulation.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    layout = plan.layout(pinned.run.schema)
     flat = np.concatenate([before[n].ravel() for n in ("body.weight", "head.bias")])
     expected = layout.group("all").unflatten(np.append(flat + mean[:-1], np.float32(1)))
     assert same(simulation.model(), expected)

@@ -197,7 +197,8 @@ def test_the_coordinator_asks_nobody_for_a_step_that_would_exceed_the_budget(
     Nor does it wait for those who may train no more, whenever holders have looked into the last.
     """
     plan = plan_of(SSP, RECORD, versions=30)
-    three = spent(plan, [fact(plan, "client-00", "all", VALUES, v) for v in range(3)])  # type: ignore[misc]
+    facts = (fact(plan, "client-00", "all", VALUES, version) for version in range(3))
+    three = spent(plan, [each for each in facts if each is not None])
     plan = plan_of(SSP, RECORD | {"budget": three + 1e-6}, cipher, versions=30)
     simulation = stream(plan, tmp_path, 6)
     simulation.run()

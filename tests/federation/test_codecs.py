@@ -87,7 +87,9 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
         simulation = private_federation(plan, tmp_path / cipher)
         simulation.run()
         models.append(simulation.model())
-        layout = plan.layout(simulation.coordinator.federation.pinned.run.schema).group("all")  # type: ignore[union-attr]
+        pinned = simulation.coordinator.federation.pinned
+        assert pinned is not None
+        layout = plan.layout(pinned.run.schema).group("all")
         assert (layout.size, layout.sent) == (217, 55)
         facts = simulation.coordinator.federation.ledger.releases_of("client-02")
         mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]

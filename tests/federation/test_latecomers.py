@@ -104,7 +104,9 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     assert late.play.parties[LATE].halted.result().reason == f"all {versions} versions are made"
 
     # Its outbox never holds more than one update, and shards do not keep what nobody wants.
-    layout = late.play.plan.layout(late.play.coordinator.federation.pinned.run.schema)  # type: ignore[union-attr]
+    pinned = late.play.coordinator.federation.pinned
+    assert pinned is not None
+    layout = late.play.plan.layout(pinned.run.schema)
     assert most == layout.group("all").blocks
     assert late.spools[LATE].keys() == []
 

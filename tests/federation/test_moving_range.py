@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +96,7 @@ def test_the_same_bits_encrypted_and_not(more: dict[str, Any], tmp_path: Path) -
     """With feedback under all ciphers: `test_codecs`."""
     first, second = (small_federation(plan(c, **more), tmp_path / c) for c in ("plain", "rlwe"))
     for each in (first, second):
-        each.run(lambda each=each: finished(each))  # type: ignore[misc]
+        each.run(partial(finished, each))
     assert same(first.model(), second.model())
     assert scales(first) == scales(second)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secureps.client.trainer import Trainer
+from secureps.crypto.identity import Role
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit
@@ -27,10 +28,10 @@ class DiskFederation(OneProcess):
         self.trainer = trainer
         self.directory = folder / "kit"
         create_kit(self.directory, plan.cipher_parameters)
-        parties = {COORDINATOR: "coordinator", OBSERVER: "observer"}
-        parties |= dict.fromkeys(self.shards, "shard") | dict.fromkeys(self.holders, "holder")
+        parties: dict[str, Role] = {COORDINATOR: "coordinator", OBSERVER: "observer"}
+        parties |= dict.fromkeys(self.shards, "shard")
         for name, role in (parties | dict.fromkeys(self.clients, "client")).items():
-            issue(self.directory, role, name)  # type: ignore[arg-type]
+            issue(self.directory, role, name)
         public = load_public(self.directory)
         identities = {
             each.name: load_private(self.directory, each.name)

@@ -96,12 +96,13 @@ class HostilePeer:
         with grpc.insecure_channel(self._addresses[to], options=options) as channel:
             call: Any
             try:
+                sent: Any
                 if method == framing.PUT:
                     call, sent = channel.stream_unary(method), iter(pieces)
                 else:
                     streamed = method in STREAMED
                     call = channel.unary_stream(method) if streamed else channel.unary_unary(method)
-                    (sent,) = pieces  # type: ignore[assignment]
+                    (sent,) = pieces
                 answer = call(sent, metadata=() if anonymous else metadata, timeout=PATIENCE)
                 if method in STREAMED:
                     next(answer)

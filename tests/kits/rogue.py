@@ -10,6 +10,7 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from queue import Queue
 from typing import Any
@@ -145,7 +146,7 @@ class RogueRun:
         for name in self.names:
             self.processes.start(name)
         for name in self.names:
-            self.processes.wait(lambda n=name: self._rogue.watched(n), f"{name}'s watch")  # type: ignore[misc]
+            self.processes.wait(partial(self._rogue.watched, name), f"{name}'s watch")
 
     def __exit__(self, *_: object) -> None:
         self.processes.__exit__()

@@ -36,7 +36,7 @@ def without_the_cheats(folder: Path) -> Tensors:
     """The model if each of these versions lacks the one update that is left out."""
     simulation = small_federation(small_plan("rlwe", versions=VERSIONS), folder)
     for version, (client, _, _) in CHEATS.items():
-        simulation.run(lambda v=version: simulation.versions() == {"all": v - 1})  # type: ignore[misc]
+        simulation.run(lambda: simulation.versions() == {"all": version - 1})  # noqa: B023
         cheats(simulation, client, spoil_all)
     simulation.run()
     return simulation.model()

@@ -26,8 +26,9 @@ MALFORMED = ("", "0" * 63, "0" * 65, "g" + "0" * 63, "0x" + "0" * 62)
 @pytest.fixture
 def kit(tmp_path: Path) -> Path:
     create_kit(tmp_path / "kit", PLAIN)
-    for role, name in (("coordinator", "coordinator"), ("shard", "shard-0"), ("client", "one")):
-        issue(tmp_path / "kit", role, name)  # type: ignore[arg-type]
+    issue(tmp_path / "kit", "coordinator", "coordinator")
+    issue(tmp_path / "kit", "shard", "shard-0")
+    issue(tmp_path / "kit", "client", "one")
     issue(tmp_path / "kit", "holder", "holder-0")
     return tmp_path / "kit"
 

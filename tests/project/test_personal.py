@@ -105,7 +105,7 @@ def test_a_client_that_is_killed_judges_and_trains_on_with_its_own_head(tmp_path
         }
         played = Simulation(plan, Cast(trainers, UnsafeSeed(3), lambda name, task: 1.0), folder)
         for version in kills:
-            played.run(lambda v=version: played.versions()["all"] >= v)  # type: ignore[misc]
+            played.run(lambda: played.versions()["all"] >= version)  # noqa: B023
             played.kill("client-02")
             played.start("client-02")
         played.run()

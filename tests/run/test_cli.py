@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 import typer.main
 
@@ -116,7 +117,9 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     """But --kernels, which every command takes before its name."""
-    command = typer.main.get_command(cli.app).commands["join"]  # type: ignore[attr-defined]
+    tool = typer.main.get_command(cli.app)
+    assert isinstance(tool, click.Group)
+    command = tool.commands["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins == {text for text in scripts if text[:2] == "--"} - {"--help", "--kernels"}

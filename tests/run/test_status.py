@@ -50,9 +50,9 @@ OVER = dataclasses.replace(STATUS, finished="all 3 versions are made")
 PLAIN = CipherParameters("plain", 8, 14)
 
 
-def console(**options: bool) -> tuple[Console, io.StringIO]:
+def console(terminal: bool = False) -> tuple[Console, io.StringIO]:
     told = io.StringIO()
-    return Console(file=told, width=200, **options), told  # type: ignore[arg-type]
+    return Console(file=told, width=200, force_terminal=terminal), told
 
 
 class Asked:
@@ -98,7 +98,7 @@ def test_a_watch_ends_where_no_answer_will_come() -> None:
 
 
 def test_on_a_terminal_the_last_tables_stay_while_nobody_answers() -> None:
-    screen, told = console(force_terminal=True)
+    screen, told = console(terminal=True)
     with pytest.raises(KeyboardInterrupt):
         watch(Asked(STATUS, GONE), show, screen, pause=lambda _: None)
     last = told.getvalue().split("\x1b[2J")[-1]

@@ -128,7 +128,7 @@ def test_calls_are_tried_again_until_they_are_answered_or_refused() -> None:
     stage.executor.request("a", Heartbeat("a"))
     begin = [0.0]
     for tried in range(3):
-        stage.loop.run(lambda t=tried: len(stage.line.calls) > t)  # type: ignore[misc]
+        stage.loop.run(lambda: len(stage.line.calls) > tried)  # noqa: B023
         begin.append(stage.loop.now())
         stage.line.calls[-1][2].set_exception(Busy("full", 0.4))
     stage.loop.run(lambda: len(stage.line.calls) > 3)
@@ -147,9 +147,9 @@ def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFi
         begun = len(stage.line.calls)
         stage.executor.request("a", Heartbeat("a"))
         for tried in range(vain):
-            stage.loop.run(lambda t=begun + tried: len(stage.line.calls) > t)  # type: ignore[misc]
+            stage.loop.run(lambda: len(stage.line.calls) > begun + tried)  # noqa: B023
             stage.line.calls[-1][2].set_exception(Unreachable("gone", 0.4))
-        stage.loop.run(lambda n=begun + vain: len(stage.line.calls) > n)  # type: ignore[misc]
+        stage.loop.run(lambda: len(stage.line.calls) > begun + vain)  # noqa: B023
         stage.line.calls[-1][2].set_result(Noted())
         stage.play()
     told = [message for message in caplog.messages if "there" in message or "gone" in message]

@@ -43,6 +43,9 @@ RUN = 1
 UNKNOWN_MINIMUM = 1024
 """Nodes that a ServerApp with an unknown minimum sees: it must not wait for more of them."""
 
+START = "start"
+"""A strategy's loop of rounds."""
+
 MINIMA = (
     "min_available_nodes",
     "min_train_nodes",
@@ -351,7 +354,7 @@ class _Nowhere(Grid):
 @contextmanager
 def _rehearsing() -> Iterator[None]:
     """Lets a ServerApp make messages, silences its log, and stops strategies at their start."""
-    starts = {kind: kind.__dict__["start"] for kind in _strategies(Strategy)}  # type: ignore[type-abstract]
+    starts = {kind: kind.__dict__[START] for kind in _strategies(Strategy)}
     logger = logging.getLogger("flwr")
     level = logger.level
     identity = {
@@ -359,21 +362,21 @@ def _rehearsing() -> Iterator[None]:
     }
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, RUN, 0
     for kind, start in starts.items():
-        kind.start = _caught(start, kind is not Strategy)  # type: ignore[method-assign]
+        setattr(kind, START, _caught(start, kind is not Strategy))
     logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
         logger.setLevel(level)
         for kind, start in starts.items():
-            kind.start = start  # type: ignore[method-assign]
+            setattr(kind, START, start)
         for name, value in identity.items():
             setattr(TaskIdentity, f"_{name}", value)
 
 
-def _strategies(kind: type[Strategy]) -> Iterator[type[Strategy]]:
+def _strategies(kind: type[object]) -> Iterator[type[object]]:
     """Yields a class and its subclasses that have a `start` of their own."""
-    if "start" in kind.__dict__:
+    if START in kind.__dict__:
         yield kind
     for derived in kind.__subclasses__():
         yield from _strategies(derived)

@@ -290,7 +290,8 @@ class FlowerTrainer:
         number = 0 if versions is None else max(versions.values(), default=0)
         content = self._content("evaluateins", parameters, {}, number)
         state = self._states.newest() if versions is None else self._states.before(at, True)
-        before = {n: float(v) for n, v in state.metric_records.get(FITTED, {}).items()}  # type: ignore[arg-type]
+        kept = state.metric_records.get(FITTED, {}).items()
+        before = {name: float(value) for name, value in kept if isinstance(value, int | float)}
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)

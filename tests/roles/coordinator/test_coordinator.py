@@ -207,7 +207,8 @@ def test_nobody_founds_the_metrics() -> None:
     world = World(make_plan(evaluation={"every": 1, "metrics": {"loss": 1.0}}))
     world.start()
     id = SubmissionId("c0", EVALUATION, 0)
-    run = world.federation.pinned.run.id  # type: ignore[union-attr]
+    assert world.federation.pinned is not None
+    run = world.federation.pinned.run.id
     receipt = make_receipt(world.plan, run, id, -1, b"")
     refused(world, "c0", requests.Submit(receipt), WrongVersion, "is not asked from c0")
 

@@ -109,7 +109,8 @@ def test_a_run_ends_before_the_step_that_would_exceed_the_budget() -> None:
     assert world.federation.finished.startswith(
         "the privacy budget is spent: after version 3, another would bring 3 clients above epsilon "
     )
-    budget = world.plan.section.privacy.budget  # type: ignore[union-attr]
+    assert world.plan.section.privacy is not None
+    budget = world.plan.section.privacy.budget
     for client in CLIENTS:
         facts = facts_of(world.federation.ledger, client)
         assert len(facts) == 3

@@ -253,7 +253,7 @@ def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
         for name, code in names.items():
             supervisor.start(program(name, code))
         for name in names:
-            until(lambda name=name: "up" in supervisor.tail(name))  # type: ignore[misc]
+            until(lambda: "up" in supervisor.tail(name))  # noqa: B023
         parent = psutil.Process(alive(supervisor)["parent"])
         until(lambda: len(parent.children()) == 1)
         everyone = [*alive(supervisor).values(), parent.children()[0].pid]

@@ -286,7 +286,7 @@ def test_an_opened_sum_that_is_damaged_is_opened_again(
     }[meanwhile]
     for party in away:
         ward.play.kill(party)
-        ward.play.loop.call_later(1.0, lambda party=party: ward.play.start(party))  # type: ignore[misc]
+        ward.play.loop.call_later(1.0, partial(ward.play.start, party))
     ward.play.run(lambda: ward.group.version == 3)
     ward.ends_as_unharmed()
     ward.nothing_was_burnt()

@@ -30,14 +30,19 @@ from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
 from tests.kits.processes import Recorder
 from tests.kits.transport_kit import PATIENCE, EchoServer
 
-PARTIES = {COORDINATOR: "coordinator", "shard-0": "shard", "a_b.c-d": "client", "eve": "client"}
+PARTIES: dict[str, Role] = {
+    COORDINATOR: "coordinator",
+    "shard-0": "shard",
+    "a_b.c-d": "client",
+    "eve": "client",
+}
 PLAIN = CipherParameters("plain", 8, 14)
 
 
 def make_kit(folder: Path) -> Path:
     create_kit(folder, PLAIN)
     for name, role in PARTIES.items():
-        issue(folder, role, name)  # type: ignore[arg-type]
+        issue(folder, role, name)
     return folder
 
 
