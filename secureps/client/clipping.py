@@ -85,7 +85,7 @@ def clip_update(
 
     if norm > clip:
         cut = f"cut to {100 * clip / norm:.2g} %"
-        where = plan.headed(layout.name, "")
+        where = plan.head(layout.name)
         tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
     of_it = clipped if factor < 1 else delta
     update = Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)

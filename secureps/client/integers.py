@@ -82,7 +82,7 @@ class UpdateIntegers:
         share, section = weight / grid.weights.most, self.plan.group(self.layout.name)
         words = self.stream("round", *self._labels)
         if not section.rotates:
-            where = self.plan.headed(self.layout.name, "")
+            where = self.plan.head(self.layout.name)
             tell_range(self.client, where, self.layout, update, share, grid.range)
 
         def rounded(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:

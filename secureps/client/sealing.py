@@ -23,7 +23,6 @@ from secureps.crypto.cipher import OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
-from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.submission import (
@@ -177,7 +176,7 @@ class OutboxSealer:
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         group, layout = receipt.id.group, pinned.layout.group(receipt.id.group)
-        kind = cipher(pinned.plan.fitted(layout))
+        kind = pinned.plan.cipher_of(layout)
         opener = kind.opener(pinned.place(group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, group)
 
@@ -206,7 +205,7 @@ class OutboxSealer:
             self._kept.pop(key, None)
 
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
-        kind, key = cipher(pinned.plan.fitted(pinned.layout.group(group))), None
+        kind, key = pinned.plan.cipher_of(pinned.layout.group(group)), None
         if kind.opening is Opening.HOLDER:
             if len(self._holder_keys) != 1:
                 raise KitError(f"{kind.parameters.name} needs one holder's key in the kit")

@@ -22,9 +22,9 @@ from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
 from secureps.config.sections import parse, placed, read_toml
-from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
-from secureps.crypto.suite import cipher
+from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
@@ -103,9 +103,9 @@ class Plan:
         """Ends a phrase with " of NAME", if the name has to be said."""
         return "" if self.only(group) else f" of {group}"
 
-    def headed(self, group: str, text: str) -> str:
-        """A line about a group, with its name in front if that has to be said."""
-        return text if self.only(group) else f"{group}: {text}"
+    def head(self, group: str) -> str:
+        """Begins a line about a group with its name, if that has to be said."""
+        return "" if self.only(group) else f"{group}: "
 
     @cached_property
     def _groups(self) -> dict[str, GroupSection]:
@@ -283,6 +283,14 @@ class Plan:
         own, slots = self.cipher_parameters, group.cipher_slots
         return own if slots is None else replace(own, slots=slots)
 
+    def cipher_of(self, group: GroupLayout) -> Cipher:
+        """What hides the blocks of a group."""
+        return cipher(self.fitted(group))
+
+    def key_length(self, group: GroupLayout) -> int:
+        """N, the coefficients of a one-time key of `rlwe` for one block of a group."""
+        return key_length(self.fitted(group))
+
     def sized(self, sizes: Mapping[str, int]) -> list[GroupLayout]:
         """All groups of a model by how many values they have, in their blocks, without tensors."""
         whole = []
@@ -359,11 +367,7 @@ class Plan:
         return self._rules[group]
 
     def make_rules(self) -> None:
-        """Makes every group's rule, where the coordinator runs, before anything begins.
-
-        Raises:
-            PlanRefused: one of a user's cannot be imported, or made.
-        """
+        """Makes every group's rule, before anything begins; PlanRefused if one cannot be made."""
         for name in self.groups:
             with naming(_part(self, name)):
                 self.rule(name)

@@ -11,7 +11,6 @@ import re
 from collections.abc import Sequence
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.suite import cipher
 from secureps.errors import Malformed, Oversized, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.requests import Checkpointed, Prepared
@@ -39,7 +38,7 @@ def block_bytes(plan: Plan, layout: GroupLayout, purpose: str, block: int) -> in
     """How long the payload of a block must be; Malformed if no block is for this purpose."""
     slots = layout.slots(block)
     if purpose == UPDATE:
-        return cipher(plan.fitted(layout)).block_bytes(slots)
+        return plan.cipher_of(layout).block_bytes(slots)
     if purpose == FOUNDING:
         start, stop = layout.span(block)
         return 4 * (stop - start)

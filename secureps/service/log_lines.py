@@ -32,7 +32,7 @@ class LogLines:
             self._plan = Plan.from_text(record.run.plan)
 
     def _of(self, group: str, text: str) -> str:
-        return f"{group}: {text}" if self._plan is None else self._plan.headed(group, text)
+        return (f"{group}: " if self._plan is None else self._plan.head(group)) + text
 
     def told(self, record: Record) -> str | None:
         """The line to log when a record is journalled, or None."""

@@ -174,7 +174,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
         left, section = _left(plan, name, numbers), plan.group(name)
         if left is not None and few(left, section.bits):
             yield (
-                f"{_head(plan, name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
+                f"{plan.head(name)}about {max(0.0, left):.1f} of {section.bits} bits are left in "
                 "a mean of the smallest clients: leave most_examples out, or take more bits"
             )
     privacy = plan.section.privacy
@@ -189,7 +189,7 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
         for name in plan.groups:
             least, most = (_record_noise(plan, name, way) for way in (numbers[::-1], numbers))
             yield (
-                f"{_head(plan, name)}the noise above is that of a cohort of the smallest clients; "
+                f"{plan.head(name)}the noise above is that of a cohort of the smallest clients; "
                 f"it has a standard deviation of {least:.3g} to {most:.3g}, as the cohort is"
             )
 
@@ -310,7 +310,7 @@ def _following(plan: Plan, name: str, values: int) -> str:
     assert adaptive is not None
     error = plan.deviation(name, values) / (2 * adaptive.indicator)
     return (
-        f"{_head(plan, name)}the clip begins at {section.clip:g} and moves until "
+        f"{plan.head(name)}the clip begins at {section.clip:g} and moves until "
         f"{adaptive.quantile:g} of the updates are shorter; that they are counted makes the noise "
         f"{adaptive.cost - 1:.1%} larger than a fixed clip's, and noise on the count of the "
         f"smallest cohort has a standard deviation of {error:.2f} of it; the noise above is that "
@@ -407,7 +407,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
         if group.name != EVALUATION:
             remarks += (wasted := tuple(_wasted(plan, group)))
             full |= not wasted
-        rule, head = plan.bounds(group.name), _head(plan, group.name)
+        rule, head = plan.bounds(group.name), plan.head(group.name)
         if sealed and rule.minimum < OPENED:
             remarks.append(
                 f"{head}a cohort may have {rule.minimum} members, and a key holder "
@@ -419,7 +419,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
                 f"members of every cohort, the smallest of which has {rule.minimum}, add their "
                 "share of the noise"
             )
-        remarks += codec_words(plan, group, _head(plan, group.name))
+        remarks += codec_words(plan, group, plan.head(group.name))
         if plan.adaptive(group.name):
             remarks.append(_following(plan, group.name, group.sent))
     if isinstance(section.privacy, RecordPrivacySection) and _rate(plan) is None:
@@ -453,11 +453,6 @@ def _one_of_each(plan: Plan, layout: Sequence[GroupLayout]) -> Iterator[GroupLay
             yield group
 
 
-def _head(plan: Plan, name: str) -> str:
-    """Before a remark on a group; nothing where there is but one."""
-    return "" if plan.only(name) else f"group {name}: "
-
-
 OPENED = ServeSection.model_fields["minimum"].default
 """Members of the smallest cohort that a holder opens where its operator says nothing."""
 
@@ -470,12 +465,12 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
         yield (
-            f"{_head(plan, group.name)}blocks of {plan.section.block_size} values leave "
+            f"{plan.head(group.name)}blocks of {plan.section.block_size} values leave "
             f"ciphertexts partly empty, {up:,} bytes an update where {larger:,} would do: raise "
             "block_size, or leave it out"
         )
     elif up > 1.5 * best * group.sent:
         yield (
-            f"{_head(plan, group.name)}{group.sent:,} values do not fill a ciphertext: "
+            f"{plan.head(group.name)}{group.sent:,} values do not fill a ciphertext: "
             f"{up / group.sent:.0f} bytes a value, where large models need {best:.0f}"
         )

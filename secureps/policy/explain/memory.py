@@ -27,7 +27,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secureps.crypto.suite import cipher
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_group
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
@@ -96,7 +95,7 @@ class MemoryUse:
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
     """Predicts for the groups of a model's layout."""
-    kind = cipher(plan.fitted(groups[0]))
+    kind = plan.cipher_of(groups[0])
     nodes = dict.fromkeys(service.shards, 1.0)
     state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
     work = largest = 0

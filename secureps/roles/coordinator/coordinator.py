@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from secureps.crypto.field import parse_vector
-from secureps.crypto.suite import key_length
 from secureps.errors import (
     ConfigError,
     Conflict,
@@ -353,7 +352,7 @@ class Coordinator:
         state = self._asked(event)
         assert self._layout is not None
         own = self._layout.group(event.group)
-        parse_vector(event.share, key_length(self._plan.fitted(own)))
+        parse_vector(event.share, self._plan.key_length(own))
         if state is not None and holder in opening.silent(tx, state):
             tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
 

@@ -22,7 +22,6 @@ from secureps.config.plan import SyncSection
 from secureps.crypto.cipher import Opening
 from secureps.crypto.field import Vector, parse_vector
 from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, judge, key_sum
-from secureps.crypto.suite import key_length
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait
@@ -173,7 +172,7 @@ def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
 
 def _key_length(tx: Transaction, group: GroupState) -> int:
     assert tx.layout is not None
-    return key_length(tx.plan.fitted(tx.layout.group(group.name)))
+    return tx.plan.key_length(tx.layout.group(group.name))
 
 
 def _sum(

@@ -17,7 +17,6 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import OVERHEAD
 from secureps.crypto.field import parse_vector
 from secureps.crypto.roster import Roster
-from secureps.crypto.suite import key_length
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
 from secureps.messages.coordinator_records import Received
 from secureps.messages.encoding import DIGEST_BYTES
@@ -189,7 +188,7 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
             raise kind(f"{id}: an envelope has {size} bytes, not {len(sealed)}")
     if correction is None:
         raise Malformed(f"{id}: the correction of its key is missing")
-    parse_vector(correction, key_length(plan.fitted(layout)))
+    parse_vector(correction, plan.key_length(layout))
 
 
 def _check_fact(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import assert_never
 
 from secureps.crypto.roster import Roster
-from secureps.crypto.suite import key_length
 from secureps.errors import (
     ClientError,
     Conflict,
@@ -355,7 +354,7 @@ class Shard:
                 return
         elif self.shelves.opened_by_key_sum:
             pinned = self.shelves.pinned
-            due = 4 * key_length(pinned.plan.fitted(pinned.layout.group(cohort.group)))
+            due = 4 * pinned.plan.key_length(pinned.layout.group(cohort.group))
             if key is None or len(key) != due:
                 raise Malformed(
                     f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "

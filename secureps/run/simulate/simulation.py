@@ -222,7 +222,7 @@ class Simulation:
     def reasons(self) -> str:
         """Why every group waits, in words."""
         groups = self.coordinator.federation.groups.values()
-        return "; ".join(self.plan.headed(group.name, group.reason) for group in groups)
+        return "; ".join(self.plan.head(group.name) + group.reason for group in groups)
 
     def versions(self) -> dict[str, int]:
         """The committed version of every group of the model."""

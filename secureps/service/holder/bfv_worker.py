@@ -12,7 +12,6 @@ import time
 from secureps.crypto.cipher import Opener
 from secureps.crypto.identity import Identity
 from secureps.crypto.secret import Secret
-from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Malformed
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetSum, Request
@@ -44,7 +43,7 @@ class BfvWorker(Worker):
         pinned = self._machine.pinned
         layout = pinned.layout.group(request.group)
         slots = layout.slots(request.block)
-        cipher(pinned.plan.fitted(layout)).adder().check_total(slots, payload)
+        pinned.plan.cipher_of(layout).adder().check_total(slots, payload)
         key = received_key(request.group, request.cohort, request.block)
         self._spool.put(f"{key}/{digest.hex()}", payload)
 
@@ -92,6 +91,6 @@ class BfvWorker(Worker):
     def _tools(self, group: str) -> Opener:
         if self._opener is None:
             pinned = self._machine.pinned
-            kind = cipher(pinned.plan.fitted(pinned.layout.group(group)))
+            kind = pinned.plan.cipher_of(pinned.layout.group(group))
             self._opener = kind.opener(pinned.place(group), self._secret)
         return self._opener

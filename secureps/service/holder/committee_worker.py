@@ -13,7 +13,6 @@ from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.sharing import HolderShare, weighted_sum
-from secureps.crypto.suite import key_length
 from secureps.errors import ClientError, InternalError, Malformed
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.holder.committee import CommitteeHolder
@@ -63,7 +62,7 @@ class CommitteeWorker(Worker):
             Malformed, Oversized: an envelope does not open or does not fit; it names the member.
         """
         began, cohort, pinned = time.perf_counter(), task.cohort, self._machine.pinned
-        length = key_length(pinned.plan.fitted(pinned.layout.group(cohort.group)))
+        length = pinned.plan.key_length(pinned.layout.group(cohort.group))
         shares = [self._member_share(receipt) for receipt in task.receipts]
         weights = [member.weight for member in cohort.members]
         total = weighted_sum((share.share(length) for share in shares), weights)

@@ -14,7 +14,6 @@ import numpy as np
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
-from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, KitError
 from secureps.messages.encoding import canonical
 from secureps.messages.submission import Cohort
@@ -51,7 +50,7 @@ class ShardNoise:
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         values = slots[layout.weight_slots :]
         values[:] = mechanism.noise(values.size, stream.words)
-        kind = cipher(plan.fitted(layout))
+        kind = plan.cipher_of(layout)
         key = None
         if kind.opening is Opening.HOLDER:
             if len(self.holder_keys) != 1:

@@ -21,7 +21,6 @@ from safetensors.numpy import load as load_safetensors
 
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
-from secureps.crypto.suite import cipher
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
@@ -432,7 +431,7 @@ class ShardWorker(Worker):
     # --- small things -------------------------------------------------------------
 
     def _cipher(self, group: str) -> Cipher:
-        return cipher(self._shelves.pinned.plan.fitted(self._layout(group)))
+        return self._shelves.pinned.plan.cipher_of(self._layout(group))
 
     def _layout(self, group: str) -> GroupLayout:
         return self._shelves.pinned.layout.group(group)

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from secureps.crypto.suite import key_length
 from secureps.errors import (
     DamagedStore,
     Fenced,
@@ -264,7 +263,7 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
     desk = Desk("rlwe").founded()
     cohort = make_cohort()
     desk.holding(cohort)
-    length = 4 * key_length(desk.plan.fitted(desk.shard.shelves.pinned.layout.group("all")))
+    length = 4 * desk.plan.key_length(desk.shard.shelves.pinned.layout.group("all"))
     wrong, right = bytes(length), b"\1" * length
     (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
     assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
