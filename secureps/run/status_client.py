@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.crypto.identity import Identity
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
@@ -49,13 +48,12 @@ class StatusClient:
         insecure: bool = False,
         passphrases: Passphrases | None = None,
     ) -> None:
-        name = find_observer(kit) if name is None else name
+        public = load_public(kit)
+        name = find_observer(kit, public.roster) if name is None else name
         passphrases = passphrases or Passphrases()
-        identity: Identity = load_private(kit, name, passphrases)
+        identity = load_private(kit, name, passphrases)
         self._transport = GrpcTransport(
-            PLAINTEXT
-            if insecure
-            else Tls(TlsFiles(kit, name, load_public(kit).ca, passphrases=passphrases)),
+            PLAINTEXT if insecure else Tls(TlsFiles(kit, name, public.ca, passphrases=passphrases)),
             name,
             lambda request: identity.sign(REQUEST_DOMAIN, request),
             {COORDINATOR: server},

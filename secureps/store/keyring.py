@@ -172,13 +172,13 @@ def load_private(directory: Path, name: str, passphrases: Passphrases | None = N
     return identity
 
 
-def find_observer(directory: Path) -> str:
-    """The name of an observer whose key is in this kit.
+def find_observer(directory: Path, roster: Roster) -> str:
+    """The name of an observer on a kit's roster whose key is in the kit.
 
     Raises:
-        KitError: as `load_public`; or there is none: it says who may look instead.
+        KitError: there is none: it says who may look instead.
     """
-    for certificate in load_public(directory).roster.certificates:
+    for certificate in roster.certificates:
         private = directory / "private" / certificate.name
         if certificate.role == "observer" and private.is_dir():
             return certificate.name

@@ -32,7 +32,7 @@ from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.runs import STOPPED
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import find_observer
+from secureps.store.keyring import find_observer, load_public
 from tests.kits.command import run
 from tests.kits.roles_kit import (
     CA,
@@ -180,11 +180,11 @@ def test_a_kit_with_an_observers_key_needs_no_name(tmp_path: Path) -> None:
     with pytest.raises(KitError, match="has no observer's key: name a party whose key is in it"):
         StatusClient(kit, None, "127.0.0.1:9")
     issue(kit, "observer", "ward")
-    assert find_observer(kit) == "ward"
+    assert find_observer(kit, load_public(kit).roster) == "ward"
     StatusClient(kit, None, "127.0.0.1:9").close()
     (kit / "private" / "ward").rename(tmp_path / "ward")  # as in the kit of anybody else
     with pytest.raises(KitError, match="has no observer's key"):
-        find_observer(kit)
+        find_observer(kit, load_public(kit).roster)
 
 
 WATCHER = certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)
