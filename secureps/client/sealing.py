@@ -52,19 +52,17 @@ def draft(
     base: bytes,
     spends: Fact | None,
     unsafe: bool,
-    **known: Any,
 ) -> Receipt:
     """A receipt before anything is sealed: without blocks, shares and signature.
 
     Args:
         spends: the privacy that the submission costs, or None.
-        known: other fields of the receipt.
     """
     charge = spends if isinstance(spends, Charge) else None
     release = spends if isinstance(spends, Release) else None
     none = ()
     return Receipt(
-        run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe, **known
+        run, id, purpose, version, base, none, b"", none, none, 0, charge, release, unsafe
     )
 
 

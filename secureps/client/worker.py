@@ -356,14 +356,10 @@ class ClientWorker(Worker):
         spends = fact(plan, site.name, aim.group, layout.sent, aim.version, attempt)
         pulled = self._blocks(task)
         sent = self._on_grid(aim, attempt, update, weight, pulled.get(aim.group, ()))
-        receipt = draft(
-            self._machine.pinned.run.id,
-            SubmissionId(site.name, aim.group, aim.sequence),
-            UPDATE,
-            aim.version,
-            base,
-            spends,
-            not site.seed.private,
+        id = SubmissionId(site.name, aim.group, aim.sequence)
+        run, unsafe = self._machine.pinned.run.id, not site.seed.private
+        receipt = dataclasses.replace(
+            draft(run, id, UPDATE, aim.version, base, spends, unsafe),
             step=aim.step,
             magnitude=magnitude(plan, aim.group, update),
             update=name,

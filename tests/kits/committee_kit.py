@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -122,7 +123,8 @@ class Site:
         values = rng.integers(0, 1000, layout.size, np.int64)
         update = update_name(id, version)
         run = self.pinned.run.id
-        receipt = draft(run, id, UPDATE, version, base, None, False, update=update)
+        receipt = draft(run, id, UPDATE, version, base, None, False)
+        receipt = dataclasses.replace(receipt, update=update)
         sealed = sealer.seal(self.pinned, receipt, cut(layout, values), 7)
         return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
 
