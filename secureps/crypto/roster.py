@@ -217,6 +217,14 @@ class Roster:
     def follow(self, text: str) -> Roster | None:
         """The roster in `text` if it comes after this one, verified; None if it is none newer.
 
+        Raises as `of_line`.
+        """
+        found = self.of_line(text)
+        return found if found.place > self.place else None
+
+    def of_line(self, text: str) -> Roster:
+        """The roster in `text`, earlier or later than this one, verified.
+
         Raises:
             Malformed, Oversized: as `from_bytes`.
             Unsigned: another CA's, or nobody's.
@@ -224,19 +232,19 @@ class Roster:
                 for parties that are not to know of the other.
         """
         if text == self.to_bytes().decode():
-            return None
+            return self
         if self.epoch is None:
             raise Refused("this roster is of before there were epochs, and no other follows it")
-        newer = Roster.from_bytes(text.encode())
-        newer.verify(PublicIdentity(self.epoch.issuer))
-        first, last = (self, newer) if self.number <= newer.number else (newer, self)
+        found = Roster.from_bytes(text.encode())
+        found.verify(PublicIdentity(self.epoch.issuer))
+        first, last = (self, found) if self.number <= found.number else (found, self)
         if last.number_of(first.digest) != first.number:
             raise Refused(
-                f"roster {newer.number} ({newer.digest.hex()[:16]}) is of another line than roster "
+                f"roster {found.number} ({found.digest.hex()[:16]}) is of another line than roster "
                 f"{self.number} ({self.digest.hex()[:16]}), which this party goes by: the CA has "
                 "signed both; ask whoever issues keys which one is right"
             )
-        return newer if newer.place > self.place else None
+        return found
 
     def find(self, name: str) -> Certificate:
         """The certificate of a party; UnknownParty if there is none."""

@@ -36,8 +36,8 @@ class RosterFollower:
     def apply(self, record: RosterFollowed) -> None:
         """Folds one record; ConfigError if it is of another kit than this party has."""
         try:
-            self.roster = self.roster.follow(record.text) or self.roster
-            self._journalled = Roster.from_bytes(record.text.encode())
+            self._journalled = known = self.roster.of_line(record.text)
+            self.roster = max(self.roster, known, key=lambda each: each.place)
         except SecurepsError as error:
             raise ConfigError(
                 f"this state folder is of a run with another kit: {error}; start it with the kit "
