@@ -17,6 +17,8 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from scipy.stats import t
+
 from benchmarks.report import Row, report
 from secureps.client.script import Script
 from secureps.config.plan import PlanSection
@@ -53,8 +55,8 @@ def clear(plan: Plan) -> Plan:
     return Plan(parse(PlanSection, body | {"cipher": cipher}, "thin.toml, in the clear"))
 
 
-def accuracy(plan: Plan, seed: int) -> float:
-    """Of the last version, on records that nobody holds, in percent."""
+def played(plan: Plan, seed: int) -> tuple[float, int]:
+    """The last version's accuracy on records that nobody holds, in percent, and its values."""
     federation = plan.section.federation
     assert federation is not None
     script = Script(ROOT / "clients" / Path(federation.script).name)
@@ -66,7 +68,9 @@ def accuracy(plan: Plan, seed: int) -> float:
     with TemporaryDirectory(prefix="secureps-thin-") as folder:
         simulation = Simulation(plan, Cast(trainers, UnsafeSeed(seed)), Path(folder))
         simulation.run()
-        return 100 * judge.evaluate(simulation.model()).metrics["accuracy"]
+        model = simulation.model()
+    values = sum(tensor.size for tensor in model.values())
+    return 100 * judge.evaluate(model).metrics["accuracy"], values
 
 
 def bytes_a_value(plan: Plan, values: int) -> tuple[float, float]:
@@ -81,29 +85,19 @@ def bytes_a_value(plan: Plan, values: int) -> tuple[float, float]:
     return (group.bytes_up + explained.committee.submission) / values, pulled / versions / values
 
 
-def student(freedom: int) -> float:
-    """The 97.5 % point of Student's t (Abramowitz and Stegun 1964, 26.7.5), from 4 on to 1 %."""
-    z = statistics.NormalDist().inv_cdf(0.975)
-    first, second = (z**3 + z) / 4, (5 * z**5 + 16 * z**3 + 3 * z) / 96
-    return z + first / freedom + second / freedom**2
-
-
 def main() -> None:
     seeds = range(FIRST, FIRST + int(sys.argv[1] if len(sys.argv) > 1 else SEEDS))
     rows: list[Row] = []
     lost: list[float] = []
     for seed in seeds:
-        scores = [accuracy(clear(plan), seed) for plan in (whole(THIN), THIN)]
-        lost.append(scores[0] - scores[1])
-        print(f"{seed}: {scores[0]:.2f} less {scores[1]:.2f} is {lost[-1]:.2f}", flush=True)
-        rows.append(
-            {"seed": str(seed), "whole, %": scores[0], "thin, %": scores[1], "lost": lost[-1]}
-        )
-    values = 64 * 1000 + 1000 + 1000 * 1000 + 1000 + 1000 * 10 + 10
+        (before, values), (after, _) = (played(clear(p), seed) for p in (whole(THIN), THIN))
+        lost.append(before - after)
+        print(f"{seed}: {before:.2f} less {after:.2f} is {lost[-1]:.2f}", flush=True)
+        rows.append({"seed": str(seed), "whole, %": before, "thin, %": after, "lost": lost[-1]})
     for way, *own in zip(("up", "down"), *(bytes_a_value(p, values) for p in (whole(THIN), THIN))):
         name = f"bytes a value {way}"
         rows.append({"seed": name, "whole, %": own[0], "thin, %": own[1], "lost": own[0] / own[1]})
-    spread = statistics.stdev(lost) / math.sqrt(len(lost)) * student(len(lost) - 1)
+    spread = statistics.stdev(lost) / math.sqrt(len(lost)) * t.ppf(0.975, len(lost) - 1)
     title = f"lost {statistics.mean(lost):.2f} +- {spread:.2f} points (95 %, {len(lost)} pairs)"
     report("thin", title, rows)
 
