@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.kits.nursery import ROOT, Child
+from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.party_kits import descriptor, give
 from tests.kits.processes import PATIENCE, Processes
 
@@ -32,6 +32,14 @@ def secureps(*arguments: str | Path, words: str | None = None) -> subprocess.Com
 
 class OwnKeys(Processes):
     """Each party has a folder of its own, and an issuer one that nobody else sees."""
+
+    umask = -1
+    """Of those under a passphrase; -1: as here."""
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Of all processes."""
+        return {**os.environ, "PYTHONPATH": str(ROOT)}
 
     def kit(self, name: str) -> Path:
         return self.folder / "homes" / name
@@ -67,7 +75,7 @@ class OwnKeys(Processes):
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         if log.stem not in LOCKED:
-            return super()._begin(command, log)
+            return spawn(command, self.folder, log, self.environment)
         number = descriptor(WORDS)
         whole = [sys.executable, *command, "--passphrase-fd", str(number)]
         with log.open("a") as said:
@@ -75,7 +83,8 @@ class OwnKeys(Processes):
                 return subprocess.Popen(
                     whole,
                     cwd=self.folder,
-                    env=os.environ | {"PYTHONPATH": str(ROOT)},
+                    env=self.environment,
+                    umask=self.umask,
                     stdout=said,
                     stderr=said,
                     pass_fds=(number,),

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import re
 import resource
 import shutil
 import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,13 +17,15 @@ from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
 from tests.kits.command import INSECURE
 from tests.kits.needles import Needles
-from tests.kits.nursery import ROOT, Child, spawn
+from tests.kits.nursery import Child
 from tests.kits.own_keys import LOCKED, WORDS, OwnKeys, secureps
-from tests.kits.party_kits import descriptor, phrase
+from tests.kits.party_kits import phrase
 
 
 class Searched(OwnKeys):
     """All of whose processes have seeds, and temporary files in one folder."""
+
+    umask = 0
 
     def _client(self, name: str) -> list[str]:
         """With a seed of its own, as it has where data are real."""
@@ -37,30 +37,18 @@ class Searched(OwnKeys):
     def temporary(self) -> Path:
         return self.folder / "temporary"
 
-    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
+    @property
+    def environment(self) -> dict[str, str]:
         self.temporary.mkdir(exist_ok=True)
-        own = {"TMPDIR": str(self.temporary), "PYTHONPATH": str(ROOT)}
-        environment = {**os.environ, **own}
-        if log.stem not in LOCKED:
-            return spawn(command, self.folder, log, environment)
-        number = descriptor(WORDS)
+        return {**super().environment, "TMPDIR": str(self.temporary)}
+
+    def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         cores = resource.getrlimit(resource.RLIMIT_CORE)
         resource.setrlimit(resource.RLIMIT_CORE, (cores[1], cores[1]))  # what it begins with
-        whole = [sys.executable, *command, "--passphrase-fd", str(number)]
-        with log.open("a") as said:
-            try:
-                return subprocess.Popen(
-                    whole,
-                    cwd=self.folder,
-                    stdout=said,
-                    stderr=said,
-                    pass_fds=(number,),
-                    umask=0,
-                    env=environment,
-                )
-            finally:
-                os.close(number)
-                resource.setrlimit(resource.RLIMIT_CORE, cores)
+        try:
+            return super()._begin(command, log)
+        finally:
+            resource.setrlimit(resource.RLIMIT_CORE, cores)
 
     def secrets(self) -> dict[Path, bytes]:
         """What is in each file of a private key or a seed, the issuer's too."""
