@@ -1,8 +1,8 @@
 """What a committee costs: CPU time of one core for each party, per submission or per cohort.
 
 None of it depends on the model: a key has N = 2048 coefficients whatever it seals. With 3 of 4,
-on one 2.5 GHz core, a submission takes a holder 0.17 ms (open, check, derive, add) and its
-client 0.5 ms (share, and seal for all four); whoever opens a cohort needs 0.05 ms for the
+on one 2.5 GHz core, a submission takes a holder 0.15 ms (open, check, derive, add) and its
+client 0.45 ms (share, and seal for all four); whoever opens a cohort needs 0.05 ms for the
 answers, and 0.02 ms for each member's correction, which adds as a share does.
 """
 

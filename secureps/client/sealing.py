@@ -250,17 +250,13 @@ class OutboxSealer:
         receipt = dataclasses.replace(
             receipt, commitments=shared.commitments, correction=correction, root=root
         )
+        keys = [envelope.EnvelopePublicKey(self._holder_keys[name]) for name in committee.holders]
         # Bound to the receipt, so that an envelope cannot be moved to another submission.
-        bound = enveloped_part(receipt)
-        return dataclasses.replace(
-            receipt,
-            envelopes=tuple(
-                envelope.seal(
-                    envelope.EnvelopePublicKey(self._holder_keys[name]), shared.seeds_of(k), bound
-                )
-                for k, name in enumerate(committee.holders)
-            ),
+        envelopes = tuple(
+            envelope.seal(keys[k], shared.seeds_of(k), enveloped_part(receipt, name))
+            for k, name in enumerate(committee.holders)
         )
+        return dataclasses.replace(receipt, envelopes=envelopes)
 
     def _sign(self, record: BlockHeader | Receipt) -> bytes:
         return self._identity.sign(*signing_bytes(record))

@@ -18,6 +18,8 @@ from functools import lru_cache
 CLASSICAL, QUANTUM = 0.292, 0.257
 """Exponents of a sieve: Becker, Ducas, Gama and Laarhoven 2016; Chailloux and Loyer 2021."""
 MOST_BLOCK = 4096
+ML_KEM_768 = (768, 3329, 1.0)
+"""Degree, modulus and sigma of its key (FIPS 203: module rank 3, eta = 2), for `core_svp`."""
 
 
 @lru_cache(maxsize=64)

@@ -214,9 +214,9 @@ def rooted(receipt: Receipt) -> Receipt:
     return dataclasses.replace(receipt, blocks=(), correction=None)
 
 
-def enveloped_part(receipt: Receipt) -> bytes:
-    """What an envelope is bound to: all that is signed of the receipt but the envelopes."""
-    return receipt.form(envelopes="[]", signature='""')
+def enveloped_part(receipt: Receipt, holder: str) -> bytes:
+    """What a holder's envelope is bound to: its name, and all that is signed but the envelopes."""
+    return holder.encode() + b"\n" + receipt.form(envelopes="[]", signature='""')
 
 
 BLOCK_DOMAIN = b"secureps-block"

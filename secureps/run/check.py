@@ -301,6 +301,7 @@ def _committee(cost: CommitteeCost) -> Table:
                 "core-SVP",
                 "{:.0f} bits classical, {:.0f} quantum, after hints".format(*cost.core_svp),
             ),
+            ("weakest link", cost.weakest),
             ("for the same bytes a value", f"bits up to {cost.bits}, or capacity {cost.capacity}"),
             ("of each submission", f"{size(cost.submission)}: envelopes, commitments, correction"),
             (

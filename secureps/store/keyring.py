@@ -25,7 +25,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.envelope import KEY_BYTES, EnvelopeKey
+from secureps.crypto.envelope import KEY_OF_0_1, PUBLIC_BYTES, EnvelopeKey
 from secureps.crypto.identity import Identity, PublicIdentity, check_name
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
@@ -51,7 +51,7 @@ class PublicKit:
         ca: whose signatures count.
         roster: everybody.
         holder_keys: what clients seal under, by holder's name: a whole public key (bfv), or the
-            32 bytes of an X25519 key (rlwe); empty under `plain`.
+            raw bytes of an envelope key (rlwe); empty under `plain`.
     """
 
     ca: PublicIdentity
@@ -70,7 +70,7 @@ class PublicKit:
         lengths = {len(key) for key in self.holder_keys.values()}
         if not lengths:
             return Opening.NOTHING
-        return Opening.COMMITTEE if lengths == {KEY_BYTES} else Opening.HOLDER
+        return Opening.COMMITTEE if lengths == {PUBLIC_BYTES} else Opening.HOLDER
 
 
 def roster_file(directory: Path) -> Path:
@@ -111,6 +111,11 @@ def load_public(directory: Path, ca_fingerprint: str | None = None) -> PublicKit
                 data = read(path, _FETCH)
                 if file_digest(data) != holder.cipher_key_digest:
                     raise KitError(f"{path} is not the key that the CA certified")
+                if data.startswith(KEY_OF_0_1):
+                    raise KitError(
+                        f"{path} is a key of secureps 0.1.0: finish the run with the version that "
+                        f"began it, and then start a new kit with `{init_command(directory)}`"
+                    )
                 keys[holder.name] = kind.public(data)
                 kinds.add(kind.name)
     except ClientError as error:

@@ -124,6 +124,6 @@ def kit_of(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
 
     with (
         patch.object(Identity, "generate", lambda: Identity(secret())),
-        patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(secret())),
+        patch.object(EnvelopeKey, "from_os", lambda: EnvelopeKey(secret() + secret() + secret())),
     ):
         return memory_kit(plan, clients)

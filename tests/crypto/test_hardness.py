@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from secureps.crypto.hardness import core_svp
+from secureps.crypto.hardness import ML_KEM_768, core_svp
 from secureps.crypto.ring import RINGS, SIGMA, Ring
 from tests.kits.nursery import ROOT
 
@@ -17,7 +17,7 @@ from tests.kits.nursery import ROOT
     [
         (512, 12289, 2.0, 112),  # NewHope512, NIST round 2
         (1024, 12289, 2.0, 257),  # NewHope1024
-        (768, 3329, 1.0, 182),  # Kyber768, rounds 2 and 3
+        (*ML_KEM_768, 182),  # Kyber768, rounds 2 and 3
         (1024, 3329, 1.0, 256),  # Kyber1024
     ],
 )

@@ -21,7 +21,7 @@ SECRETS: list[Secret] = [
     SecretSeed(MATERIAL),
     Stream(MATERIAL),
     BfvSecretKey(MATERIAL),
-    EnvelopeKey(MATERIAL),
+    EnvelopeKey(3 * MATERIAL),
     SharedKey(Committee(("a",), 1), (MATERIAL,), (bytes(32),), np.zeros(1, np.uint32)),
     HolderShare(Committee(("a",), 1), 0, b"id", MATERIAL),
 ]

@@ -15,7 +15,7 @@ import pytest
 from secureps.crypto import envelope
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sharing import HolderShare
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, KitError
 from secureps.messages.encoding import to_plain
 from secureps.messages.format import BLAKE2_CHECKPOINT, FORMAT, OLDEST_CHECKPOINT
 from secureps.messages.submission import (
@@ -120,7 +120,8 @@ def test_it_goes_on_to_the_same_bits(archive: Path, folder: Path) -> None:
 
 @OLDER
 def test_a_run_of_an_older_format_is_refused(archive: Path, folder: Path) -> None:
-    with pytest.raises(ConfigError, match="finish the run with the version that began it"):
+    refused = pytest.raises((ConfigError, KitError), match="finish the run with the version that")
+    with refused:
         Stage(folder)
 
 
@@ -163,7 +164,8 @@ def test_every_envelope_opens_for_its_holder(archive: Path, folder: Path) -> Non
         committee = plan.committee(tuple(sorted(public.holder_keys)))
         for receipt in sealed:
             own = receipt.envelopes[index]
-            seeds = envelope.open(key, own, enveloped_part(receipt), committee.seed_bytes)
+            bound = enveloped_part(receipt, holder)
+            seeds = envelope.open(key, own, bound, committee.seed_bytes)
             named = sharing_id(receipt.run, receipt.id)
             HolderShare(committee, index, named, seeds).check(receipt.commitments)
 

@@ -130,7 +130,7 @@ def digests() -> dict[str, str]:
         "sharing": sharing_id(run.id, receipt.id),
         "cohort": cohort_digest(run.id, cohort),
         "receipt": receipt_digest(receipt),
-        "enveloped": enveloped_part(receipt),
+        "enveloped": enveloped_part(receipt, "holder-0"),
         "root": ciphertext_root(receipt.blocks),
         "model": model_digest("all", 7, receipt.blocks),
         "evaluation": evaluated_digest(receipt.base, evaluated.model),

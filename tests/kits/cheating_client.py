@@ -42,10 +42,12 @@ def swapped(sealer: OutboxSealer, receipt: Receipt, last: Envelopes) -> Envelope
 
 
 def inconsistent(sealer: OutboxSealer, receipt: Receipt, last: Envelopes) -> Envelopes:
-    names, bound = sorted(sealer._holder_keys), enveloped_part(receipt)
     seeds = bytes(len(receipt.envelopes[0]) - envelope.OVERHEAD)
-    keys = [envelope.EnvelopePublicKey(sealer._holder_keys[name]) for name in names[:2]]
-    return (*(envelope.seal(key, seeds, bound) for key in keys), *receipt.envelopes[2:])
+    made = []
+    for name in sorted(sealer._holder_keys)[:2]:
+        key = envelope.EnvelopePublicKey(sealer._holder_keys[name])
+        made.append(envelope.seal(key, seeds, enveloped_part(receipt, name)))
+    return (*made, *receipt.envelopes[2:])
 
 
 def truncated(sealer: OutboxSealer, receipt: Receipt, last: Envelopes) -> Envelopes:

@@ -21,8 +21,8 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from tests.kits.federations import CIPHERS, Tensors
 from tests.kits.streams import seconds
 
-ROWS, BLOCK, WIDTH = 16, 4, 700
-"""A row-block of 4 rows has 2800 values, which are more bytes than its envelopes."""
+ROWS, BLOCK, WIDTH = 16, 4, 1020
+"""A row-block of 4 rows has 4080 values, which are more bytes than its envelopes, and one block."""
 
 TASTES = [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 1], [0, 1], [0, 2], [0, 3], [0]]
 """Row-blocks of each of eight shoppers: all eight, five, four and two of them."""

@@ -76,13 +76,15 @@ def test_a_signature_and_each_envelope_are_of_all_that_a_receipt_says(name: str)
     """Envelopes are of all but themselves: one that is put into another receipt does not open."""
     changed = dataclasses.replace(RECEIPT, **{name: OTHER[name]})
     assert signing_bytes(changed) != signing_bytes(RECEIPT)
-    assert (enveloped_part(changed) != enveloped_part(RECEIPT)) is (name != "envelopes")
+    bound = enveloped_part(RECEIPT, "keys-0")
+    assert (enveloped_part(changed, "keys-0") != bound) is (name != "envelopes")
+    assert enveloped_part(RECEIPT, "keys-1") != bound
 
 
 def test_the_root_stands_for_the_blocks_and_the_correction() -> None:
     assert (rooted(RECEIPT).blocks, rooted(RECEIPT).correction) == ((), None)
     assert signing_bytes(rooted(RECEIPT)) == signing_bytes(RECEIPT)
-    assert enveloped_part(rooted(RECEIPT)) == enveloped_part(RECEIPT)
+    assert enveloped_part(rooted(RECEIPT), "keys-0") == enveloped_part(RECEIPT, "keys-0")
     names = [("one", "two"), ("two", "one"), ("one",), ("onetwo",), ("onet", "wo"), ()]
     roots = [tuple(bytes(32) + name.encode() for name in each) for each in names]
     corrections = [None, b"", b"1234", b"1235"]
@@ -129,6 +131,7 @@ def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
     bare = dataclasses.replace(receipt, blocks=(), correction=None)
     unsigned = dataclasses.replace(bare, signature=b"")
     signed, enveloped = canonical(unsigned), canonical(dataclasses.replace(unsigned, envelopes=()))
+    enveloped = b"keys-0\n" + enveloped
     named, read = digest("secureps-receipt", canonical(bare)), list[Any]()
     plain = encoding.to_plain
 
@@ -138,5 +141,5 @@ def test_every_form_of_a_receipt_is_the_canonical_one_from_one_reading(
 
     monkeypatch.setattr(encoding, "to_plain", to_plain)
     assert signing_bytes(receipt) == (RECEIPT_DOMAIN, signed)
-    assert (enveloped_part(receipt), receipt_digest(receipt)) == (enveloped, named)
+    assert (enveloped_part(receipt, "keys-0"), receipt_digest(receipt)) == (enveloped, named)
     assert [value for value in read if isinstance(value, Receipt)] == [bare]

@@ -136,8 +136,9 @@ def test_keys_of_all_but_one_of_t_holders_open_no_submission(run: RogueRun) -> N
     for index, sealed in enumerate(receipt.envelopes):
         for thief in set(corrupt) - {index}:
             secret = run.corrupt(thief).worker._secret
+            bound = enveloped_part(receipt, run.site.names[index])
             with pytest.raises(Malformed, match="an envelope does not open"):
-                envelope.open(secret, sealed, enveloped_part(receipt), committee.seed_bytes)
+                envelope.open(secret, sealed, bound, committee.seed_bytes)
     for key in made_up_keys(receipt, known, corrupt, length):
         opens_nothing(run, sent, key)
     another = seeds(run.site, run.corrupt(len(corrupt)), receipt)

@@ -12,7 +12,7 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.sharing import Committee, HolderShare, key_sum, share, weighted_sum
 from secureps.messages.encoding import file_digest
-from tests.crypto.test_envelope import sealed_slowly
+from tests.crypto.test_envelope import opened_slowly, schedule
 from tests.kits.nursery import ROOT
 from tests.kits.sharing_kit import fixed_urandom
 
@@ -30,9 +30,10 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         key = (np.arange(2048) % 83 - 41).astype(np.int32)
         shared = share(ID, key, us)
     seeds = shared.seeds_of(0)
-    recipient = EnvelopeKey(bytes(range(1, 33)))
-    sealed = sealed_slowly(bytes(range(32)), recipient.public.key, seeds, RECEIPT)
-    assert envelope.open(recipient, sealed, RECEIPT, us.seed_bytes) == seeds
+    recipient = EnvelopeKey(bytes(range(1, 97)))
+    sealed = envelope.seal(recipient.public, seeds, RECEIPT)
+    assert opened_slowly(bytes(range(1, 97)), sealed, RECEIPT) == seeds
+    cipher_key, nonce = schedule(bytes(range(32)), RECEIPT)
     answers = {}
     for k in range(4):
         held = HolderShare(us, k, ID, shared.seeds_of(k))
@@ -47,10 +48,10 @@ def example(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
         "correction, first values": numbers(shared.correction),
         "correction, BLAKE2b-256 of its bytes": file_digest(vector_bytes(shared.correction)).hex(),
         "seeds of holder-0": " ".join(str(seeds[i]) for i in range(0, len(seeds), 32)),
-        "public key of holder-0": recipient.public.key.hex(),
-        "envelope, first 32 bytes": sealed[:32].hex(),
+        "public key of holder-0, BLAKE2b-256": file_digest(recipient.public.key).hex(),
         "envelope, length": str(len(sealed)),
-        "envelope, BLAKE2b-256": file_digest(sealed).hex(),
+        "key from that secret": cipher_key.hex(),
+        "nonce from that secret": nonce.hex(),
         "answer of holder-0, first values": numbers(answers[0]),
         "answer of holder-0, BLAKE2b-256 of its bytes": file_digest(vector_bytes(answers[0])).hex(),
         "key sum, first values": numbers(opened),

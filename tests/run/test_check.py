@@ -125,6 +125,8 @@ def test_the_page_of_a_committee(tmp_path: Path) -> None:
         f"N = {cost.degree}, q of {cost.modulus_bits} bits",
         "128 bits, classical",
         "table 5.2",
+        f"the ring: {cost.core_svp[1]:.0f} bits of core-SVP against a quantum computer",
+        "ML-KEM-768 in envelopes and TLS: 160",
         f"bits up to {cost.bits}, or capacity {cost.capacity}",
         "key holder, each of 4",
         *explanation.collusion,

@@ -190,7 +190,12 @@ def test_one_identity_for_two_names(
 
 def test_cipher_keys_that_do_not_fit(issuer: Path, tmp_path: Path) -> None:
     identity, tls = Identity.generate(), TlsKey.generate()
-    for key in (b"", b"secureps-envelope-public-key-1\n" + bytes(32), bytes(100)):
+    for key in (
+        b"",
+        b"secureps-envelope-public-key-1\n" + bytes(32),
+        b"secureps-envelope-public-key-2\n" + bytes(1216),
+        bytes(100),
+    ):
         refused(
             issuer,
             sign_request("keys-0", "holder", identity, tls, key),

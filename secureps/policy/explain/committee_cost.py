@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from secureps.codec.grid import MOST_BITS, levels
 from secureps.crypto.cipher import CipherParameters, Opening
-from secureps.crypto.hardness import core_svp
+from secureps.crypto.hardness import ML_KEM_768, core_svp
 from secureps.crypto.ring import COEFFICIENT_BYTES, GUIDELINES_LOG_Q, HINTED_SIGMA, choose
 from secureps.errors import PlanRefused
 from secureps.model.layout import GroupLayout
@@ -38,7 +38,8 @@ class CommitteeCost:
         withstood: corrupt holders that a malicious aggregator gains nothing by.
         degree: N; modulus_bits: of q, and most_modulus_bits: what `source` allows for
             `security_bits` against classical attacks. core_svp: bits of the primal attack on a key
-            of which a sum was opened, classical and quantum (`crypto.hardness`).
+            of which a sum was opened, classical and quantum (`crypto.hardness`). envelope:
+            likewise, of the ML-KEM-768 in envelopes and in TLS.
         digits: values in a coefficient.
         bits: the most that values could have, and capacity: the largest, at the same bytes a
             value as the plan's.
@@ -55,12 +56,23 @@ class CommitteeCost:
     security_bits: int
     source: str
     core_svp: tuple[float, float]
+    envelope: tuple[float, float]
     digits: int
     bits: int
     capacity: int
     submission: int
     down: int
     up: int
+
+    @property
+    def weakest(self) -> str:
+        """What whoever records everything, and has a quantum computer later, breaks first."""
+        links = {"the ring": self.core_svp, "ML-KEM-768 in envelopes and TLS": self.envelope}
+        first, then = sorted(links, key=lambda name: links[name][1])
+        return (
+            f"{first}: {links[first][1]:.0f} bits of core-SVP against a quantum computer; "
+            f"{then}: {links[then][1]:.0f}"
+        )
 
 
 def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost | None:
@@ -84,6 +96,7 @@ def committee_cost(plan: Plan, groups: tuple[GroupLayout, ...]) -> CommitteeCost
         security_bits=SECURITY_BITS,
         source=SOURCE,
         core_svp=core_svp(ring.degree, ring.modulus, HINTED_SIGMA),
+        envelope=core_svp(*ML_KEM_768),
         digits=own.digits,
         bits=_most_bits(parameters),
         capacity=_most_capacity(parameters),

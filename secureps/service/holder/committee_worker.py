@@ -80,9 +80,8 @@ class CommitteeWorker(Worker):
         index = committee.holders.index(self._name)
         if len(receipt.envelopes) != len(committee.holders):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
-        seeds = envelope.open(
-            self._secret, receipt.envelopes[index], enveloped_part(receipt), committee.seed_bytes
-        )
+        sealed, bound = receipt.envelopes[index], enveloped_part(receipt, self._name)
+        seeds = envelope.open(self._secret, sealed, bound, committee.seed_bytes)
         found = HolderShare(committee, index, sharing_id(receipt.run, receipt.id), seeds)
         # Inconsistent shares of one client's key would keep its whole cohort from being opened.
         found.check(receipt.commitments)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,8 @@ from secureps.config.sections import parse
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import OVERHEAD, EnvelopeKey, seal
 from secureps.crypto.field import vector_bytes
-from secureps.crypto.ring import GUIDELINES_LOG_Q, choose
+from secureps.crypto.hardness import core_svp
+from secureps.crypto.ring import GUIDELINES_LOG_Q, HINTED_SIGMA, choose
 from secureps.crypto.sharing import share
 from secureps.crypto.suite import cipher
 from secureps.messages.charge import Charge
@@ -42,7 +45,7 @@ def test_a_submissions_bytes_are_those_that_sharing_makes(holders: int, threshol
     committee = made.committee([f"holder-{i}" for i in range(holders)])
     degree = choose(CipherParameters("rlwe", 32, 65_534)).ring.degree
     shared = share(b"id", np.zeros(degree, np.int32), committee)
-    public = EnvelopeKey(bytes(range(1, 33))).public
+    public = EnvelopeKey(bytes(range(1, 97))).public
     envelopes = [seal(public, shared.seeds_of(k), b"") for k in range(holders)]
     sent = sum(map(len, (*envelopes, *shared.commitments, vector_bytes(shared.correction))))
     assert cost(made).submission == sent
@@ -91,6 +94,14 @@ def test_the_ring_is_the_ciphers_own() -> None:
         slots = 1 << 18
         sent = cipher(made.cipher_parameters).adder().block_bytes(slots) / slots
         assert value_bytes(made.cipher_parameters) == pytest.approx(sent, rel=0.02)
+
+
+def test_the_weakest_link_is_the_ring_or_the_envelope() -> None:
+    standard = cost(committee_plan())
+    conservative = replace(standard, core_svp=core_svp(4096, 2**53, HINTED_SIGMA))
+    assert standard.weakest.startswith("the ring: 91 bits of core-SVP against a quantum computer")
+    assert conservative.weakest.startswith("ML-KEM-768 in envelopes and TLS: 160 bits")
+    assert conservative.weakest.endswith("the ring: 231")
 
 
 @pytest.mark.parametrize(
