@@ -8,10 +8,14 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+PUBLIC = 0o644
+"""The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
 
-def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
+
+def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
     """Writes a file; whoever reads it finds the old text or the new one, never a part.
 
     Args:
@@ -19,7 +23,7 @@ def replace_text(path: Path, text: str, mode: int = 0o666) -> None:
     """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
-    with open(fresh, "x", opener=lambda name, flags: os.open(name, flags, mode)) as file:
+    with open(fresh, "x", opener=partial(os.open, mode=mode)) as file:
         file.write(text)
     os.replace(fresh, path)
 
@@ -33,7 +37,7 @@ def write_durably(
     """Writes a file, whole and durable when it returns; OSError if the disk refuses.
 
     Args:
-        mode: of the file, whatever the umask says; None: as the umask says.
+        mode: of the file, whatever the umask says; None: PUBLIC, but for the umask.
         beside: what the file is called until it is whole; default: NAME.new.
     """
     fresh = beside if beside is not None else path.with_name(path.name + ".new")
@@ -51,7 +55,8 @@ def written(
     """
     try:
         fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
-        with open(fresh, "xb", opener=None if mode is None else _private) as file:
+        first = PUBLIC if mode is None else 0o600  # nobody else reads what is private meanwhile
+        with open(fresh, "xb", opener=partial(os.open, mode=first)) as file:
             if mode is not None:
                 os.fchmod(file.fileno(), mode)
             file.writelines(pieces)
@@ -70,14 +75,14 @@ def put_in_place(fresh: Path, path: Path) -> None:
     sync(path.parent)
 
 
-def make_directory(path: Path, mode: int = 0o777) -> None:
+def make_directory(path: Path, mode: int = 0o775) -> None:
     """Makes a directory, and those above it that are missing, durably; OSError if the disk refuses.
 
     One that is there is listed durably too: whoever made it may have been killed before that, and
     without its name all that is synced in it is gone.
 
     Args:
-        mode: of the directory itself, but for the umask.
+        mode: of the directory itself, but for the umask; a group's parties may share one.
     """
     if not path.parent.is_dir():
         make_directory(path.parent)
@@ -93,8 +98,3 @@ def sync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-def _private(path: str, flags: int) -> int:
-    """Opens a file that nobody else may read, from its first byte on."""
-    return os.open(path, flags, 0o600)

@@ -137,8 +137,7 @@ def _refuse_older(state: Path, role: Role, mark: Mark, beside: Sequence[Path]) -
 def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
     target = state / JOURNAL
     marker = restoring_path(target)
-    marker.touch(mode=0o600)
-    sync(state)
+    write_durably(marker, ())
     for suffix in ("-wal", "-shm"):  # a log of another journal would be written over this one
         target.with_name(JOURNAL + suffix).unlink(missing_ok=True)
     _copy_files(copy, state, anew=True)

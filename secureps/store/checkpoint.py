@@ -122,7 +122,7 @@ def write_state(
         path: the file, replaced if it exists; its directory is made.
         tensors: arrays of any shape and of numpy's numeric types or bool, by name.
         metadata: text by name.
-        mode: of the file; None: as the umask says, for what others read.
+        mode: of the file; None: others may read it, if the umask lets them.
 
     Returns:
         `payload_digest` of the file.
@@ -338,7 +338,7 @@ def _write(path: Path, pieces: Sequence[bytes | memoryview], mode: int | None) -
             yield piece
 
     try:
-        make_directory(path.parent, 0o777 if mode is None else 0o700)
+        make_directory(path.parent, 0o775 if mode is None else 0o700)
         write_durably(path, passing(), mode, path.with_name(path.name + ".tmp"))
     except OSError as error:
         raise DiskFailed(f"{path}: cannot write: {error.strerror}") from error

@@ -12,12 +12,17 @@ import numpy as np
 import pytest
 
 from secureps.errors import SecurepsError
-from secureps.messages.records import Incarnated
-from secureps.store.atomic_file import replace_text
+from secureps.messages.charge import Charge
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.store.atomic_file import make_directory, replace_text
+from secureps.store.backup import backup, restore
+from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import write_state
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.keyring import own_seed
+from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
+from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 
 def journal(folder: Path) -> None:
@@ -30,13 +35,47 @@ def spool(folder: Path) -> None:
     DiskSpool(folder / "spool").keep("name", [b"payload"])
 
 
+def runs(folder: Path) -> None:
+    with closing(ServedJournal(MemoryJournal(), folder / "runs")) as made:
+        made.append(0.0, [PINNED])
+
+
+def restored(folder: Path) -> None:
+    """From a copy that lies beside it."""
+    beside = folder.parent / "copy-of" / folder.name
+    (beside / "state").mkdir(parents=True)
+    journal(beside / "state")
+    spool(beside / "state")
+    backup(beside / "state", beside / "copy")
+    restore(beside / "copy", folder, "coordinator", beside)
+
+
+def copied(folder: Path) -> None:
+    journal(folder)
+    spool(folder)
+    backup(folder, folder / "copy")
+
+
+def ledger(folder: Path) -> None:
+    BudgetLedger(folder / "ledgers" / "me.db").charge(bytes(32), CHARGE)
+
+
 WRITERS: dict[str, Callable[[Path], object]] = {
     "journal": journal,
     "spool": spool,
     "seed": lambda folder: own_seed(folder / "seed"),
     "state": lambda folder: write_state(folder / "states" / "all-0", {"x": np.ones(3)}, {}),
+    "runs": runs,
+    "ledger": ledger,
+    "copy": copied,
+    "restored": restored,
     "address": lambda folder: replace_text(folder / "address", "127.0.0.1:1\n", 0o600),
 }
+
+
+PLAN = make_plan()
+PINNED = RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES)
+CHARGE = Charge("me", "all", 0, 1.1, 0.01, 100)
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +106,7 @@ def test_nobody_else_reads_or_writes_it(writer: str, tmp_path: Path) -> None:
 def test_a_link_in_its_place_is_not_followed(writer: str, tmp_path: Path) -> None:
     """To a file that is there, and to one that is not; also of what is there for a moment."""
     files = [each for each in written(writer, tmp_path / "a") if (tmp_path / "a" / each).is_file()]
-    beside = ("", ".new", ".tmp", "-wal", "-shm")
+    beside = ("", ".new", ".tmp", "-wal", "-shm", ".restoring")
     places = {each.with_name(each.name + more) for each in files for more in beside}
     places |= {each.with_name("~0.tmp") for each in files}
     precious, nowhere = tmp_path / "precious", tmp_path / "nowhere"
@@ -83,3 +122,40 @@ def test_a_link_in_its_place_is_not_followed(writer: str, tmp_path: Path) -> Non
             assert precious.read_bytes() == b"precious", place
             assert stat.S_IMODE(precious.stat().st_mode) == 0o644, place
             assert not nowhere.exists(), place
+
+
+PUBLISHED: dict[str, Callable[[Path], object]] = {
+    "part": lambda folder: write_state(folder / "000001" / "part", {"x": np.ones(3)}, {}, None),
+    "text": lambda folder: replace_text(make(folder / "report") / "summary.json", "{}"),
+}
+
+
+def make(folder: Path) -> Path:
+    make_directory(folder)
+    return folder
+
+
+@pytest.mark.parametrize("bits", [0, 0o022, 0o077])
+@pytest.mark.parametrize("writer", PUBLISHED)
+def test_what_is_published_nobody_else_writes(writer: str, bits: int, tmp_path: Path) -> None:
+    """Others read it, if the umask lets them; a folder may be one that a group writes to."""
+    folder = tmp_path / "run"
+    folder.mkdir(0o755)
+    os.umask(bits)
+    PUBLISHED[writer](folder)
+    modes = {path.is_dir(): stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*")}
+    assert modes == {True: 0o775 & ~bits, False: 0o644 & ~bits}
+
+
+@pytest.mark.parametrize("writer", PUBLISHED)
+def test_a_link_in_place_of_what_is_published_is_replaced(writer: str, tmp_path: Path) -> None:
+    first, second, precious = tmp_path / "a", tmp_path / "b", tmp_path / "precious"
+    PUBLISHED[writer](make(first))
+    precious.write_bytes(b"precious")
+    (file,) = (path.relative_to(first) for path in first.rglob("*") if path.is_file())
+    for suffix in ("", ".new", ".tmp"):
+        make((second / file).parent)
+        (second / file.with_name(file.name + suffix)).symlink_to(precious)
+    PUBLISHED[writer](second)
+    assert not (second / file).is_symlink()
+    assert precious.read_bytes() == b"precious"
