@@ -1,11 +1,14 @@
 """Files that are whole whenever they are read: written beside, and renamed into their place.
 
+Whoever reads several and writes one of them again waits for its turn (`one_at_a_time`).
+
 What must not live here: what a file is for, and whose fault it is when the disk refuses.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -89,6 +92,17 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
     path.mkdir(mode=mode, exist_ok=True)
     with contextlib.suppress(PermissionError):  # of an operator who made this one in it
         sync(path.parent)
+
+
+@contextlib.contextmanager
+def one_at_a_time(path: Path) -> Iterator[None]:
+    """Waits until no other process is in a context of this file; OSError if it cannot be made."""
+    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(held)
 
 
 def sync(path: Path) -> None:

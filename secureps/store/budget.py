@@ -9,11 +9,9 @@ What must not live here: what a fact costs (`privacy.accountant`).
 
 from __future__ import annotations
 
-import fcntl
-import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
 from secureps.messages.member_records import BudgetCharged
 from secureps.privacy.ledger import OWN_DELTA
-from secureps.store.atomic_file import make_directory
+from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 
@@ -135,15 +133,12 @@ class BudgetLedger:
     def _tx(self) -> Iterator[None]:
         """Waits until no other client is at it."""
         beside = self.path.with_name(self.path.name + ".turn")
-        try:
-            held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise self._refused(error) from None
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX)
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(one_at_a_time(beside))
+            except OSError as error:
+                raise self._refused(error) from None
             yield
-        finally:
-            os.close(held)
 
     def _refused(self, error: OSError) -> OperatorError:
         if error.errno in NO_SPACE:

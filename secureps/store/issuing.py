@@ -2,6 +2,7 @@
 
     KIT/ca/ca.key         0600  the CA's secret; it stays with whoever runs `secureps keys`
     KIT/ca/cipher.json          the parameters that holders' keys are made for
+    KIT/ca/turn           0600  empty; locked by whoever signs
     KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
     KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
 
@@ -14,7 +15,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from secureps.crypto.tls import public_key_of
 from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
+from secureps.store.atomic_file import one_at_a_time
 from secureps.store.holder_keys import KINDS, KeyKind, kind_for
 from secureps.store.keyring import init_command, load_roster, public_file, roster_file
 from secureps.store.kit_files import make_folder, read, read_secret, write
@@ -86,9 +89,9 @@ def issue_all(
         KitError: an unsuitable name or role, a name that is taken, or no CA in this kit.
     """
     passphrases = passphrases or Passphrases()
-    _, roster = _issuer(directory, passphrases)
+    with _line(directory, _ca(directory, passphrases)) as roster:
+        taken = {certificate.name for certificate in roster.certificates}
     kind = kind_for(_parameters(directory))
-    taken = {certificate.name for certificate in roster.certificates}
     requests = []
     for role, name in parties:
         if name in taken:
@@ -116,7 +119,18 @@ def approve(
     Raises:
         KitError: a request that is not to be granted, and why; or no CA in this kit.
     """
-    ca, roster = _issuer(directory, passphrases)
+    ca = _ca(directory, passphrases)
+    with _line(directory, ca) as roster:
+        new = _wanted(directory, ca, roster, requests)
+        if new:
+            _grant(directory, ca, roster, new)
+    return new
+
+
+def _wanted(
+    directory: Path, ca: Identity, roster: Roster, requests: Sequence[KeyRequest]
+) -> tuple[KeyRequest, ...]:
+    """The requests to grant, of those that are new; raises as `approve`."""
     kind, revoked = kind_for(_parameters(directory)), _revoked(directory)
     old = {certificate.name: certificate for certificate in roster.certificates}
     owners = {file_digest(ca.public.key): "the CA"}
@@ -141,8 +155,6 @@ def approve(
             if owners.setdefault(digest, name) != name:
                 raise KitError(f"{name} asks with a key of {owners[digest]}")
         new[name] = request
-    if new:
-        _grant(directory, ca, roster, tuple(new.values()))
     return tuple(new.values())
 
 
@@ -173,11 +185,11 @@ def revoke(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca, roster = _issuer(directory, passphrases)
-    gone = [c for c in roster.certificates if c.name in names]
-    if absent := set(names) - {certificate.name for certificate in gone}:
-        raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
-    try:
+    ca = _ca(directory, passphrases)
+    with _line(directory, ca) as roster:
+        gone = [c for c in roster.certificates if c.name in names]
+        if absent := set(names) - {certificate.name for certificate in gone}:
+            raise KitError(f"nobody named {min(absent)} is on the roster of {directory}")
         _refuse_from_now_on(
             directory, {d for c in gone for d in _all_digests(directory, ca.public, c)}
         )
@@ -186,8 +198,6 @@ def revoke(
             tls_files.certificate_file(directory, certificate.name).unlink(missing_ok=True)
             for kind in KINDS.values():
                 public_file(directory, certificate.name, kind).unlink(missing_ok=True)
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
     return tuple(c.name for c in gone if c.role == "holder")
 
 
@@ -199,12 +209,10 @@ def renew(
     Raises:
         KitError: nobody has this name, or no CA is in this kit.
     """
-    ca, roster = _issuer(directory, passphrases)
-    wanted = tuple(names) or tuple(c.name for c in roster.certificates)
-    try:
+    ca = _ca(directory, passphrases)
+    with _line(directory, ca) as roster:
+        wanted = tuple(names) or tuple(c.name for c in roster.certificates)
         return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
 
 
 def renew_roster(directory: Path, hours: float, passphrases: Passphrases | None = None) -> Roster:
@@ -214,25 +222,35 @@ def renew_roster(directory: Path, hours: float, passphrases: Passphrases | None 
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
     """
-    ca, roster = _issuer(directory, passphrases)
-    renewed = next_roster(ca, roster, roster.certificates, int(time.time()), _end(hours))
-    if roster.place > renewed.place:
-        raise KitError(f"roster {roster.number} is signed already, {roster.holds}: that stands")
-    try:
+    ca = _ca(directory, passphrases)
+    with _line(directory, ca) as roster:
+        renewed = next_roster(ca, roster, roster.certificates, int(time.time()), _end(hours))
+        if roster.place > renewed.place:
+            raise KitError(f"roster {roster.number} is signed already, {roster.holds}: that stands")
         _write(directory, renewed)
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
     return renewed
 
 
-def _issuer(directory: Path, passphrases: Passphrases | None) -> tuple[Identity, Roster]:
-    """The CA's key and its roster; KitError if they do not belong together."""
+def _ca(directory: Path, passphrases: Passphrases | None) -> Identity:
     missing = f"; `{init_command(directory)}` makes it"
-    ca = read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
-    public, roster = load_roster(directory)
-    if public != ca.public:
-        raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
-    return ca, roster
+    return read_secret(Identity, directory / "ca" / "ca.key", missing, passphrases)
+
+
+@contextmanager
+def _line(directory: Path, ca: Identity) -> Iterator[Roster]:
+    """The CA's newest roster, while no other process signs one: two of a number are two lines.
+
+    Raises:
+        KitError: it is another CA's, or the kit cannot be written.
+    """
+    try:
+        with one_at_a_time(directory / "ca" / "turn"):
+            public, roster = load_roster(directory)
+            if public != ca.public:
+                raise KitError(f"{directory}/ca/ca.key is not the key of {directory}/public/ca.pub")
+            yield roster
+    except OSError as error:
+        raise KitError(f"cannot write the kit: {error}") from None
 
 
 def _check(
@@ -278,20 +296,17 @@ def _grant(directory: Path, ca: Identity, roster: Roster, requests: Sequence[Key
     gone = [c for c in roster.certificates if c.name in names]
     coming = {digest for request in requests for digest in _digests(request)}
     leaving = {digest for c in gone for digest in _all_digests(directory, ca.public, c)} - coming
-    try:
-        if leaving:
-            _refuse_from_now_on(directory, leaving)
-        for request in requests:
-            if request.cipher_key:
-                kind = kind_for(_parameters(directory))
-                assert kind is not None
-                path = public_file(directory, request.name, kind)
-                write(path, request.cipher_key, 0o644)
-            tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
-        new = (_certificate(ca, request) for request in requests)
-        _publish(directory, ca, roster, (*kept, *new))
-    except OSError as error:
-        raise KitError(f"cannot write the kit: {error}") from None
+    if leaving:
+        _refuse_from_now_on(directory, leaving)
+    for request in requests:
+        if request.cipher_key:
+            kind = kind_for(_parameters(directory))
+            assert kind is not None
+            path = public_file(directory, request.name, kind)
+            write(path, request.cipher_key, 0o644)
+        tls_files.certify(directory, ca, request.role, request.name, request.tls_key)
+    new = (_certificate(ca, request) for request in requests)
+    _publish(directory, ca, roster, (*kept, *new))
 
 
 def _certificate(ca: Identity, request: KeyRequest) -> Certificate:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -26,6 +29,8 @@ from secureps.store.issuing import (
     issue,
     issue_all,
     read_request,
+    renew,
+    renew_roster,
     revoke,
 )
 from secureps.store.keyring import load_holder_secret, load_private, load_public
@@ -33,6 +38,7 @@ from secureps.store.kit_files import write
 from secureps.store.party_keys import make_keys, rotate, write_request
 from secureps.store.tls_files import certificate_file, load_credentials
 from tests.kits.needles import Needles
+from tests.kits.nursery import ROOT
 from tests.kits.party_kits import give
 
 RLWE = CipherParameters("rlwe", 32, 100)
@@ -117,7 +123,8 @@ def refused(issuer: Path, *requests: KeyRequest, match: str) -> None:
     """All of them, with this reason; not a byte of the folder has changed."""
 
     def files() -> dict[Path, bytes]:
-        return {path: path.read_bytes() for path in issuer.rglob("*") if path.is_file()}
+        found = {path: path.read_bytes() for path in issuer.rglob("*") if path.is_file()}
+        return {path: data for path, data in found.items() if path.name != "turn"}
 
     before = files()
     with pytest.raises(KitError, match=match):
@@ -346,3 +353,56 @@ def test_a_kit_of_another_ca(issuer: Path, tmp_path: Path, asked: dict[str, KeyR
     create_kit(tmp_path / "other", RLWE)
     shutil.copy(tmp_path / "other" / "ca" / "ca.key", issuer / "ca" / "ca.key")
     refused(issuer, asked["north"], match="is not the key of")
+
+
+SLOW = """
+import sys
+from pathlib import Path
+from secureps.store import issuing
+kit, request = map(Path, sys.argv[1:])
+sign = issuing.next_roster
+
+def slow(*given):
+    print("signs", flush=True)
+    sys.stdin.readline()
+    return sign(*given)
+
+issuing.next_roster = slow
+issuing.approve(kit, [issuing.read_request(request)])
+"""
+"""An issuer that waits while it signs, until it is told to go on."""
+
+
+@pytest.mark.parametrize("second", ["approve", "revoke", "renew", "renew_roster"])
+def test_two_at_once_sign_one_line_of_rosters(second: str, issuer: Path, tmp_path: Path) -> None:
+    """Else both sign a next one after the same, and parties that have one refuse the other."""
+    issue(issuer, "client", "north")
+    own = {name: make_keys(tmp_path / name, "client", name, None) for name in ("east", "west")}
+    file = write_request(tmp_path / "east", own["east"])
+    one = subprocess.Popen(
+        [sys.executable, "-c", SLOW, str(issuer), str(file)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=ROOT,
+    )
+    does: dict[str, Callable[[], object]] = {
+        "approve": lambda: approve(issuer, [own["west"]]),
+        "revoke": lambda: revoke(issuer, ["north"]),
+        "renew": lambda: renew(issuer),
+        "renew_roster": lambda: renew_roster(issuer, 48.0),
+    }
+    with one, ThreadPoolExecutor(1) as other:
+        assert one.stdout is not None
+        assert one.stdin is not None
+        assert one.stdout.readline() == b"signs\n"
+        done = other.submit(does[second])
+        with pytest.raises(TimeoutError):
+            done.result(0.2)
+        one.stdin.write(b"\n")
+        one.stdin.flush()
+        done.result()
+    assert one.returncode == 0
+    roster = load_public(issuer).roster
+    assert roster.number == {"approve": 3, "revoke": 3}.get(second, 2)
+    assert "east" in roster
+    assert ("west" in roster, "north" in roster) == (second == "approve", second != "revoke")

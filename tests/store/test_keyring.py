@@ -99,7 +99,7 @@ def test_modes(kit: Path) -> None:
     modes = {
         str(path.relative_to(kit)): stat.S_IMODE(path.stat().st_mode) for path in kit.rglob("*")
     }
-    private = {"ca/ca.key", "private/keys/bfv.key", "private/keys/bfv.pub"}
+    private = {"ca/ca.key", "ca/turn", "private/keys/bfv.key", "private/keys/bfv.pub"}
     private |= {f"private/{name}/tls.key" for _, name in PARTIES}
     private |= {f"private/{name}/identity.key" for _, name in PARTIES}
     assert {name for name, mode in modes.items() if mode == 0o600} == private
