@@ -7,12 +7,22 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import closing, nullcontext, suppress
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
+from cryptography.x509.oid import NameOID
 
 from secureps.crypto import tls
 from secureps.crypto.cipher import CipherParameters
@@ -22,11 +32,20 @@ from secureps.errors import ConfigError, KitError, Unreachable, Unsigned
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.store.issuing import create_kit, issue, renew
+from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
-from secureps.store.tls_files import LOOK, SOON, TlsFiles, certificate_end, load_credentials
+from secureps.store.party_keys import make_keys
+from secureps.store.tls_files import (
+    LOOK,
+    SOON,
+    TlsFiles,
+    certificate_end,
+    certificate_file,
+    load_credentials,
+)
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
+from tests.kits.party_kits import give
 from tests.kits.processes import Recorder
 from tests.kits.transport_kit import PATIENCE, EchoServer
 
@@ -380,3 +399,84 @@ def test_no_secret_is_shown() -> None:
         assert "hidden" in repr(secret)
         with pytest.raises(TypeError, match="never pickled"):
             secret.__reduce__()
+
+
+# --- keys and certificates of one's own ---------------------------------------------
+
+
+def pem_of(key: ec.EllipticCurvePrivateKey, form: PrivateFormat = PrivateFormat.PKCS8) -> bytes:
+    return key.private_bytes(Encoding.PEM, form, NoEncryption())
+
+
+def bring(folder: Path, pem: bytes) -> Path:
+    """A party's kit to be, with a TLS key that its organisation has made."""
+    own = folder / "private" / "north"
+    own.mkdir(0o700, parents=True)
+    own.parent.chmod(0o700)
+    (own / "tls.key").write_bytes(pem)
+    (own / "tls.key").chmod(0o600)
+    return folder
+
+
+def certified_by_an_organisation(key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
+    """The certificate of its CA, and the one of this key for the name that we go by."""
+    ca = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Ministry of Health CA")])
+    own = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "north")])
+    now = datetime.now(UTC)
+    made = []
+    for subject, public in ((issuer, ca.public_key()), (own, key.public_key())):
+        builder = x509.CertificateBuilder(issuer, subject, public, x509.random_serial_number())
+        builder = builder.not_valid_before(now).not_valid_after(now + timedelta(days=30))
+        if subject == own:
+            names = x509.SubjectAlternativeName([x509.DNSName("north.secureps")])
+            builder = builder.add_extension(names, critical=False)
+        made.append(builder.sign(ca, hashes.SHA256()).public_bytes(Encoding.PEM))
+    return made[0], made[1]
+
+
+@pytest.mark.parametrize("form", [PrivateFormat.PKCS8, PrivateFormat.TraditionalOpenSSL])
+def test_a_key_of_ones_own_is_certified_as_it_is(
+    form: PrivateFormat, kit: Path, serve: Serve, tmp_path: Path
+) -> None:
+    """Made by whatever an organisation has for it; it stays the same when it is certified anew."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    public = key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    own = bring(tmp_path / "own", pem_of(key, form))
+    assert approve(kit, [make_keys(own, "client", "north", None)])
+    address = serve(tls_of(kit, COORDINATOR))
+    for _ in range(2):
+        give(kit, own)
+        shown = certificate_file(own, "north").read_bytes()
+        assert tls.public_key_of(load_public(own).ca, "north", shown) == public
+        assert ask(tls_of(own, "north"), address, "north") == Noted()
+        renew(kit, ["north"])
+
+
+def test_a_certificate_of_an_organisations_own_ca_is_none_of_the_kit(
+    kit: Path, serve: Serve, tmp_path: Path
+) -> None:
+    """Who is called what is the issuer's word alone, also where another CA has the right key."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    own = bring(tmp_path / "own", pem_of(key))
+    approve(kit, [make_keys(own, "client", "north", None)])
+    give(kit, own)
+    right, files = load_credentials(own, "north", load_public(own).ca), own / "public" / "tls"
+    root, certificate = certified_by_an_organisation(key)
+    address = serve(tls_of(kit, COORDINATOR))
+    with pytest.raises(Unreachable):
+        ask(Tls(partial(Credentials, right.authority, certificate, right.key)), address, "north")
+    certificate_file(own, "north").write_bytes(certificate)
+    with pytest.raises(KitError, match=r"north\.pem: another CA has signed it"):
+        tls_of(own, "north")
+    certificate_file(own, "north").write_bytes(right.certificate)
+    for authority, said in ((root, "another CA's"), (right.authority + root, "more than one")):
+        (files / "ca.pem").write_bytes(authority)
+        with pytest.raises(KitError, match=rf"ca\.pem: .*{said}"):
+            tls_of(own, "north")
+
+
+def test_a_key_of_ones_own_is_of_the_curve_that_all_have(tmp_path: Path) -> None:
+    own = bring(tmp_path / "own", pem_of(ec.generate_private_key(ec.SECP384R1())))
+    with pytest.raises(KitError, match=r"tls\.key is damaged: this is no private key of P-256"):
+        make_keys(own, "client", "north", None)
