@@ -34,7 +34,7 @@ from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
-from secureps.store.party_keys import make_keys
+from secureps.store.party_keys import make_keys, rotate
 from secureps.store.tls_files import (
     LOOK,
     SOON,
@@ -480,3 +480,19 @@ def test_a_key_of_ones_own_is_of_the_curve_that_all_have(tmp_path: Path) -> None
     own = bring(tmp_path / "own", pem_of(ec.generate_private_key(ec.SECP384R1())))
     with pytest.raises(KitError, match=r"tls\.key is damaged: this is no private key of P-256"):
         make_keys(own, "client", "north", None)
+
+
+def test_a_key_of_ones_own_is_replaced_by_another_of_ones_own(kit: Path, tmp_path: Path) -> None:
+    own = bring(tmp_path / "own", pem_of(ec.generate_private_key(ec.SECP256R1())))
+    approve(kit, [make_keys(own, "client", "north", None)])
+    give(kit, own)
+    later = tls.TlsKey.generate()
+    bring(tmp_path / "later", later.to_bytes()).joinpath("private/north").rename(
+        own / "private" / "north" / "next"
+    )
+    request = rotate(own, "north")
+    assert request is not None
+    approve(kit, [request])
+    give(kit, own)
+    assert rotate(own, "north") is None
+    assert load_credentials(own, "north", load_public(own).ca).key == later.to_bytes()
