@@ -33,7 +33,10 @@ LONGEST_BACKOFF = 5.0
 """The most seconds between two tries."""
 
 NOTICES = (4, 40, 400)
-"""Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so."""
+"""Numbers of failed tries (a few seconds, minutes, half an hour) at which the log says so.
+
+Of each server it says at once, too, the first wait of more than LONGEST_BACKOFF.
+"""
 
 
 class Caller(Protocol):
@@ -64,6 +67,7 @@ class Calls:
         self._queue: deque[Callable[[], None]] = deque()
         self._flying = 0
         self._lost: set[str] = set()
+        self._slow: set[str] = set()
 
     def begin(self, call: Call, tried: int = 0) -> None:
         """Sends a request, with the payload under its key `attach` if there is one."""
@@ -106,8 +110,11 @@ class Calls:
         error = future.exception()
         if isinstance(error, PeerError) and error.retry_after is not None:
             self._around.meter.retried(to)
-            if tried in NOTICES:
+            long = error.retry_after > LONGEST_BACKOFF and to not in self._slow
+            if tried in NOTICES or long:
                 self._notice(to, tried, error)
+            if long:
+                self._slow.add(to)
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
             again = partial(self.begin, call, tried + 1)
             self._caller.later(again, delay * self._around.jitter())

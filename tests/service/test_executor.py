@@ -15,6 +15,7 @@ from secureps.errors import (
     KitError,
     Malformed,
     NotFinite,
+    NotReady,
     Refused,
     SecurepsError,
     UnknownParty,
@@ -157,6 +158,19 @@ def test_who_was_lost_and_answers_again_is_said_once(caplog: pytest.LogCaptureFi
         "gone; still trying",
         "there answers again",
     ]
+
+
+def test_a_wait_that_is_long_is_said_at_once_and_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever is new on the roster waits for a day: its operator is told before that."""
+    stage = Stage(lambda s, e: Step([], [Call("there", Heartbeat("me"))] if s == "a" else []))
+    stage.executor.request("a", Heartbeat("a"))
+    for tried in range(NOTICES[0]):
+        stage.loop.run(lambda: len(stage.line.calls) > tried)  # noqa: B023
+        text = f"{tried} hours"
+        left = LONGEST_BACKOFF if tried == 0 else 60.0
+        stage.line.calls[-1][2].set_exception(NotReady(text, left))
+    stage.loop.run(lambda: len(stage.line.calls) > NOTICES[0])
+    assert [m.partition(": ")[2] for m in caplog.messages] == ["1 hours; still trying"]
 
 
 def test_a_refused_call_comes_back_as_an_event() -> None:
