@@ -32,6 +32,11 @@ def included(changing: ChangingRoster, client: str) -> int:
     return changing.play.coordinator.federation.included[client]
 
 
+def apart(changing: ChangingRoster) -> dict[str, str]:
+    """What `secureps status` says of servers that something is wrong with."""
+    return {each.name: each.trouble for each in changing.play.coordinator.servers if each.trouble}
+
+
 @pytest.mark.parametrize("cipher", CIPHERS)
 def test_a_client_that_comes_is_part_of_later_versions(
     cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -65,12 +70,14 @@ def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
 
     def back() -> None:
         assert NEW not in play.coordinator.federation.members
+        assert apart(changing) == {"shard-0": "goes by roster 1, and the coordinator by 2"}
         play._kit = before  # its own kit is as it was
         play.start("shard-0")
 
     play.loop.call_later(3.0, back)
     play.run()
     assert included(changing, NEW) >= 1
+    assert apart(changing) == {}
 
 
 @pytest.mark.parametrize("party", [COORDINATOR, "shard-0", "holder-0", "client-00"])

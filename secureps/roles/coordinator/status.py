@@ -119,14 +119,25 @@ def servers(
             each.name in (federation.shards if each.role == "shard" else here.holders),
             each.name in here.watchers,
             accuse[each.name],
-            here.troubles.get(each.name, ""),
+            _all(here.troubles.get(each.name), _other_roster(roster, here.epochs.get(each.name))),
         )
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
     ]
-    if own := "; ".join(filter(None, (here.troubles.get(COORDINATOR), here.roster))):
+    if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
     return tuple(sorted(found, key=lambda each: each.name))
+
+
+def _all(*troubles: str | None) -> str:
+    return "; ".join(filter(None, troubles))
+
+
+def _other_roster(roster: Roster, known: int | None) -> str:
+    """That a party said it goes by another roster than the coordinator, if it did."""
+    if known in (None, roster.number):
+        return ""
+    return f"goes by roster {known}, and the coordinator by {roster.number}"
 
 
 def why(
