@@ -14,7 +14,8 @@
     |-- OperatorError      a file, key or setting of the person who runs this process
     |   |-- ConfigError        a file that does not parse, or a key with a bad value
     |   |-- PlanRefused        a plan that is unsound, with the reason
-    |   |   `-- BudgetSpent        or that takes what a data holder's records may not spend any more
+    |   |   |-- BudgetSpent        or that takes what a data holder's records may not spend any more
+    |   |   `-- TermsRefused       or that is not as a client's site, or its own options, want it
     |   |-- RuleFailed         a rule of the user's that raises, or answers what it must not
     |   |-- KitError           a start-up kit that is missing, damaged or for someone else
     |   |-- ScriptFailed       a data holder's script that raises, or returns what it must not
@@ -145,6 +146,17 @@ class PlanRefused(OperatorError):
 
 class BudgetSpent(PlanRefused):
     """A plan that takes what a data holder's records may not spend any more."""
+
+
+class TermsRefused(PlanRefused):
+    """A plan that is not as a client's site, or its own options, want it; names keys and values.
+
+    `revealed` is what the coordinator hears of it.
+    """
+
+    def __init__(self, text: str, revealed: str = "") -> None:
+        super().__init__(text)
+        self.revealed = revealed
 
 
 @contextmanager

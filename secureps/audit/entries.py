@@ -50,7 +50,7 @@ _COHORT = ("group", "number", "reason")
 
 TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
-    coordinator.MemberRetired: Told("who", "client retired", ("client",)),
+    coordinator.MemberRetired: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
     RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),

@@ -22,6 +22,7 @@ from secureps.client.initial_model import initial_digest, initial_parameters, sc
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.site import Site
+from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, running_script
 from secureps.client.trainer import Setting, Trainer
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
@@ -31,7 +32,8 @@ from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import Halt
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import NO_TERMS, MemberSettings, Terms
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.limits import no_core_dumps
@@ -143,6 +145,7 @@ class Joining:
         unsafe_seed: makes runs repeatable, without privacy; needs `insecure_for_tests`.
         terms: what it insists on, whatever the plan says.
         threads: that seal blocks.
+        site: what its site allows; of this and `terms` the stricter holds.
         ca_fingerprint: a kit that another CA has signed is refused; None takes any.
         records: the public number of records by which it counts.
         insecure_for_tests: no real data is at stake.
@@ -167,6 +170,7 @@ class Joining:
     ledger: Path | None = None
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
+    site: SitePolicy = NO_POLICY
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
@@ -187,13 +191,15 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
+    own_terms, policy = joining.terms, joining.site
+    terms = policy.terms.tightened(own_terms.budget, own_terms.threshold, own_terms.plan)
+    ledger = policy.ledger_of(joining.ledger) or default_ledger(joining.kit, joining.name)
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 
     def build(stores: Stores, around: Environment) -> Executor:
-        path = joining.ledger or default_ledger(joining.kit, joining.name)
         site = Site(
             joining.name,
             trainer,
@@ -203,9 +209,9 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
             stores.folder / LOCAL,
             joining.threads,
             joining.records,
-            BudgetLedger(path, joining.terms.budget),
+            BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
         )
-        return make(kit, site, stores, around, terms=joining.terms)
+        return make(kit, site, stores, around, terms=terms)
 
     link = link_of(joining.kit, joining.name, kit.ca, joining.insecure, joining.passphrases)
     party = Party(joining.name, identity, link, kit.roster, joining.state, joining.kit)
@@ -272,6 +278,8 @@ def run(
     try:
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)
+            policy = NO_POLICY if given.site is None else read_site(given.site)
+            policy.demand_script(running_script())
             state = given.state if given.state is not None else default_state(given.kit, given.name)
             joining = Joining(
                 given.server,
@@ -287,6 +295,7 @@ def run(
                 given.ledger,
                 given.insecure,
                 Passphrases(given.passphrase_fd),
+                policy,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -341,6 +350,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="T",
         help="refuse a plan by which fewer than T key holders open a sum together",
     )
+    add("--site", type=Path, metavar="FILE", help="what your site allows, whatever the plan says")
     add(
         "--records",
         type=int,

@@ -29,6 +29,7 @@ from secureps.client.exchange import (
 )
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
+from secureps.client.site_policy import NO_POLICY, read_site, running_script
 from secureps.client.trainer import (
     Array,
     EvaluateResult,
@@ -41,7 +42,7 @@ from secureps.client.trainer import (
 from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave
-from secureps.roles.member.settings import Terms
+from secureps.roles.member.terms import Terms
 from secureps.service.executor import Executor
 from secureps.store.keyring import default_state
 from secureps.store.passphrases import Passphrases
@@ -260,6 +261,7 @@ def join(
     insecure_for_tests: bool = False,
     insecure: bool = False,
     passphrase_fd: int | None = None,
+    site: Path | str | None = None,
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
@@ -289,6 +291,8 @@ def join(
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrase_fd: an open file whose first line is the passphrase of its private keys; without
             one a terminal is asked, if they are under one.
+        site: the file of what this site allows, whatever the plan says (docs/operations.md); it
+            holds beside these options, the stricter of two limits.
 
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
@@ -311,6 +315,8 @@ def join(
             "and adds the noise itself says so by private_steps=True; or use TorchTrainer, which "
             "does, with run_client"
         )
+    policy = NO_POLICY if site is None else read_site(Path(site))
+    policy.demand_script(running_script())
     joining = Joining(
         server,
         Path(kit),
@@ -325,6 +331,7 @@ def join(
         None if ledger is None else Path(ledger),
         insecure,
         Passphrases(passphrase_fd),
+        policy,
     )
     return Session(
         joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)

@@ -73,6 +73,7 @@ from secureps.roles.member.tasks import (
     Judged,
     Offer,
     Reseal,
+    Resting,
     SealedUpdate,
     block_key,
 )
@@ -150,15 +151,15 @@ class ClientWorker(Worker):
         """A sealed block from the outbox."""
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> Contributed | Counted | Judged | None:
+    def work(self, task: Task) -> Contributed | Counted | Judged | Resting | None:
         """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
-                return self._contribute(task)
+                return self._rests(task, task.aims) or self._contribute(task)
             case Count():
-                return self._count(task)
+                return self._rests(task, ()) or self._count(task)
             case Evaluate():
                 return self._evaluate(task)
             case Reseal():
@@ -218,6 +219,19 @@ class ClientWorker(Worker):
         whole = Contribute(task.model, task.blocks, ())
         self._early = (whole, *self._trained(whole, self._staying(whole)))
         return Counted(self._early[1].examples)
+
+    def _rests(self, task: Contribute | Count, aims: tuple[Aim, ...]) -> Resting | None:
+        """Whether this site lets no training begin now; one that is done already needs no leave."""
+        pinned, ledger = self._machine.pinned, self._site.ledger
+        whole = Contribute(task.model, task.blocks, aims)
+        early = self._early
+        if ledger is None or ledger.updates_per_hour is None:
+            return None
+        if early is not None and self._labels(early[0]) == self._labels(whole):
+            return None
+        self._sealer.afford(pinned, self._site.name, whole)  # who goes for good need not rest
+        seconds = ledger.begin(pinned.run.id)
+        return Resting(seconds, aims) if seconds else None
 
     def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """The trained model and the seconds of its training, which may have been done before."""

@@ -167,9 +167,11 @@ WANTED = {
 MISMATCH = "string_pattern_mismatch"
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+DIGEST = r"^[0-9a-f]{64}$"
 PATTERNS = {
     NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
     CLASS: 'a class of yours as "package.module:Class"',
+    DIGEST: "a digest: 64 of 0-9 a-f",
 }
 """What texts are wanted that have to fit one of these."""
 

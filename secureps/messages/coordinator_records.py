@@ -45,9 +45,11 @@ class BoundAgreed:
 
 @dataclass(frozen=True, slots=True)
 class MemberRetired:
-    """A client takes part no more, until it joins again."""
+    """A client takes part no more, until it joins again; the fields as in `Retire`."""
 
     client: str
+    reason: str = ""
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class BudgetCharged:
-    """In a data holder's ledger over all runs: one of the two facts was spent in this run."""
+    """In a data holder's ledger over all runs: one of the two facts was spent in this run.
+
+    Neither: a training of it began, at a site that counts them.
+    """
 
     run: bytes
     charge: Charge | None

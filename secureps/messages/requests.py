@@ -112,9 +112,11 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class Retire:
-    """A client takes part no more: what it may spend is spent. Joining again takes that back."""
+    """A client takes part no more, or rests if it `returns`; joining again takes that back."""
 
     party: str
+    reason: str = ""
+    returns: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +222,7 @@ class Prepared:
     """A shard's blocks of a new version are durable; digests ascending, and of its state file.
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
-    `mean` are the opened means of the metrics' group, sorted by name, in units of their largest
-    magnitudes; empty of every other group.
+    `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
     """
 
     shard: str

@@ -70,6 +70,11 @@ class Plan:
         """Canonical JSON: what the run id binds. Leaves out who takes part on this machine."""
         return canonical(self.section, self.initial_digest)
 
+    @property
+    def digest(self) -> str:
+        """Of the text, hex: by it a site's policy allows a plan."""
+        return file_digest(self.text.encode()).hex()
+
     @staticmethod
     @lru_cache(maxsize=8)
     def from_text(text: str) -> Plan:
@@ -434,28 +439,26 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
         PlanRefused: the plan is unsound.
 
     Examples:
-        >>> plan = ps.load_plan("plan.toml")
-        >>> plan.section.name, plan.section.versions
-        ('line', 3)
+        >>> ps.load_plan("plan.toml").section.name
+        'line'
     """
     path = Path(path)
     values = read_toml(path)
     if "plan" in values and "group" not in values:
         raise ConfigError(f"{path} is a scenario: `secureps simulate` plays it; name its plan here")
     section = parse(PlanSection, values, str(path))
-    if section.federation is not None and section.federation.settings:
-        settings = placed(section.federation.settings, base or path.parent)
-        federation = section.federation.model_copy(update={"settings": settings})
-        section = section.model_copy(update={"federation": federation})
+    if (federation := section.federation) is not None and federation.settings:
+        settings = {"settings": placed(federation.settings, base or path.parent)}
+        section = section.model_copy(update={"federation": federation.model_copy(update=settings)})
     if section.initial is None:
         with naming(path):
             return Plan(section)
     initial = ((base or path.parent) / section.initial).resolve()
     if not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
-    digest = file_digest(initial.read_bytes()).hex()
+    section = section.model_copy(update={"initial": str(initial)})
     with naming(path):
-        return Plan(section.model_copy(update={"initial": str(initial)}), digest)
+        return Plan(section, file_digest(initial.read_bytes()).hex())
 
 
 def _part(plan: Plan, name: str) -> str:

@@ -211,6 +211,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         f"{explanation.cipher}, {counted(explanation.shards, 'shard')}.",
         "bold",
     )
+    yield Text(f"digest: {explanation.digest}")
     yield filled(
         "who sees what",
         ("role", "sees", "never sees"),

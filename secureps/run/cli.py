@@ -122,12 +122,17 @@ def check(
             help="Size of the model, where the plan does not tell.",
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
     """Explain a plan in a page, or refuse it with the reason.
 
     Who sees what and who must collude, what privacy spends and what its noise
     costs, bytes per update against plain fp32, memory per shard. Starts nothing.
+    With --site it ends with status 1 if that site's policy refuses the plan.
     """
     _settle_environment()
     import json
@@ -136,14 +141,21 @@ def check(
 
     from secureps.run.check import check as examine
     from secureps.run.check import record, tables
+    from secureps.run.site_check import accepted, held_against, runs_nothing
+    from secureps.run.site_check import record as site_record
+    from secureps.run.site_check import tables as site_tables
 
-    explanation = examine(plan, values)
+    verdicts = () if site is None else held_against(plan, site)
+    known = None if runs_nothing(verdicts) else examine(plan, values)
     if as_json:
-        typer.echo(json.dumps(record(explanation), indent=1))
-        return
-    console = Console()
-    for part in tables(explanation):
-        console.print(part)
+        more = {} if site is None else {"site": site_record(verdicts)}
+        typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))
+    else:
+        parts = [*(tables(known) if known else ()), *(site_tables(verdicts, site) if site else ())]
+        for part in parts:
+            Console().print(part)
+    if not accepted(verdicts):
+        raise typer.Exit(1)
 
 
 app.command(rich_help_panel=_HERE)(commands.profile)
@@ -382,6 +394,10 @@ def join(
             help="What your records spend, over all runs. Default: ledgers/NAME.db beside the kit.",
         ),
     ] = None,
+    site: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What your site allows, whatever the plan says."),
+    ] = None,
     verbose: Annotated[
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
@@ -393,7 +409,8 @@ def join(
     where it was.
     """
     from secureps.client.runner import Joining, read_settings
-    from secureps.roles.member.settings import Terms
+    from secureps.client.site_policy import NO_POLICY, read_site
+    from secureps.roles.member.terms import Terms
     from secureps.run.join import join as run
     from secureps.service.logs import logging_as
     from secureps.store.keyring import default_state
@@ -409,6 +426,7 @@ def join(
             insecure=insecure,
             ledger=ledger,
             passphrases=Passphrases(passphrase_fd),
+            site=NO_POLICY if site is None else read_site(site),
         )
         with logging_as(log_format, name, verbose):
             reason = run(script, joining, read_settings(settings or []))
@@ -438,19 +456,7 @@ def flower(
     prepare(plan, out, SecretSeed.from_os(), Console())
 
 
-@app.command(rich_help_panel=_APART)
-def warm() -> None:
-    """Compile the kernels of `rlwe` ahead, so that no party waits for that later.
-
-    They are kept in a folder that only you may write to, one for each release; parties
-    without it compile them when they first need them, which takes some seconds.
-    """
-    from secureps.run.warm import warm as compile_all
-
-    done = compile_all()
-    typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
-
-
+app.command(rich_help_panel=_APART)(commands.warm)
 app.command(rich_help_panel=_APART)(commands.backup)
 app.command(rich_help_panel=_APART)(commands.restore)
 app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)

@@ -1,4 +1,4 @@
-"""The commands about a plan's costs, about existing runs, and about a party's state.
+"""The commands about costs, kernels, existing runs, and a party's state.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -175,6 +175,18 @@ def export(
         f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
         f"version {model.version}"
     )
+
+
+def warm() -> None:
+    """Compile the kernels of `rlwe` ahead, so that no party waits for that later.
+
+    They are kept in a folder that only you may write to, one for each release; parties
+    without it compile them when they first need them, which takes some seconds.
+    """
+    from secureps.run.warm import warm as compile_all
+
+    done = compile_all()
+    typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
 
 
 # --- a party's state --------------------------------------------------------------

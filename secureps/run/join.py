@@ -21,9 +21,10 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str
         settings: of the script.
 
     Raises:
-        ConfigError: the script cannot be used; says why.
+        ConfigError: the script cannot be used, or its site does not allow it; says why.
         SecurepsError: whatever ended it before.
     """
     dump_crashes()
+    joining.site.demand_script(script)  # before anything of it runs
     source = Script(script)
     return take_part(joining, source.make(settings, joining.state, joining.name)).reason

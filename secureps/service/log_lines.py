@@ -60,8 +60,9 @@ class LogLines:
                 return self._of(record.group, record.reason)
             case EvaluationSkipped(version, reason):
                 return f"version {version} is not evaluated: {reason}"
-            case coordinator_records.MemberRetired(client):
-                return f"{client} takes part no more"
+            case coordinator_records.MemberRetired(client, reason, returns):
+                what = "rests for a while" if returns else "takes part no more"
+                return f"{client} {what}{reason and f': {reason}'}"
             case coordinator_records.MemberDeclined(group=group, client=client, reason=reason):
                 return self._of(group, f"{client} takes no part: {reason}")
             case coordinator_records.MembersReturned(group=group, clients=clients, reason=reason):

@@ -10,7 +10,7 @@ What must not live here: what a fact costs (`privacy.accountant`).
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,9 @@ from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 
 Fact = Charge | Release
+
+HOUR = 3600.0
+"""Seconds in which a site counts trainings."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +51,15 @@ class BudgetLedger:
     Args:
         path: of the file.
         budget: the epsilon that all runs together may come to; None: it is only counted.
+        updates_per_hour: how many trainings of all runs may begin in an hour; None: none is
+            counted.
+        clock: Unix seconds.
     """
 
     path: Path
     budget: float | None = None
+    updates_per_hour: int | None = None
+    clock: Callable[[], float] = time.time
 
     def charge(self, run: bytes, fact: Fact, delta: float = OWN_DELTA) -> None:
         """Writes a fact, durably when it returns; what is on record costs nothing more.
@@ -63,20 +71,36 @@ class BudgetLedger:
             ConfigError: a later version wrote it, in another format.
             OperatorError: it cannot be written.
         """
-        try:
-            if not self.path.parent.is_dir():
-                make_directory(self.path.parent, 0o700)
-        except OSError as error:
-            raise self._refused(error) from None
         with self._tx():
-            known = self._read()
+            known = _facts(self._read())
             if (run, fact) in known:
                 return
             self._demand(known, [fact], delta)
             by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
-            record = BudgetCharged(run, *by_unit)
-            with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-                journal.append(time.time(), [record])
+            self._append(BudgetCharged(run, *by_unit))
+
+    def begin(self, run: bytes) -> float:
+        """Counts a training that begins now, durably, if the hour has room for it.
+
+        One that a kill cut short counts too: a restart begins another.
+
+        Returns:
+            seconds until one may begin; 0: this one does.
+
+        Raises:
+            DamagedStore, ConfigError, OperatorError: as `charge`.
+        """
+        if self.updates_per_hour is None:
+            return 0.0
+        with self._tx():
+            rows = self._read()
+            begun = sorted(at for at, row in rows if row.charge is None and row.release is None)
+            counted = begun[-self.updates_per_hour :]
+            wait = counted[0] + HOUR - self.clock() if len(counted) == self.updates_per_hour else 0
+            if wait > 0:  # a clock that was set back makes nobody wait for longer than an hour
+                return min(wait, HOUR)
+            self._append(BudgetCharged(run, None, None))
+            return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
         """Refuses what `charge` would, and charges nothing: so that nobody trains in vain.
@@ -86,7 +110,7 @@ class BudgetLedger:
         """
         if self.budget is None:
             return
-        known = self.facts() if self.path.is_file() else []
+        known = self.facts()
         new = [fact for fact in ahead if (run, fact) not in known]
         if new:
             self._demand(known, new, delta)
@@ -110,7 +134,11 @@ class BudgetLedger:
 
     def facts(self) -> list[tuple[bytes, Fact]]:
         """All facts with their runs, in order; raises as `charge` does."""
-        if not self.path.parent.is_dir():
+        return _facts(self.rows())
+
+    def rows(self) -> list[tuple[float, BudgetCharged]]:
+        """All that is on record, with Unix seconds, in order; raises as `charge` does."""
+        if not self.path.is_file():
             return []
         with self._tx():
             return self._read()
@@ -124,10 +152,13 @@ class BudgetLedger:
             RunSpent(run, len(own), epsilon_of(own, OWN_DELTA)) for run, own in runs.items()
         )
 
-    def _read(self) -> list[tuple[bytes, Fact]]:
+    def _read(self) -> list[tuple[float, BudgetCharged]]:
         with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-            rows = [record for _, record in journal.replay()]
-        return [(row.run, fact) for row in rows for fact in (row.charge, row.release) if fact]
+            return [(at, row) for at, row in journal.replay() if isinstance(row, BudgetCharged)]
+
+    def _append(self, record: BudgetCharged) -> None:
+        with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
+            journal.append(self.clock(), [record])
 
     @contextmanager
     def _tx(self) -> Iterator[None]:
@@ -135,6 +166,8 @@ class BudgetLedger:
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
             try:
+                if not self.path.parent.is_dir():
+                    make_directory(self.path.parent, 0o700)
                 stack.enter_context(one_at_a_time(beside))
             except OSError as error:
                 raise self._refused(error) from None
@@ -147,6 +180,11 @@ class BudgetLedger:
             f"{self.path}: {error.strerror}: what is spent must be kept over all runs; name "
             "another file by --ledger"
         )
+
+
+def _facts(rows: Sequence[tuple[float, BudgetCharged]]) -> list[tuple[bytes, Fact]]:
+    """The facts among these rows, with their runs."""
+    return [(row.run, fact) for _, row in rows for fact in (row.charge, row.release) if fact]
 
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:

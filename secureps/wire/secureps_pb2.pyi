@@ -442,10 +442,14 @@ class Withdraw(_message.Message):
     def __init__(self, party: _Optional[str] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Retire(_message.Message):
-    __slots__ = ("party",)
+    __slots__ = ("party", "reason", "returns")
     PARTY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    RETURNS_FIELD_NUMBER: _ClassVar[int]
     party: str
-    def __init__(self, party: _Optional[str] = ...) -> None: ...
+    reason: str
+    returns: bool
+    def __init__(self, party: _Optional[str] = ..., reason: _Optional[str] = ..., returns: _Optional[bool] = ...) -> None: ...
 
 class Prepared(_message.Message):
     __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean")

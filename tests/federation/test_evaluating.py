@@ -30,7 +30,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import Terms
+from secureps.roles.member.terms import Terms
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation

@@ -19,6 +19,7 @@ from secureps.config import plan, sections
 from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
+from secureps.config.site import SiteSection
 from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.explain.visibility import withstood
 from secureps.policy.plan import load_plan
@@ -295,6 +296,7 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "`[[study.variant]]`": VariantSection,
     "`[[stay]]` of a scenario": StaySection,
     "A server's file, for `secureps serve`": ServeSection,
+    "A site's policy, for `--site`": SiteSection,
 }
 
 

@@ -298,6 +298,33 @@ ELSEWHERE = {
         "processes/test_moving.py",
         "is not HOST:PORT",
     ),
+    "minimum: by the plan ... members of ... may be a cohort, and this site wants ... or more: ask "
+    "for a plan with a minimum of ... or more in each rule, or lower the site's own (the "
+    "operator's fault)": ("federation/test_site_policies.py", " may be a cohort, and this site "),
+    "plans: the plan's digest is ..., and none of the ... that this site allows: ask for its file, "
+    "see secureps check, and add the digest to plans (the operator's fault)": (
+        "federation/test_site_policies.py",
+        "plans: the plan's digest is ",
+    ),
+    "evaluation: the plan has ... evaluate each version, and this site's records are never used "
+    "for that: ask for a plan with another evaluation.evaluator (the operator's fault)": (
+        "federation/test_site_policies.py",
+        " evaluate each version",
+    ),
+    "...: scripts: ... has the SHA-256 digest ..., and none of the ... that this site allows: "
+    "nothing of it was run; read it, and add the digest to scripts (the operator's fault)": (
+        "client/test_site_policy.py",
+        " has the SHA-256 digest ",
+    ),
+    "...: scripts: ..., and this site allows files by their digests: give one, or leave scripts "
+    "out (the operator's fault)": (
+        "client/test_site_policy.py",
+        "and this site allows files by their digests",
+    ),
+    "--ledger ...: ... has ..., which counts for all runs of this site: leave the option out (the "
+    "operator's fault)": ("client/test_site_policy.py", "counts for all runs of this site"),
+    "as many trainings as this site allows (updates_per_hour) have begun within an hour: the next "
+    "one may begin in ...": ("federation/test_site_policies.py", "have begun within an hour"),
 }
 """Messages that other files assert: which, and the part that it looks for."""
 

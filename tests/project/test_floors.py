@@ -52,7 +52,7 @@ FLOORS = (
     ("run/audit_log", "run/export", "run/run_lock", "run/server_app"),
     ("run/simulate",),
     ("run/check", "run/study"),
-    ("run/profile", "run/up"),
+    ("run/profile", "run/site_check", "run/up"),
     ("run/api", "run/status"),
     ("run/commands",),
     ("run/cli",),
@@ -63,7 +63,7 @@ FLOORS = (
 
 FLOOR = {room: level for level, rooms in enumerate(FLOORS) for room in rooms}
 
-MEMBER_DOORS = {"budget", "member", "settings", "tasks"}
+MEMBER_DOORS = {"budget", "member", "settings", "tasks", "terms"}
 """What `client/` knows of `roles/member`; the rest of it is the member's own."""
 
 ONLY_IMPORTERS = {

@@ -65,6 +65,8 @@ ELSEWHERE = {
         "roles/member/tasks",
     ),
     "roles/member/test_member_sends.py": ("roles/member/budget",),
+    "federation/test_site_policies.py": ("roles/member/leaving", "roles/member/terms"),
+    "client/test_site_policy.py": ("config/site",),
     "federation/test_batch_norm.py": ("policy/groups",),
     "policy/checks/test_local_work.py": ("roles/member/timing",),
     "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks", "roles/validation"),

@@ -23,13 +23,14 @@ from secureps.errors import (
     DamagedStore,
     OperatorError,
     PlanRefused,
+    TermsRefused,
     exit_status,
 )
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
-from secureps.roles.member.settings import Terms
+from secureps.roles.member.terms import Terms
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -146,8 +147,8 @@ def test_a_client_that_takes_no_plan_without_privacy_leaves(tmp_path: Path) -> N
     assert simulation.loop.now() < 50.0, "a round waited for who had left"
     assert trainers["client-02"].trained == 0
     halt = simulation.parties["client-02"].halted.result()
-    assert halt.error is PlanRefused
-    assert halt.reason.startswith("the plan trains without privacy")
+    assert halt.error is TermsRefused
+    assert halt.reason.startswith("budget: the plan trains without privacy")
 
 
 def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:

@@ -91,6 +91,7 @@ class Explanation:
     """A sound plan, explained.
 
     Args:
+        digest: of the plan, by which a site's policy allows it.
         sights: by role.
         collusion: everybody who can open a single update: one, or several who work together.
         opened: what whoever opens one learns from it.
@@ -103,6 +104,7 @@ class Explanation:
     """
 
     name: str
+    digest: str
     versions: int
     cipher: str
     shards: int
@@ -133,6 +135,7 @@ def explain(
     price = _price(plan, sizes, {group.name: group.sent for group in layout}, numbers)
     return Explanation(
         name=plan.section.name,
+        digest=plan.digest,
         versions=plan.section.versions,
         cipher=plan.section.cipher.name,
         shards=plan.section.shards,

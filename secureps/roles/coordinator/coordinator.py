@@ -255,7 +255,7 @@ class Coordinator:
                 self._same(sender, party)
                 self._sessions.leave(party)
                 tx.live -= {party}
-                membership.retire(tx, party)
+                membership.retire(tx, event)
             case requests.Decline(party):
                 self._same(sender, party)
                 membership.decline(tx, event)
@@ -443,7 +443,7 @@ class Coordinator:
         self._sessions.renew(client, now + self._plan.section.lease)
 
     def _renew_if_client(self, now: float, sender: str) -> None:
-        if sender in self._federation.members and sender not in self._federation.retired:
+        if sender in self._federation.members and sender not in self._federation.why_gone:
             self._renew(now, sender)
 
     def _same(self, sender: str, claimed: str) -> str:

@@ -18,7 +18,7 @@ from secureps.errors import (
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated, evaluated_bytes
 from secureps.messages.orders import RosterChanged
-from secureps.messages.requests import Decline, Join, Proposal, Subscribe, Withdraw
+from secureps.messages.requests import Decline, Join, Proposal, Retire, Subscribe, Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.checks.evaluation import check_metrics
 from secureps.policy.counting import check_told
@@ -34,6 +34,7 @@ from secureps.roles.coordinator import (
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import check_sequence
@@ -71,7 +72,7 @@ def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Prop
     check_told(client, message.examples)
     known = federation.joined_for(client, message.groups)
     known &= message.examples in (0, federation.told.get(client, 0))
-    if client in federation.members and client not in federation.retired and known:
+    if client in federation.members and client not in federation.why_gone and known:
         return None
     _demand_constant(tx, client)
     tx.write(records.MemberJoined(client, message.groups, message.examples))
@@ -194,17 +195,28 @@ def gone(tx: Transaction, client: str, ids: tuple[SubmissionId, ...]) -> None:
             tx.order(client, recovery.make_invite(tx, group, client))
 
 
-def retire(tx: Transaction, client: str) -> None:
-    """A member takes part no more, and rounds go on without it; UnknownParty if it never joined."""
+def retire(tx: Transaction, message: Retire) -> None:
+    """A member takes part no more, and rounds go on without it.
+
+    Raises:
+        UnknownParty: it never joined, and gives no reason why it does not.
+    """
+    client, reason = message.party, said(message.reason)
     if client not in tx.federation.members:
-        raise UnknownParty(f"{client} has not joined, and cannot retire")
-    if client in tx.federation.retired:
+        if not reason:
+            raise UnknownParty(f"{client} has not joined, and cannot retire")
+        if client not in tx.sessions.refused:  # it was shown a plan before it joined
+            tx.sessions.refused.add(client)
+            tx.step.effects.append(Say(f"{client} takes no part: {reason}"))
         return
-    tx.write(records.MemberRetired(client))
+    if client in tx.federation.why_gone and (client in tx.federation.retired or message.returns):
+        return
+    tx.write(records.MemberRetired(client, reason, message.returns))
     for group in tx.federation.groups.values():
         asked = group.phase is Phase.COLLECTING and client in group.invited
         if asked and client not in group.open_receipts.clients:
-            synchronous.declined(tx, group, client, "takes part no more")
+            what = "rests for a while" if message.returns else "takes part no more"
+            synchronous.declined(tx, group, client, what)
 
 
 def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:

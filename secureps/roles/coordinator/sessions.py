@@ -37,6 +37,8 @@ class Sessions:
     """What is wrong at servers, in words that follow their names."""
     roster: str = ""
     """What is wrong with the roster that the coordinator goes by, in such words."""
+    refused: set[str] = field(default_factory=set)
+    """Clients that took no part in the plan that they were shown, as an operator has read."""
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf

@@ -102,7 +102,8 @@ class CoordinatorState:
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
-        retired: members that take part no more, by their own word; isolated: clients that are
+        retired: members that take part no more, by their own word; why_gone: what they and those
+            that rest for a while say of why, without a reason empty; isolated: clients that are
             left out, and why.
         outside: by group, the clients that joined without contributing to it.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
@@ -130,6 +131,7 @@ class CoordinatorState:
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
+    why_gone: dict[str, str] = field(default_factory=dict)
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -230,14 +232,17 @@ class CoordinatorState:
                 self.joined[client] = (*self.joined.get(client, ())[-2:], at)
                 self.told[client] = examples or self.told.get(client, 0)
                 self.retired.discard(client)
+                self.why_gone.pop(client, None)
                 for group in self.groups.values():
                     outside = self.outside.setdefault(group.name, set())
                     outside.discard(client)
                     if groups and group.name not in groups:
                         outside.add(client)
                         group.excuse(client)
-            case records.MemberRetired(client):
-                self.retired.add(client)
+            case records.MemberRetired(client, reason, returns):
+                self.why_gone[client] = reason
+                if not returns:
+                    self.retired.add(client)
                 for group in self.groups.values():
                     group.forget(client)
             case records.FounderChosen(client):

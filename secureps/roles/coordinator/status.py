@@ -196,7 +196,10 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
     live = name in tx.live
     owes = any(group.awaits(name) for group in federation.groups.values())
     state = "trains" if owes else "waits"
-    away = "stopped" if name in federation.retired else "gone"
+    away = "gone"
+    if (reason := federation.why_gone.get(name)) is not None:
+        away = "stopped" if name in federation.retired else "rests"
+        away += f": {reason}" if reason else ""
     return requests.MemberStatus(
         name=name,
         live=live,

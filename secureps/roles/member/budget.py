@@ -23,11 +23,15 @@ from secureps.wording import size
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Of one client under one plan; `budget` is its own epsilon, None for none."""
+    """Of one client under one plan; `budget` is its own epsilon, None for none.
+
+    `evaluates`: its records may judge a model.
+    """
 
     plan: Plan
     client: str
     budget: float | None
+    evaluates: bool = True
 
     def objection(self) -> str:
         """Why nothing is trained under this plan; empty if it may be."""
@@ -47,6 +51,8 @@ class Budget:
 
     def evaluation_objection(self) -> str:
         """Why no metrics of held-out records are sent under this plan; empty if they may be."""
+        if not self.evaluates:
+            return "this site's records judge no model (evaluation = false): no evaluation is sent"
         if self.budget is None:
             return ""
         covered = self.plan.clients_evaluate and self.plan.mechanism(

@@ -13,9 +13,9 @@ from secureps.errors import (
     Conflict,
     InternalError,
     Malformed,
-    PlanRefused,
     Refused,
     SecurepsError,
+    TermsRefused,
 )
 from secureps.messages import orders, requests
 from secureps.messages.evaluation import EVALUATION, Evaluated
@@ -53,6 +53,7 @@ from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.example_count import ExampleCount
+from secureps.roles.member.leaving import Departure, Leaving
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import FOUNDED, ReleaseHistory
@@ -84,8 +85,8 @@ class Member:
         self._timing = Timing()
         self._invites: dict[str, Invite] = {}
         self._followed: dict[str, Invite] = {}
-        self._working = self._watching = self._greeting = self._retired = False
-        self._leaving: Halt | None = None
+        self._working = self._watching = self._greeting = False
+        self._departure = Departure(settings.name)
         self._appraiser: Appraiser
         self._budget: Budget
         self._gathering = Gathering()
@@ -96,14 +97,14 @@ class Member:
     def apply(self, at: float, record: Record) -> None:
         match record:
             case RunPinned():
-                self._pinned = Pinned.of(record, self._settings.terms.threshold)
+                self._pinned = Pinned.of(record)
                 plan = self._pinned.plan
                 self._groups = plan.touched(self._settings.rows)
                 self._model = PulledModel({g: bool(plan.group(g).pull_bits) for g in self._groups})
                 self._out.follow_plan(plan)
                 self._weighing = self._settings.weighing(plan)
-                own = self._settings.terms.budget
-                self._budget = Budget(plan, self._settings.name, own)
+                terms = self._settings.terms
+                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
                 self._appraiser = Appraiser(
                     self._pinned, self._budget, self._ledger, self._model, self._history
                 )
@@ -141,7 +142,7 @@ class Member:
         return self._settings.joins(self._pinned, self._groups, told)
 
     def wake(self) -> float | None:
-        times = (self._lease.at, self._gathering.until)
+        times = (self._lease.at, self._gathering.until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
@@ -158,14 +159,15 @@ class Member:
         step = Step()
         match event:
             case Tick():
+                if self._departure.comes_back(now):
+                    step.effects += self._greet().effects
                 if self._gathering.until is None or self._lease.due(now):
                     self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
             case WatchLost():
                 self._watching = False
-                return Step() if self._retired else self._greet()
-            case Answered(requests.Retire()) | Failed(requests.Retire()) if self._leaving:
-                step.effects.append(self._leaving)
-                return step
+                return Step() if self._departure.told else self._greet()
+            case Answered(requests.Retire()) | Failed(requests.Retire()):
+                return Step(effects=self._departure.end)
             case Answered(request, reply, length):
                 self._answered(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.pulling:
@@ -176,10 +178,15 @@ class Member:
                 halt = Halt(str(error), type(error))
                 if not isinstance(error, BudgetSpent):
                     return Step(effects=[halt])
-                self._leave(step, halt)
+                self._leave(step, Leaving(halt))
             case Leave(reason) if sender == WORKER:
-                if self._leaving is None:
-                    self._leave(step, Halt(reason))
+                if self._departure.halt is None:
+                    self._leave(step, Leaving(Halt(reason)))
+            case tasks.Resting() if sender == WORKER:
+                self._working = False
+                followed = {aim.group: self._followed[aim.group] for aim in event.aims}
+                self._invites = followed | self._invites  # it may be back before anybody asks anew
+                self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
             case Judged(message) if sender == WORKER:
@@ -189,7 +196,7 @@ class Member:
                 self._follower.read(step, event)
             case tasks.Counted(examples) if sender == WORKER:
                 self._working, self._weighing.examples = False, examples
-                if self._leaving is None:
+                if self._departure.leaving is None:
                     step.effects += self._greet().effects
             case _ if sender == COORDINATOR and self._pinned is not None:
                 self._obey(now, step, event)
@@ -259,9 +266,9 @@ class Member:
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
         gathering, self._gathering = self._gathering, Gathering()
-        if self._leaving is not None:
+        if self._departure.leaving is not None:
             self._retire(step)
-        busy = self._pinned is None or self._working or self._leaving
+        busy = self._pinned is None or self._working or self._departure.leaving is not None
         if busy or self._follower.holds_back(step, self._settings.name):
             return
         for group, invite in list(self._invites.items()):
@@ -286,7 +293,7 @@ class Member:
             return
         aims = tuple(self._aim(each.invite.group, each.base) for each in due)
         facts = self._budget.planned(self.pinned.layout, aims)
-        if self._objects(step) or self._unaffordable(step, facts):
+        if self._unaffordable(step, facts):
             return
         for each in due:
             self._followed[each.invite.group] = self._invites.pop(each.invite.group)
@@ -302,9 +309,7 @@ class Member:
     def _count(self, step: Step) -> None:
         """Begins to train from the first version, if that alone tells how many examples it has."""
         known = all(group in self._model.published for group in self._groups)
-        if not (self._weighing.counts and known) or self._objects(step):
-            return
-        if not self._model.lacking(self.pinned, step):
+        if self._weighing.counts and known and not self._model.lacking(self.pinned, step):
             self._begin(step, tasks.Count(*self._model.take()))
 
     def _seal_again(self, step: Step) -> bool:
@@ -331,21 +336,15 @@ class Member:
             self._out.moving.keys(),
         )
 
-    def _objects(self, step: Step) -> bool:
-        """Whether this client trains nothing under this plan, by its own budget."""
-        if objection := self._budget.objection():
-            self._leave(step, Halt(objection, PlanRefused))
-        return bool(objection)
-
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
         if excess := self._budget.excess(self._ledger, facts):
-            self._leave(step, Halt(f"another version {excess}: this client stops"))
+            self._leave(step, Leaving(Halt(f"another version {excess}: this client stops")))
         return bool(excess)
 
-    def _leave(self, step: Step, halt: Halt) -> None:
-        """Trains no more, and ends once the coordinator knows it."""
-        self._leaving = halt
+    def _leave(self, step: Step, leaving: Leaving) -> None:
+        """Trains no more, and ends or rests once the coordinator knows it."""
+        self._departure.begin(leaving)
         self._retire(step)
 
     def _retire(self, step: Step) -> None:
@@ -353,10 +352,9 @@ class Member:
 
         What it sends after that is dropped, and a greeting that arrives after it takes it back.
         """
-        greeted = self._watching and not self._greeting and not self._retired
+        greeted = self._watching and not self._greeting and not self._departure.told
         if greeted and not self._desk().wanted():
-            self._retired = True
-            step.tell(requests.Retire(self._settings.name))
+            self._departure.tell(step)
 
     # --- evaluate -----------------------------------------------------------------
 
@@ -436,6 +434,9 @@ class Member:
                 return
             assert isinstance(reply, requests.Welcome)
             self._settings.agree(reply, self._pinned, self._out)
+        except TermsRefused as error:
+            self._departure.refuse(step, error)
+            return
         except SecurepsError as error:
             step.effects.append(Halt(str(error), type(error)))
             return

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, DamagedStore, Malformed, WrongRun, WrongShape
+from secureps.errors import DamagedStore, Malformed, WrongRun, WrongShape
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
@@ -15,36 +14,9 @@ from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
+from secureps.roles.member.terms import NO_TERMS, Terms
 from secureps.roles.pinned_run import Pinned, check_run
 from secureps.wording import named
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What a client insists on, whatever the plan says.
-
-    Args:
-        budget: the epsilon at which it stops; a plan that trains without privacy is refused.
-        threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
-        plan: the text of the plan that it agreed to (`Plan.text`); a run of another one is refused.
-            Empty: it takes whichever the coordinator has.
-
-    Raises:
-        ConfigError: no plan could keep them, or every plan does.
-    """
-
-    budget: float | None = None
-    threshold: int | None = None
-    plan: str = ""
-
-    def __post_init__(self) -> None:
-        if self.budget is not None and not 0 < self.budget < math.inf:
-            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
-        if self.threshold is not None and self.threshold < 1:
-            raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
-
-
-NO_TERMS = Terms()
 
 STATE_GONE = (
     "this client took part in this run before, and its state is gone: what it spent then counts "
@@ -89,6 +61,7 @@ class MemberSettings:
             asked: what it said before.
         Raises:
             ConfigError, PlanRefused: the plan is unsound, or cannot carry the model.
+            TermsRefused: it is not as this client insists.
             WrongRun: it is not that of this client's run, or not the one that it agreed to.
             Malformed: nobody has to join again.
         """
@@ -125,6 +98,7 @@ class MemberSettings:
                 another plan than it agreed to.
             DamagedStore: it has sent more than is on record here.
             WrongShape: a new run trains another model than its own.
+            TermsRefused: the plan is not as this client insists.
             PlanRefused: it counts by public numbers, and there is none; and as `check_run`.
         """
         if pinned is None:
@@ -136,8 +110,13 @@ class MemberSettings:
         self._check_terms(welcome.run.plan)
 
     def _check_terms(self, text: str) -> None:
-        """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to."""
-        founded = Plan.from_text(text).initial_digest
+        """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to.
+
+        TermsRefused: the plan is not as this client insists.
+        """
+        plan = Plan.from_text(text)
+        self.terms.refuse(plan, self.name)
+        founded = plan.initial_digest
         if self.initial and founded and self.initial != founded:
             raise WrongRun(
                 "the run is founded on another file than the one that this client was given: ask "
@@ -151,8 +130,8 @@ class MemberSettings:
 
     def _agree(self, welcome: Welcome) -> None:
         """Accepts a run that is bound to this kit, and trains this client's model."""
-        run, own = welcome.run, self.terms.threshold
-        plan = check_run(run, welcome.placement, self.roster, self.holders, own)
+        run = welcome.run
+        plan = check_run(run, welcome.placement, self.roster, self.holders)
         plan.touched(self.rows)
         _ = self.weighing(plan).told
         model = self.model(plan)

@@ -137,6 +137,14 @@ class Contributed(TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
+class Resting(TaskResult):
+    """No training began: this site allows the next one in so many seconds."""
+
+    seconds: float
+    aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Judged(TaskResult):
     """What came of `Evaluate` without one: metrics, or none."""
 

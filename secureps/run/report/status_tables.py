@@ -37,7 +37,7 @@ ROLES = {"shard": "shard", "holder": "key holder"}
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
-STATES = ("left out", "gone", "stopped", "trains", "waits")
+STATES = ("left out", "gone", "stopped", "rests", "trains", "waits")
 """The order of clients by state: those first that an operator may have to look after."""
 
 
@@ -128,15 +128,20 @@ def _clients(
 ) -> Iterable[tuple[str, str, str, str, str]]:
     shown, rest = members, members[:0]
     if most is not None and len(members) > most:
-        order = sorted(members, key=lambda m: (*STATES, m.state).index(m.state))
+        order = sorted(members, key=lambda m: STATES.index(_standing(m)))
         shown, rest = tuple(order[:most]), tuple(order[most:])
     for each in sorted(shown, key=lambda m: m.name):
         counts = (str(each.submissions), str(each.charges))
         yield each.name, each.state, *counts, spent(each)
     if rest:
-        states = Counter(each.state for each in rest)
+        states = Counter(map(_standing, rest))
         told = ", ".join(f"{states[state]} {state}" for state in STATES if state in states)
         yield f"{len(rest)} more", told, "", "", ""
+
+
+def _standing(member: MemberStatus) -> str:
+    """Its state, without the reason."""
+    return member.state.partition(":")[0]
 
 
 def _servers(status: Status) -> Iterable[Table]:

@@ -12,8 +12,8 @@ from secureps.errors import (
     InternalError,
     Malformed,
     NotReady,
-    PlanRefused,
     Refused,
+    TermsRefused,
     UnknownParty,
     Unreachable,
     WrongRun,
@@ -36,11 +36,12 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.member.settings import MemberSettings, Terms
+from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer, block_key
+from secureps.roles.member.terms import Terms
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.tasks import Sweep
-from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, puts, said, works
+from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDERS,
@@ -118,19 +119,23 @@ def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
             kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(threshold=threshold)),
         )
 
-    step = insists(4).welcome()
-    (halt,) = halts(step)
-    assert halt == Halt(
-        "by the plan 3 of 4 key holders open a sum together, and this party insists on 4: ask for "
-        "a plan with cipher.threshold = 4 or more, or lower this party's own threshold",
-        PlanRefused,
+    refused = Halt(
+        "threshold: by the plan 3 of 4 key holders open a sum together, and this party insists on "
+        "4: ask for a plan with cipher.threshold = 4 or more, or lower this party's own threshold",
+        TermsRefused,
     )
+    client = insists(4)
+    step = client.welcome()
     assert (step.records, len(step.effects)) == ([], 1)
+    assert leaves(client, step) == refused
     step = insists(3).welcome()
     assert halts(step) == []
     (pinned,) = step.records
-    with pytest.raises(PlanRefused, match="this party insists on 4"):
-        insists(4).machine.apply(0.0, pinned)
+    client = insists(4)
+    client.machine.apply(0.0, pinned)
+    step = client.welcome()
+    assert (step.records, len(step.effects)) == ([], 1)
+    assert leaves(client, step) == refused
 
 
 @pytest.mark.parametrize("step", [-1, 1])

@@ -12,9 +12,9 @@ from secureps.errors import (
     Conflict,
     DamagedStore,
     Malformed,
-    PlanRefused,
     Refused,
     SecurepsError,
+    TermsRefused,
     WrongRun,
     WrongVersion,
 )
@@ -25,8 +25,9 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import WORKER, Answered, Call, Failed, Say, Step, Tick
-from secureps.roles.member.settings import MemberSettings, Terms
+from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Offer
+from secureps.roles.member.terms import Terms
 from secureps.roles.tasks import Prune
 from tests.kits.member_kit import Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
@@ -264,16 +265,12 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
 
 
 def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
-    client = Client(
-        kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=8.0))
-    ).joined()
-    client.publish(0)
-    client.invite(0)
-    step = client.pull(0)
+    client = Client(kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=8.0)))
+    step = client.welcome()
+    assert (step.records, len(step.effects)) == ([], 1)
     halt = leaves(client, step)
-    assert halt.error is PlanRefused
-    assert "trains without privacy" in halt.reason
-    assert works(step) == []
+    assert halt.error is TermsRefused
+    assert halt.reason.startswith("budget: the plan trains without privacy")
 
 
 def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:

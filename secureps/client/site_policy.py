@@ -1,0 +1,93 @@
+"""A site's policy as its file says it: read, and held against the script that is to run.
+
+What must not live here: what the policy says of a plan (`roles.member.terms`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.config.sections import parse, read_toml
+from secureps.config.site import SiteSection
+from secureps.errors import ConfigError
+from secureps.roles.member.terms import NO_TERMS, Terms
+
+
+@dataclass(frozen=True)
+class SitePolicy:
+    """What one site allows, whatever a plan says.
+
+    Args:
+        terms: on which it takes part.
+        ledger: the file of what its records spend over all runs; None: it names none.
+        scripts: SHA-256 digests of the scripts that may run, hex; None: any.
+        where: the file, for errors.
+    """
+
+    terms: Terms = NO_TERMS
+    ledger: Path | None = None
+    scripts: tuple[str, ...] | None = None
+    where: str = ""
+
+    def demand_script(self, script: Path | None) -> None:
+        """ConfigError unless this script may run; None is one without a file.
+
+        The digest is of the one file: not of what it imports, nor of its data.
+        """
+        if self.scripts is None:
+            return
+        if script is None or not script.is_file():
+            what = "a script without a file" if script is None else f"{script}: no file"
+            raise ConfigError(
+                f"{self.where}: scripts: {what}, and this site allows files by their digests: give "
+                "one, or leave scripts out"
+            )
+        own = script_digest(script)
+        if own not in self.scripts:
+            raise ConfigError(
+                f"{self.where}: scripts: {script} has the SHA-256 digest {own}, and none of the "
+                f"{len(self.scripts)} that this site allows: nothing of it was run; read it, and "
+                "add the digest to scripts"
+            )
+
+    def ledger_of(self, option: Path | None) -> Path | None:
+        """The ledger to charge; ConfigError if an option names another than this site's."""
+        if self.ledger is None or option is None or option.absolute() == self.ledger:
+            return self.ledger or option
+        raise ConfigError(
+            f"--ledger {option}: {self.where} has {self.ledger}, which counts for all runs of this "
+            "site: leave the option out"
+        )
+
+
+NO_POLICY = SitePolicy()
+
+
+def read_site(path: Path) -> SitePolicy:
+    """The policy in a file; ConfigError, with the line, for what it may not say."""
+    section = parse(SiteSection, read_toml(path), str(path))
+    terms = Terms(
+        section.budget,
+        section.threshold,
+        minimum=section.minimum,
+        plans=section.plans,
+        evaluation=section.evaluation,
+        updates_per_hour=section.updates_per_hour,
+        reveal=section.reveal,
+    )
+    ledger = None if section.ledger is None else (path.parent / section.ledger).absolute()
+    return SitePolicy(terms, ledger, section.scripts, str(path))
+
+
+def script_digest(script: Path) -> str:
+    """What sha256sum says of a file."""
+    return hashlib.sha256(script.read_bytes()).hexdigest()
+
+
+def running_script() -> Path | None:
+    """The script that Python was started with; None for a console or a notebook."""
+    name = getattr(sys.modules["__main__"], "__file__", None)
+    return Path(name) if name else None

@@ -1,0 +1,86 @@
+"""A client that takes part no more, for good or for a while, and what it says of it.
+
+What must not live here: why it goes (`roles.member.terms`, `roles.member.budget`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.errors import TermsRefused
+from secureps.messages.requests import Retire
+from secureps.roles.machine import Effect, Halt, Say, Step
+from secureps.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving:
+    """Why a client trains no more.
+
+    Args:
+        halt: with which it ends, once the coordinator knows; None if it rests.
+        reason: what the coordinator hears of why.
+        until: when it comes back, by the run's clock; None if it does not.
+    """
+
+    halt: Halt | None = None
+    reason: str = ""
+    until: float | None = None
+
+
+@dataclass(slots=True)
+class Departure:
+    """How far a client is gone: not at all without `leaving`; `told`: the coordinator hears it."""
+
+    client: str
+    leaving: Leaving | None = None
+    told: bool = False
+
+    @property
+    def halt(self) -> Halt | None:
+        """With which it ends; None if it stays, or rests."""
+        return None if self.leaving is None else self.leaving.halt
+
+    @property
+    def until(self) -> float | None:
+        """When a rest is over."""
+        return None if self.leaving is None else self.leaving.until
+
+    @property
+    def end(self) -> list[Effect]:
+        """What follows when the coordinator knows; nothing, if it rests."""
+        return [] if self.halt is None else [self.halt]
+
+    def begin(self, leaving: Leaving) -> None:
+        """Goes, which the coordinator is yet to hear; in place of a rest, too."""
+        self.leaving, self.told = leaving, False
+
+    def refuse(self, step: Step, error: TermsRefused) -> None:
+        """Takes no part in a plan: the coordinator, which counts it in already, hears it now."""
+        self.begin(Leaving(Halt(str(error), type(error)), error.revealed))
+        self.tell(step)
+
+    def tell(self, step: Step) -> None:
+        """Says that nobody need wait for it."""
+        if self.leaving is not None:
+            self.told = True
+            step.tell(Retire(self.client, self.leaving.reason, self.halt is None))
+
+    def rest(self, step: Step, now: float, seconds: float, reason: str) -> None:
+        """Rests, if it does not go for good, and says so on the data holder's own terminal."""
+        if self.leaving is not None:
+            return
+        self.begin(Leaving(None, reason, now + seconds))
+        minutes = counted(max(1, round(seconds / 60)), "minute")
+        text = (
+            "as many trainings as this site allows (updates_per_hour) have begun within an hour: "
+            f"the next one may begin in {minutes}"
+        )
+        step.effects.append(Say(text))
+
+    def comes_back(self, now: float) -> bool:
+        """Ends a rest whose time is over; whether the coordinator has to hear that it is back."""
+        if self.until is None or now < self.until:
+            return False
+        told, self.leaving, self.told = self.told, None, False
+        return told

@@ -1,0 +1,165 @@
+"""What a client insists on, whatever a plan says: its own options, and its site's policy.
+
+What must not live here: files (`client.site_policy`), and what a budget means while a run goes on
+(`roles.member.budget`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from secureps.config.site import Reveal
+from secureps.errors import ConfigError, PlanRefused, TermsRefused
+from secureps.messages.evaluation import EVALUATION
+from secureps.policy.plan import Plan
+from secureps.roles.member.budget import Budget
+from secureps.roles.pinned_run import check_threshold
+from secureps.wording import counted
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one key of a site's policy says of a plan.
+
+    Args:
+        own: the site's value; plans: what the plan has, both in words.
+        objection: why the client takes no part; empty if the plan keeps to it.
+    """
+
+    key: str
+    own: str
+    plans: str
+    objection: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a client insists on, whatever the plan says.
+
+    Args:
+        budget: the epsilon at which it stops; a plan that trains without privacy is refused.
+        threshold: how many key holders must agree to open a sum; a plan of fewer is refused.
+        plan: the text of the plan that it agreed to (`Plan.text`); a run of another one is refused.
+            Empty: it takes whichever the coordinator has.
+        minimum: the smallest cohort; a plan that closes smaller ones is refused.
+        plans: digests of the plans that it takes part in (`Plan.digest`); None for any.
+        evaluation: whether its records may judge a model.
+        updates_per_hour: how many trainings may begin in an hour; None for any number.
+        reveal: what the coordinator hears of a refusal.
+
+    Raises:
+        ConfigError: no plan could keep them, or every plan does.
+    """
+
+    budget: float | None = None
+    threshold: int | None = None
+    plan: str = ""
+    minimum: int | None = None
+    plans: tuple[str, ...] | None = None
+    evaluation: bool = True
+    updates_per_hour: int | None = None
+    reveal: Reveal = "keys"
+
+    def __post_init__(self) -> None:
+        if self.budget is not None and not 0 < self.budget < math.inf:
+            raise ConfigError(f"a budget is a finite epsilon above 0, got {self.budget:g}")
+        if self.threshold is not None and self.threshold < 1:
+            raise ConfigError(f"a threshold is 1 key holder or more, got {self.threshold}")
+
+    def tightened(self, budget: float | None, threshold: int | None, plan: str) -> Terms:
+        """With options of a command line too: of two limits the stricter one holds."""
+        budgets = [each for each in (self.budget, budget) if each is not None]
+        thresholds = [each for each in (self.threshold, threshold) if each is not None]
+        return replace(
+            self,
+            budget=min(budgets, default=None),
+            threshold=max(thresholds, default=None),
+            plan=plan or self.plan,
+        )
+
+    def refuse(self, plan: Plan, client: str) -> None:
+        """TermsRefused, with every key that the plan does not keep to, and both values."""
+        wrong = [each for each in self.verdicts(plan, client) if each.objection]
+        if wrong:
+            text = "; ".join(f"{each.key}: {each.objection}" for each in wrong)
+            raise TermsRefused(text, self._revealed([each.key for each in wrong], text))
+
+    def _revealed(self, keys: Sequence[str], values: str) -> str:
+        """What the coordinator hears of a refusal, by this client's own choice."""
+        told = {"nothing": NO_REASON, "keys": f"{NO_REASON}: {', '.join(keys)}", "values": values}
+        return told[self.reveal]
+
+    @property
+    def rest(self) -> str:
+        """What it hears of a client that trains no more for a while."""
+        values = f"updates_per_hour: {self.updates_per_hour} have begun within an hour"
+        return self._revealed(["updates_per_hour"], values)
+
+    def verdicts(self, plan: Plan, client: str = "") -> tuple[Verdict, ...]:
+        """What each key that is set says of a plan, for a client, or for any of this site."""
+        return tuple(self._verdicts(plan, client))
+
+    def _verdicts(self, plan: Plan, client: str) -> Iterator[Verdict]:
+        if self.minimum is not None:
+            yield self._of_minimum(plan, self.minimum)
+        if self.threshold is not None:
+            agree = f"{plan.threshold} of {plan.holders} key holders"
+            objection = ""
+            try:
+                check_threshold(plan, self.threshold)
+            except PlanRefused as error:
+                objection = str(error)
+            yield Verdict("threshold", str(self.threshold), agree, objection)
+        if self.budget is not None:
+            privacy = plan.section.privacy
+            has = "no [privacy]" if privacy is None else f"{privacy.budget:g} ({privacy.unit})"
+            objection = Budget(plan, client, self.budget).objection()
+            yield Verdict("budget", f"{self.budget:g}", has, objection)
+        if self.plans is not None:
+            yield self._of_plans(plan, self.plans)
+        if not self.evaluation:
+            yield _of_evaluation(plan, client)
+
+    def _of_minimum(self, plan: Plan, minimum: int) -> Verdict:
+        groups = [name for name in plan.all_groups if self.evaluation or name != EVALUATION]
+        least = {name: plan.bounds(name).minimum for name in groups}
+        smaller = {name: number for name, number in least.items() if number < minimum}
+        objection = ""
+        for name, number in list(smaller.items())[:1]:
+            objection = (
+                f"by the plan {number} members of {name} may be a cohort, and this site wants "
+                f"{minimum} or more: ask for a plan with a minimum of {minimum} or more in each "
+                "rule, or lower the site's own"
+            )
+        has = ", ".join(sorted({str(number) for number in least.values()}))
+        return Verdict("minimum", str(minimum), has, objection)
+
+    @staticmethod
+    def _of_plans(plan: Plan, allowed: tuple[str, ...]) -> Verdict:
+        objection = ""
+        if plan.digest not in allowed:
+            objection = (
+                f"the plan's digest is {plan.digest}, and none of the {len(allowed)} that this "
+                "site allows: ask for its file, see secureps check, and add the digest to plans"
+            )
+        return Verdict("plans", counted(len(allowed), "digest"), plan.digest, objection)
+
+
+def _of_evaluation(plan: Plan, client: str) -> Verdict:
+    """A site that evaluates nothing declines, and is refused where it is the only one to do it."""
+    objection, has = "", "no evaluation"
+    if plan.section.evaluation is not None:
+        has = f"{plan.evaluator or 'every client'} evaluates"
+    if client and plan.evaluator == client:
+        objection = (
+            f"the plan has {client} evaluate each version, and this site's records are never used "
+            "for that: ask for a plan with another evaluation.evaluator"
+        )
+    return Verdict("evaluation", "false", has, objection)
+
+
+NO_TERMS = Terms()
+NO_REASON = "by its site's policy"
+"""What a coordinator hears of any refusal."""

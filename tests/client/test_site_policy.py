@@ -1,0 +1,161 @@
+"""A site's policy as its file says it, and the scripts that it allows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import secureps as ps
+from secureps.client.runner import Joining
+from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, script_digest
+from secureps.errors import ConfigError
+from secureps.roles.member.terms import NO_TERMS, Terms
+from secureps.run.join import join
+from tests.kits.nursery import ROOT
+from tests.kits.processes import PLAN
+
+WHOLE = """minimum = 6
+threshold = 3
+budget = 8
+ledger = "../ledgers/site.db"
+plans = ["{digest}"]
+scripts = ["{digest}"]
+evaluation = false
+updates_per_hour = 4
+reveal = "values"
+""".format(digest="ab" * 32)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "site.toml"
+    path.write_text(text)
+    return path
+
+
+def test_every_key_is_read(tmp_path: Path) -> None:
+    policy = read_site(written(tmp_path, WHOLE))
+    digests = ("ab" * 32,)
+    assert policy.terms == Terms(8.0, 3, "", 6, digests, False, 4, "values")
+    assert policy.scripts == digests
+    assert policy.ledger == (tmp_path / "../ledgers/site.db").absolute()
+    assert read_site(written(tmp_path, "")).terms == NO_TERMS
+
+
+def test_the_example_is_sound() -> None:
+    policy = read_site(ROOT / "clients" / "site.toml")
+    assert policy.terms == Terms(8.0, 3, minimum=5, evaluation=False, updates_per_hour=60)
+    text = (ROOT / "clients" / "site.toml").read_text()
+    whole = text.replace("# plans", "plans").replace("# scripts", "scripts")
+    assert "plans = [" in whole
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("\nminimun = 5\n", "minimun: unknown key; "),
+        ("minimum = 0", "minimum: must be 1 or more, and is 0 (line 1)"),
+        ("budget = 0", "budget: must be above 0, and is 0 (line 1)"),
+        ("budget = inf", "budget: must be a finite number, and is inf (line 1)"),
+        ("evaluation = 0", "evaluation: must be true or false, and is 0 (line 1)"),
+        ('plans = ["abc"]', 'plans 1: must be a digest: 64 of 0-9 a-f, and is "abc" (line 1)'),
+        ("scripts = []", "scripts: must be a list or table of 1 or more, and is a list (line 1)"),
+        ('reveal = "all"', 'reveal: unknown value "all"; '),
+        ("updates_per_hour = 1.5", "updates_per_hour: must be a whole number, and is 1.5 (line 1)"),
+    ],
+)
+def test_what_it_may_not_say_is_named_with_its_line(text: str, told: str, tmp_path: Path) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        read_site(path)
+    assert f"{path}: {told}" in str(caught.value)
+
+
+def test_of_two_limits_the_stricter_holds() -> None:
+    site = Terms(8.0, 3, minimum=5)
+    assert site.tightened(2.0, 4, "text") == Terms(2.0, 4, "text", 5)
+    assert site.tightened(9.0, 2, "") == site
+    assert site.tightened(None, None, "") == site
+    assert NO_TERMS.tightened(1.0, None, "") == Terms(1.0)
+
+
+def test_an_option_names_no_other_ledger_than_the_site(tmp_path: Path) -> None:
+    policy = read_site(written(tmp_path, 'ledger = "own.db"'))
+    own = tmp_path / "own.db"
+    assert policy.ledger_of(None) == policy.ledger_of(own) == own
+    with pytest.raises(ConfigError, match="counts for all runs of this site"):
+        policy.ledger_of(tmp_path / "fresh.db")
+    assert NO_POLICY.ledger_of(None) is None
+    assert NO_POLICY.ledger_of(own) == own
+
+
+# --- scripts ----------------------------------------------------------------------
+
+SCRIPT = """
+from pathlib import Path
+(Path(__file__).parent / "ran").touch()
+def make(settings):
+    raise AssertionError
+"""
+
+
+def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
+    script = tmp_path / "hospital.py"
+    script.write_text(SCRIPT)
+    policy = read_site(written(tmp_path, f'scripts = ["{"ab" * 32}"]'))
+    options = joining(tmp_path, policy)
+    with pytest.raises(ConfigError) as caught:
+        join(script, options, {})
+    assert f"{script} has the SHA-256 digest {script_digest(script)}" in str(caught.value)
+    assert "nothing of it was run" in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ConfigError, match="no file, and this site allows files by their digests"):
+        join(tmp_path, options, {})
+    allowed = read_site(written(tmp_path, f'scripts = ["{script_digest(script)}"]'))
+    with pytest.raises(ps.SecurepsError):
+        join(script, joining(tmp_path, allowed), {})
+    assert (tmp_path / "ran").exists()
+
+
+def joining(tmp_path: Path, policy: SitePolicy) -> Joining:
+    """Of a kit that is not there: whoever gets so far has run the script."""
+    return Joining("127.0.0.1:1", tmp_path / "kit", "a", tmp_path / "state", site=policy)
+
+
+def test_a_script_that_is_started_by_itself_is_held_against_the_policy_too(tmp_path: Path) -> None:
+    script = tmp_path / "hospital.py"
+    site = written(tmp_path, f'scripts = ["{"ab" * 32}"]')
+    script.write_text(
+        "import secureps as ps\n"
+        "def make(settings):\n    print('made')\n"
+        f"ps.run_client(make, ['--server', 'h:1', '--kit', 'kit', '--name', 'a', '--site', "
+        f"{str(site)!r}])\n"
+    )
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT)
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr.startswith(f"error: {site}: scripts: {script} has the SHA-256 digest")
+
+
+def test_a_loop_of_ones_own_is_held_against_it_too(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.format(cipher="plain", versions=1))
+    site = written(tmp_path, f'scripts = ["{"ab" * 32}"]')
+    with pytest.raises(ConfigError, match="scripts: "):
+        ps.join(
+            tmp_path / "kit",
+            tmp_path / "plan.toml",
+            server="h:1",
+            name="a",
+            initial={"w": np.zeros(1, np.float32)},
+            examples=1,
+            site=site,
+        )
+
+
+def test_the_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
+    script = tmp_path / "hospital.py"
+    script.write_text(SCRIPT)
+    said = subprocess.run(["sha256sum", script], capture_output=True, text=True, check=True)
+    assert said.stdout.split()[0] == script_digest(script)

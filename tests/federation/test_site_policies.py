@@ -1,0 +1,230 @@
+"""What a site's policy refuses is neither trained nor sent, and holds nobody up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.errors import BudgetSpent, TermsRefused, exit_status
+from secureps.messages.evaluation import EVALUATION
+from secureps.policy.plan import Plan
+from secureps.roles.member.terms import NO_REASON, Terms
+from secureps.store.budget import HOUR, BudgetLedger
+from tests.kits.federations import small_plan
+from tests.kits.sites import Sites
+from tests.kits.streams import BUFFERED, stream_plan
+
+OWN = "client-02"
+PRIVACY: dict[str, Any] = {
+    "privacy": {
+        "noise_multiplier": 5.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 50.0,
+    },
+    "training": {"local_steps": 1},
+}
+
+
+def plan_of(cipher: str = "plain", **changes: Any) -> Plan:
+    rule = {"quorum": 4, "minimum": 4, "deadline": 100.0}
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    return small_plan(cipher, lease=300.0, **({"group": [group]} | changes))
+
+
+REFUSED: dict[str, tuple[Plan, Terms, str]] = {
+    "minimum": (
+        plan_of(),
+        Terms(minimum=5),
+        "minimum: by the plan 4 members of all may be a cohort, and this site wants 5 or more",
+    ),
+    "threshold": (
+        plan_of("rlwe"),
+        Terms(threshold=4),
+        "threshold: by the plan 3 of 4 key holders open a sum together, and this party insists on",
+    ),
+    "budget": (plan_of(), Terms(budget=8.0), "budget: the plan trains without privacy"),
+    "plans": (
+        plan_of(),
+        Terms(plans=("ab" * 32,)),
+        f"plans: the plan's digest is {plan_of().digest}, and none of the 1 that this site allows",
+    ),
+}
+
+
+@pytest.mark.parametrize("reveal", ["nothing", "keys", "values"])
+@pytest.mark.parametrize("key", REFUSED)
+def test_a_client_of_a_site_that_refuses_the_plan_takes_no_part(
+    key: str, reveal: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, terms, text = REFUSED[key]
+    own = Terms(
+        terms.budget, terms.threshold, "", terms.minimum, terms.plans, True, None, reveal=reveal
+    )
+    sites = Sites(plan, tmp_path / "run", {OWN: own}, {}, monkeypatch).run()
+    federation = sites.play.coordinator.federation
+    assert federation.finished == "all 4 versions are made"
+    assert sites.play.loop.now() < 50.0, "a round waited for who had refused"
+    assert sites.trained(OWN) == 0
+    assert not [id for id in federation.fates if id.client == OWN]
+    halt = sites.play.parties[OWN].halted.result()
+    assert halt.error is TermsRefused
+    assert exit_status(halt.error(halt.reason)) == 78
+    assert halt.reason.startswith(text)
+    heard = {"nothing": NO_REASON, "keys": f"{NO_REASON}: {key}", "values": halt.reason}[reveal]
+    assert federation.why_gone == {OWN: heard}
+    assert sites.state(OWN) == f"stopped: {heard}"
+
+
+def test_a_plan_that_keeps_to_every_key_is_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of("rlwe", **PRIVACY)
+    own = Terms(50.0, 3, "", 4, ("00" * 32, plan.digest), False, 5)
+    ledgers = {OWN: tmp_path / "own.db"}
+    sites = Sites(plan, tmp_path / "run", {OWN: own}, ledgers, monkeypatch).run()
+    assert sites.play.coordinator.federation.included[OWN] == 4
+    assert sites.play.coordinator.federation.why_gone == {}
+
+
+def test_a_founder_that_refuses_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was chosen as soon as it joined: the others do not wait for its model."""
+    sites = Sites(plan_of(), tmp_path / "run", {}, {}, monkeypatch)
+    sites.run(lambda: bool(sites.play.coordinator.federation.founder))
+    first = sites.play.coordinator.federation.founder
+    refusing = {first: Terms(minimum=5)}
+    sites = Sites(plan_of(), tmp_path / "again", refusing, {}, monkeypatch).run()
+    federation = sites.play.coordinator.federation
+    assert federation.finished == "all 4 versions are made"
+    assert federation.founder != first
+    assert sites.play.loop.now() < 50.0
+    assert sites.trained(first) == 0
+
+
+def test_a_policy_that_becomes_stricter_holds_after_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms = {OWN: Terms(minimum=4)}
+    sites = Sites(plan_of(), tmp_path / "run", terms, {}, monkeypatch)
+    sites.run(lambda: sites.play.versions() == {"all": 1})
+    sites.play.kill(OWN)
+    before = sites.trained(OWN)
+    terms[OWN] = Terms(minimum=5)
+    sites.play.start(OWN)
+    sites.run()
+    assert sites.trained(OWN) == before
+    assert sites.play.coordinator.federation.retired == {OWN}
+    assert sites.play.parties[OWN].halted.result().error is TermsRefused
+
+
+def test_records_that_judge_no_model_are_never_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A walker raises where it is to evaluate: whoever may is left out, and the run goes on."""
+    evaluation = {"every": 2, "metrics": {"loss": 10.0}}
+    sites = Sites(
+        plan_of(evaluation=evaluation),
+        tmp_path / "run",
+        {f"client-0{i}": Terms(evaluation=False) for i in range(6)},
+        {},
+        monkeypatch,
+    )
+    asked = []
+    for name, trainer in sites.play._cast.trainers.items():
+        monkeypatch.setattr(trainer, "evaluate", lambda *_, own=name: asked.append(own))
+    federation = sites.run().play.coordinator.federation
+    assert asked == []
+    assert federation.finished == "all 4 versions are made"
+    assert sites.play.loop.now() < 50.0
+    assert sorted(federation.evaluations.skipped) == [2, 4]
+    assert not [id for id in federation.fates if id.group == EVALUATION]
+
+
+def test_the_only_evaluator_refuses_where_its_site_evaluates_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluation = {"every": 2, "metrics": {"loss": 10.0}, "evaluator": OWN}
+    terms = {OWN: Terms(evaluation=False)}
+    sites = Sites(plan_of(evaluation=evaluation), tmp_path / "run", terms, {}, monkeypatch).run()
+    halt = sites.play.parties[OWN].halted.result()
+    assert halt.reason.startswith(f"evaluation: the plan has {OWN} evaluate each version")
+    assert sites.play.versions() == {"all": 4}
+
+
+# --- over all runs ----------------------------------------------------------------
+
+
+def test_two_runs_in_sequence_use_up_what_a_site_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run ends early for this client, and a third trains nothing with it."""
+    plan, ledgers = plan_of(**PRIVACY), {OWN: tmp_path / "own.db"}
+    Sites(plan, tmp_path / "one", {}, ledgers, monkeypatch).run()
+    (one,) = BudgetLedger(ledgers[OWN]).spent()
+    terms = {OWN: Terms(budget=one.epsilon * 1.2)}
+    for folder, left in (("two", (1, 3)), ("three", (0, 0))):
+        sites = Sites(plan, tmp_path / folder, terms, ledgers, monkeypatch).run()
+        assert left[0] <= sites.trained(OWN) <= left[1]
+        federation = sites.play.coordinator.federation
+        assert federation.finished == "all 4 versions are made"
+        assert federation.retired == {OWN}
+        assert sites.play.parties[OWN].halted.result().error is BudgetSpent
+        assert sites.play.loop.now() < 50.0
+
+
+def most_in_an_hour(ledger: Path) -> int:
+    begun = [at for at, row in BudgetLedger(ledger).rows() if not (row.charge or row.release)]
+    return max(sum(0 <= at - first < HOUR for at in begun) for first in begun)
+
+
+@pytest.mark.parametrize("plan", [plan_of(), stream_plan("plain", BUFFERED, versions=4)])
+def test_a_client_that_rests_holds_nobody_up(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms, ledgers = {OWN: Terms(updates_per_hour=2)}, {OWN: tmp_path / "own.db"}
+    said = []
+    monkeypatch.setattr("secureps.service.executor.tell", lambda *words, **_: said.append(words))
+    sites = Sites(plan, tmp_path / "run", terms, ledgers, monkeypatch).run()
+    federation = sites.play.coordinator.federation
+    assert federation.finished == "all 4 versions are made"
+    assert sites.trained(OWN) == 2
+    (told,) = [words[-1] for words in said if "have begun within an hour" in str(words)]
+    assert told.endswith("the next one may begin in 60 minutes")
+    assert federation.retired == set(), "it comes back"
+    assert sites.state(OWN) == f"rests: {NO_REASON}: updates_per_hour"
+    assert sites.play.loop.now() < 50.0
+
+
+@pytest.mark.parametrize("plan", [plan_of(versions=5), stream_plan("plain", BUFFERED, versions=5)])
+def test_a_federation_whose_sites_all_rest_goes_on_afterwards(
+    plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"client-0{i}" for i in range(6)]
+    terms = {name: Terms(updates_per_hour=2) for name in names}
+    ledgers = {name: tmp_path / f"{name}.db" for name in names}
+    sites = Sites(plan, tmp_path / "run", terms, ledgers, monkeypatch).run()
+    assert sites.play.coordinator.federation.finished == "all 5 versions are made"
+    assert 1 * HOUR < sites.play.loop.now() < 3 * HOUR
+    assert [most_in_an_hour(path) for path in ledgers.values()] == [2] * 6
+
+
+def test_a_kill_and_another_run_change_nothing_about_the_rate(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terms, ledgers = {OWN: Terms(updates_per_hour=3)}, {OWN: tmp_path / "own.db"}
+    sites = Sites(plan_of(versions=2), tmp_path / "one", terms, ledgers, monkeypatch).run()
+    assert sites.trained(OWN) == 2
+    sites = Sites(plan_of(versions=4), tmp_path / "two", terms, ledgers, monkeypatch)
+    sites.run(lambda: sites.state(OWN).startswith("rests"))
+    assert sites.trained(OWN) == 1
+    sites.play.kill(OWN)
+    sites.play.start(OWN)
+    sites.run()
+    assert sites.trained(OWN) == 1
+    assert most_in_an_hour(ledgers[OWN]) == 3

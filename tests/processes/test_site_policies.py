@@ -1,0 +1,58 @@
+"""Sites with a policy beside others, as real processes: one refuses the plan, another one rests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.messages.coordinator_records import MemberRetired, Received
+from secureps.store.budget import BudgetLedger
+from tests.kits.command import INSECURE
+from tests.kits.nursery import ROOT, prepare
+from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text
+
+PLAN = plan_text(ROUNDS.replace("quorum = 6", "quorum = 5") + ADAM)
+REFUSES, RESTS = "client-01", "client-03"
+
+
+class Sites(Processes):
+    """Clients of `secureps join`, each with its site's policy if it has one."""
+
+    def _client(self, name: str) -> list[str]:
+        number, site = self.clients.index(name), self.folder / f"{name}-site.toml"
+        return [
+            *("-m", "secureps", "join", str(ROOT / "tests" / "kits" / "walker_client.py")),
+            *("--server", self.server, "--kit", str(self.folder / "kit"), "--name", name),
+            *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
+            *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
+            *(("--site", str(site)) if site.exists() else ()),
+        ]
+
+
+@pytest.mark.timeout(300)
+def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
+    prepare("secureps.client.script")
+    with Sites(tmp_path / "run", "rlwe", clients=7, plan=PLAN) as processes:
+        refuses = processes.folder / f"{REFUSES}-site.toml"
+        refuses.write_text('threshold = 4\nreveal = "keys"\n')
+        rests = processes.folder / f"{RESTS}-site.toml"
+        rests.write_text('updates_per_hour = 1\nledger = "rests.db"\nreveal = "nothing"\n')
+        processes.start_all()
+        processes.wait(processes.finished, "the end")
+        assert processes.model()[0] == {"all": 4}
+        status = processes.status()
+        assert status is not None
+        states = {member.name: member.state for member in status.members}
+        assert states[REFUSES] == "stopped: by its site's policy: threshold"
+        assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
+        assert "updates_per_hour" in processes.log(RESTS)
+        assert len(BudgetLedger(processes.folder / "rests.db").rows()) == 1
+        said = "takes part no more: by its site's policy: threshold"
+        assert f"{REFUSES} {said}" in processes.log("coordinator")
+        retired = processes.journal("coordinator", MemberRetired, Received)
+        gone = [each for each in retired if isinstance(each, MemberRetired)]
+        assert MemberRetired(REFUSES, "by its site's policy: threshold") in gone
+        assert MemberRetired(RESTS, "by its site's policy", returns=True) in gone
+        sent = {r.receipt.id.client for r in retired if isinstance(r, Received)}
+        assert REFUSES not in sent

@@ -1,0 +1,105 @@
+"""`secureps check --site`: whether a client of a site would take part, key by key."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from secureps.client.site_policy import script_digest
+from secureps.messages.charge import Charge, Release
+from secureps.policy.plan import load_plan
+from secureps.run.site_check import accepted, held_against
+from secureps.store.budget import BudgetLedger
+from tests.kits.command import run
+from tests.kits.nursery import ROOT
+
+PLAN = ROOT / "policies" / "digits.toml"
+SCRIPT = ROOT / "clients" / "digits_torch.py"
+
+KEPT = f"""minimum = 5
+threshold = 3
+budget = 8.0
+ledger = "own.db"
+plans = ["{load_plan(PLAN).digest}"]
+scripts = ["{script_digest(SCRIPT)}"]
+evaluation = false
+updates_per_hour = 1
+"""
+
+
+def verdicts(tmp_path: Path, text: str) -> dict[str, str]:
+    """The objections, by key."""
+    (tmp_path / "site.toml").write_text(text)
+    found = held_against(PLAN, tmp_path / "site.toml")
+    assert accepted(found) == (not any(each.objection for each in found))
+    return {each.key: each.objection for each in found}
+
+
+def test_a_plan_that_keeps_to_every_key_is_accepted(tmp_path: Path) -> None:
+    keys = "minimum threshold budget ledger plans scripts evaluation updates_per_hour"
+    assert verdicts(tmp_path, KEPT) == dict.fromkeys(keys.split(), "")
+    assert verdicts(tmp_path, "") == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "changed", "told"),
+    [
+        ("minimum = 5", "minimum = 6", "by the plan 5 members of all may be a cohort"),
+        ("threshold = 3", "threshold = 4", "by the plan 3 of 4 key holders open a sum"),
+        (f'plans = ["{load_plan(PLAN).digest}"]', f'plans = ["{"0" * 64}"]', "and none of the 1"),
+        (f'scripts = ["{script_digest(SCRIPT)}"]', f'scripts = ["{"0" * 64}"]', "and none of the"),
+    ],
+)
+def test_the_key_that_refuses_it_is_named_alone(
+    line: str, changed: str, told: str, tmp_path: Path
+) -> None:
+    assert line in KEPT
+    found = verdicts(tmp_path, KEPT.replace(line, changed))
+    assert [key for key, objection in found.items() if objection] == [line.partition(" ")[0]]
+    assert told in found[line.partition(" ")[0]]
+
+
+def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db")
+    for version in range(3):
+        ledger.charge(bytes(32), Charge("a", "all", version, 0.4, 0.9, 20))
+    found = verdicts(tmp_path, KEPT)
+    assert [key for key, objection in found.items() if objection] == ["ledger"]
+    assert "of 8 is spent: nothing more is sealed at this site" in found["ledger"]
+
+
+def test_a_ledger_of_the_other_unit_refuses_it(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "own.db")
+    ledger.charge(bytes(32), Release("a", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    found = verdicts(tmp_path, KEPT)
+    assert found["ledger"].startswith("it counts by client, and the plan by record: no epsilon")
+
+
+def test_the_command_says_it_and_ends_with_its_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("minimum = 6")
+    assert run(monkeypatch, "check", PLAN, "--site", site, "--json") == 1
+    told = json.loads(capsys.readouterr().out)
+    assert told["digest"] == load_plan(PLAN).digest
+    assert told["site"]["accepted"] is False
+    (verdict,) = told["site"]["verdicts"]
+    assert (verdict["key"], verdict["own"], verdict["plans"]) == ("minimum", "6", "5")
+
+
+def test_a_script_that_is_not_allowed_is_not_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script, site = tmp_path / "script.py", tmp_path / "site.toml"
+    script.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\ndef make(settings): ...\n")
+    site.write_text(f'scripts = ["{"0" * 64}"]')
+    plan = PLAN.read_text().replace("../clients/digits_torch.py", "script.py")
+    (tmp_path / "plan.toml").write_text(plan)
+    assert run(monkeypatch, "check", tmp_path / "plan.toml", "--site", site) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    assert "nothing of it was run" in said
+    assert said.endswith("a client of this site refuses a run of this plan")
+    assert not (tmp_path / "ran").exists()
