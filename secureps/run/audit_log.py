@@ -1,7 +1,8 @@
 """`secureps audit-log`: exports what a party did from its journal, and verifies what was exported.
 
-The file only grows: what was exported stays, byte for byte, whatever becomes of the journal. What
-must not live here: what is told (`audit.entries`), and how lines are chained
+The file only grows: what was exported stays, byte for byte, whatever becomes of the journal.
+`secureps budget export | verify` do the same for a data holder's ledger over all runs, whose file
+is made anew. What must not live here: what is told (`audit.entries`), and how lines are chained
 (`audit.chained_file`).
 """
 
@@ -14,10 +15,11 @@ from pathlib import Path
 
 from secureps.audit.agreement import demand_agreement
 from secureps.audit.chained_file import AuditLog, Begin, End, dump, load, verify_end
-from secureps.audit.entries import Entry, entries
+from secureps.audit.entries import Entry, Json, entries
+from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.page import page
 from secureps.audit.spending import epsilons
-from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned
+from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RunPinned
@@ -25,6 +27,7 @@ from secureps.messages.run import RunInfo
 from secureps.policy.plan import Plan
 from secureps.store.atomic_file import write_durably
 from secureps.store.backup import JOURNAL
+from secureps.store.budget import BudgetLedger
 from secureps.store.journal import Row, read_rows
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.passphrases import Passphrases
@@ -181,6 +184,45 @@ def _named(all_entries: Sequence[Entry], number: int) -> str:
         return "not there"
     entry = all_entries[number - 1]
     return f"{entry.what} (row {entry.row}: {json.dumps(entry.facts)[:200]})"
+
+
+def export_ledger(
+    ledger: Path, kit: Path, name: str, out: Path, passphrases: Passphrases
+) -> dict[str, Json]:
+    """Writes what a ledger over all runs says, signed by its client; returns it.
+
+    Raises:
+        ConfigError: no such ledger.
+        KitError: no key of this party.
+        DamagedStore, OperatorError: the ledger cannot be read, or the file not written.
+    """
+    demand_ledger(ledger)
+    me = load_private(kit, name, passphrases)
+    data = statement(BudgetLedger(ledger), name, me)
+    _write(out, data)
+    return verified(data, me.public)
+
+
+def verify_ledger(path: Path, kit: Path) -> dict[str, Json]:
+    """What a signed statement of a ledger says.
+
+    Raises:
+        ConfigError: no such file.
+        KitError: its party is not on the kit's roster.
+        DamagedStore: it was changed, or its party did not sign it.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error}") from None
+    with naming(path, DamagedStore):
+        return verified(data, load_public(kit).roster.identity(party_of(data)))
+
+
+def demand_ledger(ledger: Path) -> None:
+    """ConfigError unless there is one: reading one that is not there would make it."""
+    if not ledger.is_file():
+        raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
 
 
 def _write(path: Path, data: bytes) -> None:

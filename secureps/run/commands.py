@@ -6,6 +6,7 @@ to `run.cli`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -238,18 +239,53 @@ def show(
     ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
 ) -> None:
     """List what every run spent, and what they come to together."""
-    from secureps.errors import ConfigError
     from secureps.privacy.ledger import OWN_DELTA
+    from secureps.run.audit_log import demand_ledger
     from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
 
-    if not ledger.is_file():
-        raise ConfigError(f"{ledger}: no ledger; a client makes it when it first spends")
+    demand_ledger(ledger)
     own = BudgetLedger(ledger)
     for run in own.spent():
         typer.echo(f"run {run.run.hex()[:16]}  {run.facts} updates  epsilon {run.epsilon:.3f}")
     facts = [fact for _, fact in own.facts()]
     total = epsilon_of(facts, OWN_DELTA)
     typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}")
+
+
+@budget.command("export")
+def export_ledger(
+    ledger: Annotated[Path, typer.Argument(metavar="LEDGER", help="ledgers/NAME.db by default.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The client's start-up kit: it signs.")],
+    name: Annotated[str, typer.Option(help="Whose ledger it is, on the kit's roster.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="JSON, to be made or replaced.")],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Write what every run spent into a signed file, for whoever has to answer for it.
+
+    It has runs, dates, numbers of updates and epsilons, and no record's content.
+    """
+    from secureps.run.audit_log import export_ledger as write
+    from secureps.store.passphrases import Passphrases
+
+    _say_statement(write(ledger, kit, name, out, Passphrases(passphrase_fd)), f"wrote {out}: ")
+
+
+@budget.command("verify")
+def verify_ledger(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `budget export` wrote.")],
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="A start-up kit: public/ is enough.")],
+) -> None:
+    """Check who signed such a file, and that nobody changed it since."""
+    from secureps.run.audit_log import verify_ledger as check
+
+    _say_statement(check(file, kit))
+
+
+def _say_statement(told: Mapping[str, object], before: str = "") -> None:
+    typer.echo(
+        f"{before}{told['party']} on {told['date']}: epsilon {told['epsilon']} at delta "
+        f"{told['delta']}, of {told['unit']}"
+    )
 
 
 audit_log = typer.Typer(

@@ -1,0 +1,92 @@
+"""A signed statement of a ledger over all runs: what one site's records have spent, run by run.
+
+One JSON object: whose ledger it is, how many rows it had and when, what each run spent, and what
+they come to together. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
+over the object's bytes with an empty signature. What must not live here: what a fact costs
+(`privacy.accountant`), and the ledger itself (`store.budget`).
+"""
+
+from __future__ import annotations
+
+import json
+
+from secureps.audit.entries import Json, date_of
+from secureps.audit.spending import DIGITS
+from secureps.crypto.identity import Identity, PublicIdentity
+from secureps.errors import DamagedStore, Unsigned
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
+from secureps.wording import finite
+
+DOMAIN = b"secureps-ledger-statement"
+
+
+def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
+    """The statement of a ledger as it is now, signed by the party whose ledger it is.
+
+    Raises:
+        DamagedStore, OperatorError: the ledger cannot be read.
+    """
+    rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
+    dates = {
+        run: [at for at, row in rows if row.run == run] for run in {row.run for _, row in rows}
+    }
+    body: dict[str, Json] = {
+        "party": party,
+        "date": date_of(ledger.clock()),
+        "rows": len(rows),
+        "delta": OWN_DELTA,
+        "unit": unit_of(facts),
+        "epsilon": finite(round(epsilon_of(facts, OWN_DELTA), DIGITS)),
+        "runs": [
+            {
+                "run": each.run.hex(),
+                "first": date_of(min(dates[each.run])),
+                "last": date_of(max(dates[each.run])),
+                "updates": each.facts,
+                "epsilon": finite(round(each.epsilon, DIGITS)),
+            }
+            for each in ledger.spent()
+        ],
+        "signature": "",
+    }
+    return _encoded(body | {"signature": me.sign(DOMAIN, _encoded(body)).hex()})
+
+
+def party_of(data: bytes) -> str:
+    """Who says that it made a statement; DamagedStore for what is none."""
+    party = _body(data).get("party")
+    if not isinstance(party, str):
+        raise DamagedStore("this is no statement of a ledger")
+    return party
+
+
+def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
+    """What a statement says, if whoever has this key signed these bytes.
+
+    Raises:
+        DamagedStore: it is no statement, or was changed.
+    """
+    body = _body(data)
+    try:
+        signature = bytes.fromhex(str(body.get("signature")))
+        key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
+    except (ValueError, Unsigned):
+        raise DamagedStore("this statement was changed, or somebody else made it") from None
+    if _encoded(body) != data:
+        raise DamagedStore("these are not the bytes of a statement that was signed")
+    return body
+
+
+def _body(data: bytes) -> dict[str, Json]:
+    try:
+        body: Json = json.loads(data)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise DamagedStore("this is no statement of a ledger")
+    return body
+
+
+def _encoded(body: dict[str, Json]) -> bytes:
+    return json.dumps(body, indent=1).encode() + b"\n"

@@ -1,0 +1,90 @@
+"""A signed statement of a ledger: what all runs spent, and nothing of it can be changed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from secureps.audit.ledger_statement import party_of, statement, verified
+from secureps.crypto.identity import Identity
+from secureps.errors import ConfigError, DamagedStore, KitError
+from secureps.messages.charge import Charge
+from secureps.privacy.accountant import epsilon
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.run.cli import app
+from secureps.store.budget import BudgetLedger
+from secureps.store.issuing import create_kit, issue
+from tests.kits.command import said
+from tests.processes.test_pinned_ca import PLAIN
+
+ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
+ME = Identity.generate()
+FACTS = [(ONE, 0), (ONE, 1), (TWO, 0)]
+
+
+def fact(version: int) -> Charge:
+    return Charge("one", "all", version, 1.1, 0.05, 20)
+
+
+def filled(path: Path) -> BudgetLedger:
+    days = iter(range(100))
+    ledger = BudgetLedger(path, updates_per_hour=9, clock=lambda: 1e9 + 86400.0 * next(days))
+    for run, version in FACTS:
+        ledger.charge(run, fact(version))
+    ledger.begin(TWO)
+    return BudgetLedger(path, clock=lambda: 2e9)
+
+
+def test_it_says_what_each_run_spent_and_when(tmp_path: Path) -> None:
+    told = json.loads(statement(filled(tmp_path / "own.db"), "one", ME))
+    assert told["party"] == "one"
+    assert told["epsilon"] == round(epsilon([fact(v) for _, v in FACTS], OWN_DELTA), 3)
+    assert told["delta"] == OWN_DELTA
+    assert told["date"] == "2033-05-18T03:33:20Z"
+    assert told["rows"] == 4
+    assert [(run["run"], run["updates"]) for run in told["runs"]] == [
+        (ONE.hex(), 2),
+        (TWO.hex(), 1),
+    ]
+    assert [(run["first"][:10], run["last"][:10]) for run in told["runs"]] == [
+        ("2001-09-09", "2001-09-10"),
+        ("2001-09-11", "2001-09-12"),
+    ]
+
+
+def test_whoever_changes_it_is_found(tmp_path: Path) -> None:
+    data = statement(filled(tmp_path / "own.db"), "one", ME)
+    assert party_of(data) == "one"
+    assert verified(data, ME.public)["party"] == "one"
+    with pytest.raises(DamagedStore, match="was changed, or somebody else made it"):
+        verified(data, Identity.generate().public)
+    for old, new in ((b'"updates": 2', b'"updates": 1'), (b'"one"', b'"two"'), (b"2033", b"2032")):
+        assert old in data
+        with pytest.raises(DamagedStore):
+            verified(data.replace(old, new), ME.public)
+    with pytest.raises(DamagedStore, match="not the bytes"):
+        verified(data.replace(b'{\n "party"', b'{\n "party": "two",\n "party"'), ME.public)
+    for nothing in (b"", b"[]", b"{}", b"\xff", b"[" * 100_000):
+        with pytest.raises(DamagedStore):
+            party_of(nothing)
+
+
+def test_the_commands(tmp_path: Path) -> None:
+    create_kit(tmp_path / "kit", PLAIN)
+    issue(tmp_path / "kit", "client", "one")
+    filled(tmp_path / "own.db")
+    kit, out = ("--kit", tmp_path / "kit"), tmp_path / "spent.json"
+    export = ("budget", "export", tmp_path / "own.db", *kit, "--out", out)
+    line = said(app, *export, "--name", "one")
+    assert line.startswith(f"wrote {out}: one on ")
+    assert out.stat().st_mode & 0o777 == 0o600
+    assert said(app, "budget", "verify", out, *kit) == line.removeprefix(f"wrote {out}: ")
+    out.write_bytes(out.read_bytes().replace(b'"updates": 2', b'"updates": 1'))
+    with pytest.raises(DamagedStore, match=r"spent.json: this statement was changed"):
+        said(app, "budget", "verify", out, *kit)
+    with pytest.raises(KitError):
+        said(app, *export, "--name", "two")
+    with pytest.raises(ConfigError, match="no ledger"):
+        said(app, "budget", "export", tmp_path / "none.db", *kit, "--out", out, "--name", "one")
