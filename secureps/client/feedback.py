@@ -33,7 +33,7 @@ def keep(
         rest *= np.float32(scale)
         rest[-1] = 0
     values = rest.astype("<f4", copy=False).data.cast("B")
-    outbox.put(kept_key(group, update), b"".join((payload_digest(values), values)))
+    outbox.put(kept_key(group, update), payload_digest(values), values)
 
 
 def add_kept(party: str, outbox: Spool, aim: Aim, size: int, delta: Part) -> Part:

@@ -34,10 +34,11 @@ class Spool(Protocol):
     All methods raise Malformed for a key that is none.
     """
 
-    def put(self, key: str, payload: bytes | memoryview) -> None:
+    def put(self, key: str, *payload: bytes | memoryview) -> None:
         """Keeps a payload, durably when it returns; again is harmless, the last one counts.
 
-        Raises DiskFailed when the disk refuses; the key is then as it was before.
+        It comes in one piece or more. Raises DiskFailed when the disk refuses; the key is then as
+        it was before.
         """
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
@@ -80,9 +81,9 @@ class MemorySpool:
     def __init__(self) -> None:
         self._payloads: dict[str, bytes] = {}
 
-    def put(self, key: str, payload: bytes | memoryview) -> None:
+    def put(self, key: str, *payload: bytes | memoryview) -> None:
         """Keeps a payload under its key, while the process lives."""
-        self._payloads[check_key(key)] = bytes(payload)
+        self._payloads[check_key(key)] = b"".join(payload)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         """Keeps a payload under its name and digest."""
@@ -134,10 +135,10 @@ class DiskSpool:
         except OSError as error:
             raise OperatorError(f"{self._root}: {error.strerror}") from None
 
-    def put(self, key: str, payload: bytes | memoryview) -> None:
+    def put(self, key: str, *payload: bytes | memoryview) -> None:
         """Keeps a payload under its key, durable on return; DiskFailed if the disk refuses."""
         path = self.path(key)
-        with self._written([payload]) as fresh:
+        with self._written(payload) as fresh:
             put_in_place(fresh, path)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:

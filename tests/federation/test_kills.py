@@ -50,8 +50,8 @@ class Spool(MemorySpool):
         super().__init__()
         self._passed = passed
 
-    def put(self, key: str, payload: bytes | memoryview) -> None:
-        super().put(key, payload)
+    def put(self, key: str, *payload: bytes | memoryview) -> None:
+        super().put(key, *payload)
         self._passed("file")
 
 

@@ -76,9 +76,9 @@ class GuardedSpool(MemorySpool):
         super().__init__()
         self._disk = disk
 
-    def put(self, key: str, payload: bytes | memoryview) -> None:
+    def put(self, key: str, *payload: bytes | memoryview) -> None:
         self._disk.guard()
-        super().put(key, payload)
+        super().put(key, *payload)
 
 
 class GuardedJournal(MemoryJournal):
