@@ -22,7 +22,7 @@ from secureps.client.initial_model import initial_digest, initial_parameters, sc
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.site import Site
-from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site, running_script
+from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import Setting, Trainer
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
@@ -279,7 +279,7 @@ def run(
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)
             policy = NO_POLICY if given.site is None else read_site(given.site)
-            policy.demand_script(running_script())
+            policy.demand_running()
             state = given.state if given.state is not None else default_state(given.kit, given.name)
             joining = Joining(
                 given.server,

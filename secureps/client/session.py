@@ -29,7 +29,7 @@ from secureps.client.exchange import (
 )
 from secureps.client.runner import Joining, make_member
 from secureps.client.runner import join as take_part
-from secureps.client.site_policy import NO_POLICY, read_site, running_script
+from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.client.trainer import (
     Array,
     EvaluateResult,
@@ -316,7 +316,7 @@ def join(
             "does, with run_client"
         )
     policy = NO_POLICY if site is None else read_site(Path(site))
-    policy.demand_script(running_script())
+    policy.demand_running()
     joining = Joining(
         server,
         Path(kit),

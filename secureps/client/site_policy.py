@@ -24,12 +24,14 @@ class SitePolicy:
         terms: on which it takes part.
         ledger: the file of what its records spend over all runs; None: it names none.
         scripts: SHA-256 digests of the scripts that may run, hex; None: any.
+        network: whether a script may have one.
         where: the file, for errors.
     """
 
     terms: Terms = NO_TERMS
     ledger: Path | None = None
     scripts: tuple[str, ...] | None = None
+    network: bool = True
     where: str = ""
 
     def demand_script(self, script: Path | None) -> None:
@@ -52,6 +54,15 @@ class SitePolicy:
                 f"{len(self.scripts)} that this site allows: nothing of it was run; read it, and "
                 "add the digest to scripts"
             )
+
+    def demand_running(self) -> None:
+        """ConfigError unless the script that Python was started with may run as it does."""
+        if not self.network:
+            raise ConfigError(
+                f"{self.where}: network = false: this script runs in the client's own process, "
+                "which needs the network: give it to secureps join, which runs it in another"
+            )
+        self.demand_script(running_script())
 
     def ledger_of(self, option: Path | None) -> Path | None:
         """The ledger to charge; ConfigError if an option names another than this site's."""
@@ -79,7 +90,7 @@ def read_site(path: Path) -> SitePolicy:
         reveal=section.reveal,
     )
     ledger = None if section.ledger is None else (path.parent / section.ledger).absolute()
-    return SitePolicy(terms, ledger, section.scripts, str(path))
+    return SitePolicy(terms, ledger, section.scripts, section.network, str(path))
 
 
 def script_digest(script: Path) -> str:

@@ -22,7 +22,8 @@ class SiteSection(Table):
     in `ledger` (a path relative to the file; default: beside the kit), and
     `updates_per_hour` how many trainings may begin in any hour, of all runs too. `plans` are
     digests of plans as `secureps check` shows them, and `scripts` SHA-256 digests of files. Under
-    `evaluation = false` no record is used to judge a model. `reveal` is what the coordinator hears
+    `evaluation = false` no record is used to judge a model, and under `network = false` the script
+    runs in a process of its own that has no network. `reveal` is what the coordinator hears
     of a refusal.
     """
 
@@ -34,4 +35,5 @@ class SiteSection(Table):
     scripts: Digests | None = None
     evaluation: bool = True
     updates_per_hour: int | None = Field(default=None, ge=1)
+    network: bool = True
     reveal: Reveal = "keys"

@@ -9,6 +9,7 @@ from secureps.client.runner import Joining
 from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
+from secureps.run.script.cut_off import cut_off
 from secureps.tracebacks import dump_crashes
 
 
@@ -26,5 +27,8 @@ def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str
     """
     dump_crashes()
     joining.site.demand_script(script)  # before anything of it runs
+    if not joining.site.network:
+        with cut_off(script, settings, joining.state, joining.name) as trainer:
+            return take_part(joining, trainer).reason
     source = Script(script)
     return take_part(joining, source.make(settings, joining.state, joining.name)).reason

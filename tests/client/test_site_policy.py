@@ -26,6 +26,7 @@ plans = ["{digest}"]
 scripts = ["{digest}"]
 evaluation = false
 updates_per_hour = 4
+network = false
 reveal = "values"
 """.format(digest="ab" * 32)
 
@@ -41,6 +42,7 @@ def test_every_key_is_read(tmp_path: Path) -> None:
     digests = ("ab" * 32,)
     assert policy.terms == Terms(8.0, 3, "", 6, digests, False, 4, "values")
     assert policy.scripts == digests
+    assert not policy.network
     assert policy.ledger == (tmp_path / "../ledgers/site.db").absolute()
     assert read_site(written(tmp_path, "")).terms == NO_TERMS
 
@@ -141,17 +143,20 @@ def test_a_script_that_is_started_by_itself_is_held_against_the_policy_too(tmp_p
 
 def test_a_loop_of_ones_own_is_held_against_it_too(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_text(PLAN.format(cipher="plain", versions=1))
-    site = written(tmp_path, f'scripts = ["{"ab" * 32}"]')
-    with pytest.raises(ConfigError, match="scripts: "):
-        ps.join(
-            tmp_path / "kit",
-            tmp_path / "plan.toml",
-            server="h:1",
-            name="a",
-            initial={"w": np.zeros(1, np.float32)},
-            examples=1,
-            site=site,
-        )
+    for text, told in (
+        (f'scripts = ["{"ab" * 32}"]', "scripts: "),
+        ("network = false", "network = false: this script runs in the client's own process"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            ps.join(
+                tmp_path / "kit",
+                tmp_path / "plan.toml",
+                server="h:1",
+                name="a",
+                initial={"w": np.zeros(1, np.float32)},
+                examples=1,
+                site=written(tmp_path, text),
+            )
 
 
 def test_the_digest_is_that_of_sha256sum(tmp_path: Path) -> None:

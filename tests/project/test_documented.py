@@ -321,6 +321,14 @@ ELSEWHERE = {
         "client/test_site_policy.py",
         "and this site allows files by their digests",
     ),
+    "network = false: this system lets no process leave the network (...): allow user namespaces, "
+    "or run the client where it has no network but the way to the servers, and leave the key out "
+    "(the operator's fault)": ("run/script/test_cut_off.py", "lets no process leave the network "),
+    "...: network = false: this script runs in the client's own process, which needs the network: "
+    "give it to secureps join, which runs it in another (the operator's fault)": (
+        "client/test_site_policy.py",
+        "network = false: this script runs in the client's own process",
+    ),
     "--ledger ...: ... has ..., which counts for all runs of this site: leave the option out (the "
     "operator's fault)": ("client/test_site_policy.py", "counts for all runs of this site"),
     "as many trainings as this site allows (updates_per_hour) have begun within an hour: the next "

@@ -113,6 +113,7 @@ ELSEWHERE = {
     "processes/test_resume.py": ("run/up/interruption",),
     "test_compiled.py": ("run/warm",),
     "run/report/test_terminal.py": ("run/report/summary",),
+    "run/script/test_cut_off.py": ("run/script/no_network",),
     "run/script/test_process.py": ("run/script/channel", "run/script/host"),
     "run/script/test_baselines.py": ("run/script/scoring",),
     "run/study/test_study.py": ("run/study/results", "run/study/trial"),

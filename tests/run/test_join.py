@@ -1,4 +1,7 @@
-"""`secureps join`: Flower clients as real processes, killed and all, end in the simulated model."""
+"""`secureps join`: Flower clients as real processes, killed and all, end in the simulated model.
+
+Apps of two of them have no network: the one of `client-01`, which is killed, and of `client-02`.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,7 @@ class Joined(Processes):
             *("--state", str(self.folder / name), "--unsafe-seed", "3", INSECURE),
             *("--set", f"partition={number}", "--set", f"pace={self.pace}"),
             *("--set", f"bonus={number}", "--set", f"initial={self.initial}"),
+            *(("--site", str(self.folder / "site.toml")) if number in (1, 2) else ()),
         ]
 
 
@@ -43,6 +47,7 @@ def test_flower_clients_killed_and_restarted_make_the_simulated_model(tmp_path: 
     joined = Joined(tmp_path / "run", versions=3, plan=plan)
     joined.script, joined.pace = path, 0.3
     joined.initial = initial_of(path, tmp_path / "given" / "initial.safetensors")
+    (joined.folder / "site.toml").write_text("network = false\n")
     with joined as processes:
         processes.start_all()
         processes.kill_in_turn("client-01", "client-04")

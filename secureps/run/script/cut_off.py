@@ -1,0 +1,202 @@
+"""A trainer whose script runs in a process without a network (`run.script.no_network`).
+
+Every call of the client's goes there as a JSON record with tensors, and its answer comes back so:
+nothing is pickled, and what comes is judged as any trainer's answer is. What must not live here:
+leaving the network.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.client.trainer import (
+    EvaluateResult,
+    FitConfig,
+    FitResult,
+    RecordPrivacy,
+    Setting,
+    Trainer,
+)
+from secureps.errors import ConfigError, ScriptFailed, from_wire
+from secureps.run.script.channel import Channel, Record, Tensors
+
+OPTIONAL = ("examples", "initial_digest", "kinds", "touches", "evaluate_at")
+"""Methods of a trainer that it may have."""
+
+Arrays = dict[str, NDArray[Any]]
+
+
+@contextmanager
+def cut_off(
+    script: Path, settings: Mapping[str, Setting], state: Path, name: str
+) -> Iterator[Trainer]:
+    """The trainer of a script that has no network while the `with` lasts.
+
+    Raises:
+        ConfigError: this system lets no process leave the network.
+        SecurepsError: the script makes no trainer.
+    """
+    near, far = socket.socketpair()
+    command = (sys.executable, "-P", "-m", f"{__package__}.no_network", str(far.fileno()))
+    process = subprocess.Popen(command, pass_fds=[far.fileno()], stdin=subprocess.DEVNULL)
+    far.close()
+    channel = Channel(near)
+    try:
+        try:
+            calls = Calls(channel)
+            calls.receive()
+        except ConfigError as error:
+            raise ConfigError(
+                f"network = false: this system lets no process leave the network ({error}): allow "
+                "user namespaces, or run the client where it has no network but the way to the "
+                "servers, and leave the key out"
+            ) from None
+        where = {"script": str(script.absolute()), "state": str(state.absolute())}
+        told, _ = calls.ask({**where, "settings": dict(settings), "name": name})
+        yield CutOffTrainer(calls, [each for each in told["has"] if each in OPTIONAL])
+    finally:
+        channel.close()
+        process.kill()
+        process.wait()
+
+
+class Calls:
+    """Calls of one process without a network, one after another."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel, self._lock = channel, threading.Lock()
+
+    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
+        """What it answers; the error that it says, ScriptFailed where it has ended."""
+        with self._lock:
+            try:
+                self._channel.send({**record, "order": list(tensors or ())}, tensors)
+            except OSError:
+                raise ScriptFailed("the script's process, which has no network, ended") from None
+            return self.receive()
+
+    def receive(self) -> tuple[Record, Arrays]:
+        """The next answer."""
+        try:
+            got = self._channel.receive()
+        except (ValueError, TypeError, KeyError) as error:
+            raise ScriptFailed(f"the script's process says what nobody reads: {error}") from None
+        match got:
+            case None:
+                raise ScriptFailed("the script's process, which has no network, ended")
+            case ({"failed": [str(kind), str(text)]}, _):
+                raise from_wire(kind, text, None)
+            case (dict(record), tensors):
+                return record, ordered(record, tensors)
+
+
+class CutOffTrainer:
+    """Asks a trainer elsewhere; it has the optional methods that the other has."""
+
+    def __init__(self, calls: Calls, has: list[str]) -> None:
+        self._calls = calls
+        optional: dict[str, Callable[..., object]] = {
+            "examples": lambda: self._value("examples"),
+            "initial_digest": lambda: self._value("initial_digest"),
+            "kinds": lambda: self._value("kinds"),
+            "touches": lambda: calls.ask({"do": "touches"})[1],
+            "evaluate_at": self._evaluate_at,
+        }
+        for name in has:
+            setattr(self, name, optional[name])
+
+    def parameters(self, seed: int) -> Arrays:
+        """As `Trainer.parameters`."""
+        return self._calls.ask({"do": "parameters", "seed": seed})[1]
+
+    def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
+        """As `Trainer.fit`."""
+        privacy = None if config.privacy is None else asdict(config.privacy)
+        told = {
+            "versions": dict(config.versions),
+            "seed": config.seed,
+            "settings": dict(config.settings),
+            "privacy": privacy,
+            "work": config.work,
+            "secret": config.secret.hex(),
+        }
+        record, tensors = self._calls.ask({"do": "fit", "config": told}, parameters)
+        return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
+
+    def evaluate(self, parameters: Arrays) -> EvaluateResult:
+        """As `Trainer.evaluate`."""
+        record, _ = self._calls.ask({"do": "evaluate"}, parameters)
+        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+
+    def _evaluate_at(
+        self, parameters: Arrays, versions: Mapping[str, int] | None
+    ) -> EvaluateResult:
+        known = None if versions is None else dict(versions)
+        record, _ = self._calls.ask({"do": "evaluate_at", "versions": known}, parameters)
+        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+
+    def _value(self, name: str) -> object:
+        return _of(self._calls.ask({"do": name})[0], "value")[0]
+
+
+def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:
+    """What a trainer answers to a call: the other end of `CutOffTrainer`."""
+    given, name = ordered(record, tensors), record["do"]
+    method: Callable[..., Any] = getattr(trainer, name)
+    match name:
+        case "parameters":
+            return _named(method(record["seed"]))
+        case "fit":
+            told = record["config"]
+            privacy = told["privacy"] and RecordPrivacy(**told["privacy"])
+            secret = bytes.fromhex(told["secret"])
+            config = FitConfig(**{**told, "privacy": privacy, "secret": secret})
+            result = method(given, config)
+            said, made = _named(result.parameters)
+            metrics = {name: float(value) for name, value in result.metrics.items()}
+            numbers = {"examples": int(result.examples), "steps": int(result.steps)}
+            return {**said, **numbers, "metrics": metrics}, made
+        case "evaluate":
+            return _judged(method(given)), {}
+        case "evaluate_at":
+            return _judged(method(given, record["versions"])), {}
+        case "touches":
+            return _named({tensor: np.asarray(rows) for tensor, rows in method().items()})
+        case _:
+            value = method()
+            plain = value.item() if isinstance(value, np.generic) else value
+            return {"value": dict(plain) if isinstance(plain, Mapping) else plain}, {}
+
+
+def ordered(record: Record, tensors: Arrays) -> Arrays:
+    """Tensors in the order of whoever sent them: a file of them has another one."""
+    order = record.get("order", ())
+    return {name: tensors[name] for name in order} if set(order) == set(tensors) else tensors
+
+
+def _named(tensors: Tensors) -> tuple[Record, Tensors]:
+    return {"order": list(tensors)}, tensors
+
+
+def _judged(result: EvaluateResult) -> Record:
+    loss = None if result.loss is None else float(result.loss)
+    metrics = {name: float(value) for name, value in result.metrics.items()}
+    return {"loss": loss, "examples": int(result.examples), "metrics": metrics}
+
+
+def _of(record: Record, *names: str) -> list[Any]:
+    """Fields of an answer; ScriptFailed if one is missing."""
+    if missing := [name for name in names if name not in record]:
+        raise ScriptFailed(f"the script's process answers without {missing[0]}")
+    return [record[name] for name in names]
