@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
     CollectorRegistry,
@@ -26,7 +29,7 @@ from prometheus_client import (
     Gauge,
     Histogram,
     ProcessCollector,
-    start_http_server,
+    make_wsgi_app,
 )
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -47,6 +50,11 @@ from secureps.wire.grpc.admission import Authenticate
 
 REQUEST_SECONDS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
 WORK_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+ASKING = 16
+"""Connections to the port that are open at a time."""
+PATIENCE = 10.0
+"""Seconds without a word in which a handshake, a request or a reader ends its connection."""
 
 IN, OUT = "in", "out"
 
@@ -294,29 +302,106 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
     elif tls is None:
         raise ConfigError(f"metrics: {listen} is not on loopback: leave insecure out")
     try:
-        with ExitStack() as stack:
-            own = {} if tls is None else _secured(tls, stack)
-            server, thread = start_http_server(int(port), host.strip("[]"), metrics.registry, **own)
+        server = make_server(
+            host.strip("[]"), int(port), make_wsgi_app(metrics.registry), _Port, _Asked
+        )
     except OSError as error:
         raise OperatorError(f"metrics: cannot listen on {listen}: {error}") from None
-    try:
+    with server:
         if tls is not None:
-            _renewing(server, tls)
-        address = f"{host}:{server.server_port}"
-        replace_text(state / "metrics-address", f"{address}\n", 0o600)
-        yield address
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+            server.secured = _Secured(tls)
+        thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
+        thread.start()
+        try:
+            address = f"{host}:{server.server_port}"
+            replace_text(state / "metrics-address", f"{address}\n", 0o600)
+            yield address
+        finally:
+            server.shutdown()
+            thread.join()
 
 
-def _secured(tls: TlsFiles, stack: ExitStack) -> dict[str, Any]:
-    """Mutual TLS 1.3, as `start_http_server` takes it while the stack is open."""
-    authority, certificate, _ = map(str, tls.paths)
-    key = stack.enter_context(_key_file(tls))
-    files = {"certfile": certificate, "keyfile": key, "client_cafile": authority}
-    return {**files, "client_auth_required": True, "tls_min_version": ssl.TLSVersion.TLSv1_3}
+class _Asked(WSGIRequestHandler):
+    """One request; who is slower than PATIENCE is let go."""
+
+    timeout = PATIENCE
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Logs nothing."""
+
+
+class _Port(ThreadingMixIn, WSGIServer):
+    """The port: a thread to each connection, of which the oldest goes for one more than ASKING.
+
+    Nothing that a caller sends or leaves out is waited for where connections are accepted: its own
+    thread makes the handshake.
+    """
+
+    daemon_threads = True
+    request_queue_size = 128
+    block_on_close = False  # its threads end by PATIENCE
+    secured: Callable[[socket.socket], ssl.SSLSocket] | None = None
+
+    def __init__(self, address: tuple[str, int], handler: type[_Asked]) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[Any, socket.socket] = {}
+        found = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self.address_family = found[0][0]
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answers it in a thread of its own."""
+        request.settimeout(PATIENCE)
+        line = request if self.secured is None else self.secured(request)
+        with self._lock:
+            if len(self._open) >= ASKING:
+                oldest = self._open.pop(next(iter(self._open)))
+                with suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+            self._open[client_address] = line
+        super().process_request(line, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers a connection, whatever it says."""
+        try:
+            if isinstance(request, ssl.SSLSocket):
+                request.do_handshake()
+            super().process_request_thread(request, client_address)
+        except OSError:  # who knocked speaks no TLS, has no certificate of the kit, or is gone
+            self.shutdown_request(request)
+        finally:
+            with self._lock:
+                self._open.pop(client_address, None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Nothing: what a caller sends ends its own connection, and fills nobody's log."""
+
+
+class _Secured:
+    """Puts connections under mutual TLS 1.3, with the certificate that is there at the time."""
+
+    def __init__(self, tls: TlsFiles) -> None:
+        self._tls = tls
+        self._lock = threading.Lock()
+        self._used, self._context = tls(), self._made()
+
+    def __call__(self, line: socket.socket) -> ssl.SSLSocket:
+        with self._lock:
+            if (now := self._tls()) is not self._used:
+                with suppress(OSError):  # a file that changes just now is read for the next one
+                    self._used, self._context = now, self._made()
+            context = self._context
+        return context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
+
+    def _made(self) -> ssl.SSLContext:
+        authority, certificate, _ = self._tls.paths
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(authority)
+        with _key_file(self._tls) as key:
+            context.load_cert_chain(certificate, key)
+        return context
 
 
 @contextmanager
@@ -332,24 +417,6 @@ def _key_file(tls: TlsFiles) -> Iterator[str]:
         yield f"/dev/fd/{reading}"
     finally:
         os.close(reading)
-
-
-def _renewing(server: Any, tls: TlsFiles) -> None:
-    """Has new connections made with the certificate that is there then."""
-    _, certificate, _ = tls.paths
-    used, accept = tls(), server.get_request
-
-    def accepted() -> Any:
-        nonlocal used
-        if (now := tls()) is not used:
-            with suppress(OSError), _key_file(tls) as key:
-                # a file that changes just now is read for the next connection
-                server.socket.context.load_cert_chain(certificate, key)
-                used = now
-        return accept()
-
-    server.get_request = accepted
-    server.socket.do_handshake_on_connect = False  # the thread that answers does it, and may wait
 
 
 def spooled_bytes(spool: Path) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import socket
 import ssl
+import threading
 import urllib.request
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.environment import Meter
-from secureps.service.metrics import Metrics, exposed, spooled_bytes
+from secureps.service.metrics import ASKING, PATIENCE, Metrics, exposed, spooled_bytes
 from secureps.service.snapshot import Snapshot
 from secureps.store.issuing import approve, create_kit, issue, renew
 from secureps.store.keyring import load_public
@@ -253,6 +255,38 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
             shown = ssl.DER_cert_to_PEM_cert(secured.getpeercert(binary_form=True) or b"")
         assert shown == (kit / "public" / "tls" / "keys-0.pem").read_text()
         half_open.close()
+
+
+@pytest.mark.parametrize("secured", [False, True], ids=["in the clear", "tls"])
+def test_who_says_nothing_or_nonsense_holds_nobody_up(
+    tmp_path: Path, secured: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, CipherParameters("plain", 8, 14))
+    issue(kit, "holder", "keys-0")
+    tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
+    context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
+    context.check_hostname = False
+    own = kit / "private" / "keys-0" / "tls.key"
+    context.load_cert_chain(kit / "public" / "tls" / "keys-0.pem", own)
+    threads = threading.active_count()
+    with exposed(Metrics(), "0.0.0.0:0" if secured else "127.0.0.1:0", tmp_path, tls) as address:
+        port = int(address.rpartition(":")[2])
+        url = f"{'https' if secured else 'http'}://127.0.0.1:{port}/metrics"
+        half: list[socket.socket] = []
+        for said in (b"", b"\x16\x03\x01\x02\x00\x01", b"GET /metrics HTTP/1.1\r\nHost: "):
+            for _ in range(2 * ASKING):
+                half.append(line := socket.create_connection(("127.0.0.1", port)))
+                with suppress(OSError):
+                    line.sendall(said)
+            with urllib.request.urlopen(
+                url, timeout=PATIENCE / 2, context=context if secured else None
+            ) as reply:
+                assert reply.status == 200
+        assert threading.active_count() <= threads + ASKING + 2
+        for line in half:
+            line.close()
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
