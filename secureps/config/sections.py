@@ -79,14 +79,22 @@ def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
     alone. Whether a text is a path is not guessed at: a model may be called like a folder.
     """
     for key, value in settings.items():
-        if not isinstance(value, str) or not value or File(value).exists():
+        if not isinstance(value, str) or not value or exists(File(value)):
             continue
         there = file.parent.absolute() / value
-        if there.is_file() or ("/" in value and there.exists()):
+        if exists(there) and (there.is_file() or "/" in value):
             raise ConfigError(
                 f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
                 f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
             )
+
+
+def exists(path: File) -> bool:
+    """Whether something is there; a name that is too long for the disk names nothing."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _tupled(value: Any) -> Any:
@@ -233,12 +241,12 @@ def toml_value(text: str) -> bool | int | float | str:
     """What `text` means as a TOML value: a finite number, true, false; anything else is text."""
     try:
         values = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     value = values["value"]
     if len(values) != 1 or not isinstance(value, bool | int | float | str):
         return text
-    return value if isinstance(value, str) or math.isfinite(value) else text
+    return value if isinstance(value, str | int) or math.isfinite(value) else text
 
 
 def toml_text(value: bool | int | float | str) -> str:
@@ -293,7 +301,7 @@ def read_toml(path: File) -> Tables:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: Is a directory; name a file in it") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigError(f"{path}: no TOML file: {error}") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error}") from None

@@ -12,7 +12,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -36,6 +36,8 @@ _P256 = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 """How the DER of every public key of P-256 begins (RFC 5480), its point not compressed."""
 _POINT = 64
 """Bytes that follow."""
+_ED25519 = bytes.fromhex("300506032b6570034100")
+"""Between what is signed and a signature: by Ed25519 (RFC 8410), which has 64 bytes."""
 _ECDSA = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
 
 
@@ -47,7 +49,7 @@ class TlsKey(Secret):
     def __init__(self, pem: bytes) -> None:
         try:
             key = serialization.load_pem_private_key(pem, None)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, UnsupportedAlgorithm):
             raise Malformed("this is no private key in PEM") from None
         if not isinstance(key, ec.EllipticCurvePrivateKey) or key.curve.name != "secp256r1":
             raise Malformed("this is no private key of P-256")
@@ -156,15 +158,21 @@ def public_key_of(ca: PublicIdentity, name: str, certificate: bytes) -> bytes:
 
 def expiry_of(certificate: bytes) -> datetime:
     """When a certificate in PEM ends; Malformed if it is none."""
-    return _certificate(certificate).not_valid_after_utc
+    try:
+        return _certificate(certificate).not_valid_after_utc
+    except ValueError:
+        raise Malformed("this certificate ends at no time") from None
 
 
 def check_authority(ca: PublicIdentity, authority: bytes) -> None:
     """Raises Malformed, or Unsigned unless it is the certificate of this CA's key, and good now."""
-    key = _certificate(authority).public_key()
-    if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != ca.key:
+    read = _certificate(authority)
+    if not _signed_by(ca, read):
         raise Unsigned("it is another CA's")
-    _check_time(_certificate(authority))
+    key = read.public_key()
+    if not isinstance(key, Ed25519PublicKey) or key.public_bytes_raw() != ca.key:
+        raise Unsigned("it is a party's and not the CA's own")
+    _check_time(read)
 
 
 def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None:
@@ -179,14 +187,22 @@ def check_certificate(ca: PublicIdentity, name: str, certificate: bytes) -> None
 
 def _certified(ca: PublicIdentity, name: str, certificate: bytes) -> x509.Certificate:
     read = _certificate(certificate)
+    if not _signed_by(ca, read):
+        raise Unsigned("another CA has signed it")
     if read.subject != _name(name):
         raise Unsigned(f"it is another party's and not {name}'s")
-    try:
-        key = Ed25519PublicKey.from_public_bytes(ca.key)
-        key.verify(read.signature, read.tbs_certificate_bytes)
-    except InvalidSignature:
-        raise Unsigned("another CA has signed it") from None
     return read
+
+
+def _signed_by(ca: PublicIdentity, read: x509.Certificate) -> bool:
+    """Whether the CA signed these very bytes; before that nothing in them is parsed or believed."""
+    signed, signature = read.tbs_certificate_bytes, read.signature
+    try:
+        Ed25519PublicKey.from_public_bytes(ca.key).verify(signature, signed)
+    except InvalidSignature:
+        return False
+    # What stands around the signature is not under it: there is one way to write that.
+    return read.public_bytes(serialization.Encoding.DER).endswith(signed + _ED25519 + signature)
 
 
 def _check_time(read: x509.Certificate) -> None:
@@ -200,7 +216,7 @@ def _check_time(read: x509.Certificate) -> None:
 def _certificate(pem: bytes) -> x509.Certificate:
     try:
         read = x509.load_pem_x509_certificate(pem)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise Malformed("this is no certificate in PEM") from None
     if read.public_bytes(_PEM).split() != pem.split():  # gRPC would trust a second one like it
         raise Malformed("this is more than one certificate in PEM")

@@ -11,6 +11,8 @@ import dataclasses
 import functools
 import hashlib
 import json
+import math
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -56,6 +58,8 @@ def file_digest(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
 
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
+"""What JSON may escape, and no text has: it could be neither digested nor sent."""
 _SCALARS = frozenset({str, bool, int, float})
 
 
@@ -149,13 +153,24 @@ def _read(kind: Any, plain: Any, where: str) -> Any:
         if not isinstance(plain, str):
             raise Malformed(f"{where}: expected hexadecimal text")
         try:
-            return bytes.fromhex(plain)
+            read = bytes.fromhex(plain)
         except ValueError:
-            raise Malformed(f"{where}: expected hexadecimal text") from None
-    if kind is float and isinstance(plain, int) and not isinstance(plain, bool):
-        return float(plain)
+            read = None
+        if read is None or read.hex() != plain:  # one text for the same bytes
+            raise Malformed(f"{where}: expected hexadecimal text")
+        return read
+    if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
+        try:
+            number = float(plain)
+        except OverflowError:
+            number = math.inf
+        if not math.isfinite(number):  # `canonical` would have no text for it
+            raise Malformed(f"{where}: expected a finite number")
+        return number
     if type(plain) is not kind:
         raise Malformed(f"{where}: expected {kind.__name__}, got {type(plain).__name__}")
+    if kind is str and not plain.isascii() and _SURROGATE.search(plain):
+        raise Malformed(f"{where}: expected text, and half of a character is none")
     return plain
 
 

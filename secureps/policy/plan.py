@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -21,7 +22,7 @@ from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import parse, placed, read_toml
+from secureps.config.sections import exists, parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
@@ -84,6 +85,7 @@ class Plan:
         """
         try:
             body = json.loads(text)
+            json.dumps(body, ensure_ascii=False).encode()  # half of a character cannot be told of
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
@@ -453,10 +455,10 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if section.initial is None:
         with naming(path):
             return Plan(section)
-    initial = ((base or path.parent) / section.initial).resolve()
-    if not initial.is_file():
+    initial = Path(os.path.normpath((base or path.parent).absolute() / section.initial))
+    if not exists(initial) or not initial.is_file():
         raise PlanRefused(f"{path}: initial: no file {initial}")
-    section = section.model_copy(update={"initial": str(initial)})
+    section = section.model_copy(update={"initial": str(initial.resolve())})
     with naming(path):
         return Plan(section, file_digest(initial.read_bytes()).hex())
 

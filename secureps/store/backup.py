@@ -174,7 +174,7 @@ def _run_of(journal: Path) -> bytes | None:
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             row = reader.execute(query, (RunPinned.__name__,)).fetchone()
         return None if row is None else from_plain(RunPinned, json.loads(row[0])).run.id
-    except (Malformed, ValueError) as error:
+    except (Malformed, ValueError, TypeError, RecursionError) as error:
         raise DamagedStore(f"{journal}: {error}") from None
 
 

@@ -366,7 +366,7 @@ def _revoked(directory: Path) -> frozenset[bytes]:
         return frozenset()
     try:
         return frozenset(bytes.fromhex(each) for each in json.loads(read(path, "")))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise KitError(f"{path} is damaged: {error}") from None
 
 
@@ -381,5 +381,5 @@ def _parameters(directory: Path) -> CipherParameters:
     try:
         text = read(path, f"; `{init_command(directory)}` makes it")
         return from_plain(CipherParameters, json.loads(text))
-    except (ClientError, ValueError) as error:
+    except (ClientError, ValueError, RecursionError) as error:
         raise KitError(f"{path} is damaged: {error}") from None

@@ -71,6 +71,9 @@ LEAST_ROOM = 1 << 16
 _PAGE = 1000
 """Rows fetched at once by `replay`."""
 
+_DAMAGED = (sqlite3.Error, UnicodeDecodeError)
+"""Errors of SQLite over a damaged file; the second where it has a complaint that quotes its bytes."""
+
 _SCHEMA = """
 CREATE TABLE journal (
     seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
@@ -255,7 +258,7 @@ class SqliteJournal:
                 version = f"PRAGMA user_version = {FORMAT};"
                 self._base.executescript(f"BEGIN;{_SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
-        except sqlite3.Error as error:
+        except _DAMAGED as error:
             raise self._refused("", error, DamagedStore) from None
 
     def _refused(
@@ -279,7 +282,7 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-        except sqlite3.Error as error:
+        except _DAMAGED as error:
             raise DamagedStore(f"{self._path}: {error}") from None
         return own.seq, own.chain, height
 
@@ -339,7 +342,7 @@ def _page(
     query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
     try:
         rows = base.execute(query, (seq, last, _PAGE)).fetchall()
-    except sqlite3.Error as error:
+    except _DAMAGED as error:
         raise DamagedStore(f"{path}: after row {seq}: {error}") from None
     if not rows:
         raise DamagedStore(f"{path}: row {seq + 1} is missing")
@@ -360,7 +363,7 @@ def _read(
         raise DamagedStore(f"{where} is a {kind}, which this version does not know")
     try:
         return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
-    except (Malformed, ValueError) as error:
+    except (Malformed, ValueError, RecursionError) as error:
         raise DamagedStore(f"{where} cannot be read: {error}") from None
 
 
@@ -401,7 +404,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as base:
             yield base
-    except sqlite3.Error as error:
+    except _DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
 
 
@@ -420,7 +423,7 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
     try:
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
-    except sqlite3.Error as error:
+    except _DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
     if len(head) != 1 or head != (rows or [(0, b"")]):
         last = head[0][0] if len(head) == 1 else "?"

@@ -35,6 +35,7 @@ from secureps.messages.requests import Heartbeat, Register, Subscribe
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import BlockHeader, Cohort, Member, Receipt, SubmissionId
 from tests.kits.nursery import ROOT
+from tests.kits.unset import unset
 
 MODULES = [
     importlib.import_module(f"secureps.messages.{module.name}")
@@ -268,3 +269,20 @@ def test_schemas_differ_by_order() -> None:
     a, b = TensorSpec("a", (2,), "float32"), TensorSpec("b", (2,), "float32")
     assert Schema((a, b)).digest != Schema((b, a)).digest
     assert Subscribe("a", ()) != Subscribe("b", ())
+
+
+@pytest.mark.parametrize("plain", [10**400, -(10**400), math.nan, math.inf, -math.inf])
+def test_a_number_that_no_record_writes_is_refused(plain: float) -> None:
+    with pytest.raises(Malformed, match="finite"):
+        from_plain(Charge, to_plain(unset(Charge)) | {"sample_rate": plain})
+
+
+@pytest.mark.parametrize("text", ["AB", "a b", " ab", "ab\n"])
+def test_bytes_have_one_text(text: str) -> None:
+    with pytest.raises(Malformed, match="hexadecimal"):
+        from_plain(BlockHeader, to_plain(unset(BlockHeader)) | {"digest": text})
+
+
+def test_half_of_a_character_is_no_text() -> None:
+    with pytest.raises(Malformed, match="half of a character"):
+        from_plain(Heartbeat, {"party": "\ud800"})

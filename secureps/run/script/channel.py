@@ -16,13 +16,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
 from safetensors.numpy import load, save
+
+from secureps.errors import ScriptFailed
 
 Tensors = Mapping[str, NDArray[Any]]
 Record = dict[str, Any]
 
 _HEAD = struct.Struct(">QQ")
 """The header of a record: bytes of the JSON object, and of the safetensors file after it."""
+_PIECE = 1 << 20
 
 
 class Channel:
@@ -42,19 +46,37 @@ class Channel:
         self._file.flush()
 
     def receive(self) -> tuple[Record, dict[str, NDArray[Any]]] | None:
-        """Waits for the next record; None if the other end is gone."""
+        """Waits for the next record; None if the other end is gone.
+
+        Raises:
+            ScriptFailed: what came is no record.
+        """
         try:
             head = self._file.read(_HEAD.size)
             if len(head) < _HEAD.size:
                 return None
             lengths = _HEAD.unpack(head)
-            text, data = (self._file.read(length) for length in lengths)
+            text, data = (self._taken(length) for length in lengths)
         except ConnectionError:
             return None
         if (len(text), len(data)) != lengths:
             return None
-        record: Record = json.loads(text)
-        return record, {name: np.array(each) for name, each in load(data).items()} if data else {}
+        try:
+            record = json.loads(text)
+            tensors = {name: np.array(each) for name, each in load(data).items()} if data else {}
+        except (ValueError, RecursionError, KeyError, TypeError, SafetensorError) as error:
+            raise ScriptFailed(f"the script's process sent what is no record: {error}") from None
+        if not isinstance(record, dict):
+            raise ScriptFailed("the script's process sent what is no record")
+        return record, tensors
+
+    def _taken(self, length: int) -> bytes:
+        """So many bytes, or fewer at the end; what is announced takes no memory before it comes."""
+        pieces, missing = [], length
+        while missing and (piece := self._file.read(min(missing, _PIECE))):
+            pieces.append(piece)
+            missing -= len(piece)
+        return b"".join(pieces)
 
     def idle(self) -> bool:
         """Whether the other end has sent nothing new, and reads what is sent to it.

@@ -185,11 +185,11 @@ class ScriptProcess:
         self._send(record, tensors)
         while (got := self._channel.receive()) is not None:
             match got[0]:
-                case {"at": what}:
+                case {"at": str(what)}:
                     self._at = what
-                case {"say": text}:
+                case {"say": str(text)}:
                     say(text)
-                case {"failed": [kind, text]}:
+                case {"failed": [str(kind), str(text)]}:
                     raise from_wire(kind, text, None)
                 case {"done": dict(answer)}:
                     return answer

@@ -1,0 +1,249 @@
+"""What carries a model or a sum: payloads of ciphers, differences, tensors, a Flower app's state."""
+
+from __future__ import annotations
+
+import json
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secureps.client.feedback import add_kept, keep
+from secureps.client.flower.records import States
+from secureps.client.flower.served import Served, Told, read_served, write_served
+from secureps.client.local_tensors import LocalTensors
+from secureps.crypto.bfv import most_levels
+from secureps.crypto.bfv_seal import generate
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.field import parse_vector, vector_bytes
+from secureps.crypto.suite import cipher, key_length
+from secureps.messages.orders import GroupVersion
+from secureps.roles.member.tasks import kept_key
+from secureps.run.script.channel import Channel
+from secureps.run.serve import initial_schema
+from secureps.store.checkpoint import write_state
+from secureps.store.spool import MemorySpool
+from tests.fuzz.target import Target, in_file
+from tests.kits.cipher_kit import PLACE
+from tests.kits.roles_kit import make_plan
+
+SLOTS = 24
+
+
+def targets(folder: Path) -> list[Target]:
+    return [*_ciphers(), *_models(folder), *_apps(folder)]
+
+
+# --- ciphers ----------------------------------------------------------------------
+
+
+def _ciphers() -> list[Target]:
+    secret, key = generate()
+    parameters = {
+        "plain": CipherParameters("plain", 32, 65_535),
+        "bfv": CipherParameters("bfv", 32, most_levels(32)),
+        "rlwe": CipherParameters("rlwe", 32, 65_536, 4),
+        "rlwe-wide": CipherParameters("rlwe", 8192, 1 << 20, 4),
+    }
+    made = []
+    for name, each in parameters.items():
+        public = key.to_bytes() if name == "bfv" else None
+        made += _cipher(name, each, public, secret if name == "bfv" else None)
+    vector = vector_bytes(np.arange(64, dtype=np.uint32))
+    made.append(
+        Target(
+            "vector",
+            ("crypto.field:parse_vector",),
+            (vector,),
+            lambda data: vector_bytes(parse_vector(data, 64)),
+        )
+    )
+    return made
+
+
+def _cipher(
+    name: str, parameters: CipherParameters, public: bytes | None, secret: object
+) -> list[Target]:
+    """A block that is added up, a total that is opened, and a sum of keys that opens it."""
+    built = cipher(parameters)
+    sealer, adder = built.sealer(PLACE, public), built.adder()
+    values = np.arange(SLOTS, dtype=np.int64)
+    block = sealer.seal(0, values)
+    own: object = secret if sealer.key is None else sealer.key
+    opener = built.opener(PLACE, own)
+    sums = adder.zero(SLOTS)
+    adder.add(sums, block, 1)
+    total = bytes(adder.total(sums))
+
+    def added(data: bytes) -> bytes:
+        """What passes is added up to a total that passes, and by a weight of 4 too."""
+        adder.check(SLOTS, data)
+        for weight in (1, 4):
+            room = adder.zero(SLOTS)
+            for _ in range(3):
+                adder.add(room, data, weight)
+            adder.check_total(SLOTS, adder.total(room))
+        return data
+
+    def opened(data: bytes) -> bytes:
+        """What opens has values that a cohort can have; under a key another total opens as none."""
+        found = opener.open(0, data, SLOTS)
+        most = parameters.capacity * parameters.levels
+        assert found.min() >= 0
+        if name != "plain":
+            assert found.max() <= most
+        return data if name == "plain" or data == total or (found != values).any() else total
+
+    cost = {"plain": 4, "rlwe": 60, "rlwe-wide": 200, "bfv": 400}[name]
+    read = {
+        "plain": (
+            "crypto.plain:PlainAdder._check_block",
+            "crypto.plain:PlainAdder._check_total",
+            "crypto.plain:PlainAdder._add",
+            "crypto.plain:PlainOpener.pieces",
+        ),
+        "bfv": ("crypto.bfv:BfvAdder._check_block", "crypto.bfv:BfvAdder._add"),
+    }.get(name, ("crypto.rlwe:_frozen",))
+    found = [
+        Target(f"{name}-block", read, (block,), added, cost=cost),
+        Target(f"{name}-total", read, (total,), opened, cost=2 * cost),
+    ]
+    if sealer.key is None:
+        return found
+    keys = sealer.key.coefficients().astype("<i4").tobytes()
+    assert len(keys) == 4 * key_length(parameters)
+
+    def keyed(data: bytes) -> bytes:
+        """A total opens under its own sum of keys, and as other values, or not, under others."""
+        read = built.opener(PLACE, data).open(0, total, SLOTS)
+        return data if data == keys or (read != values).any() else keys
+
+    of = ("crypto.suite:RlweCipher.opener",)
+    return [*found, Target(f"{name}-keys", of, (keys,), keyed, cost=2 * cost)]
+
+
+# --- models -----------------------------------------------------------------------
+
+
+def _models(folder: Path) -> list[Target]:
+    values = np.arange(9, dtype=np.float32)
+    initial = folder / "initial.safetensors"
+    served = Served(
+        names=("a", "b"), fits=(Told(1, json.dumps([["config", "config", {"lr": 1}]])),)
+    )
+    write_state(initial, {"a": values, "b": values.reshape(3, 3)}, {})
+    model = initial.read_bytes()
+    write_served(initial, {"a": values, "b": values.reshape(3, 3)}, served)
+    recorded = initial.read_bytes()
+    plan = make_plan()
+    pinned = plan.section.model_copy(update={"initial": str(initial)})
+    with_initial = type(plan)(pinned, "00" * 32)
+
+    own = LocalTensors(folder / "local")
+    (folder / "local").mkdir()
+    own.save((GroupVersion("all", 6),), {"a": values}, {"a": values + 1})
+    local = next((folder / "local").iterdir())
+    honest = local.read_bytes()
+
+    return [
+        Target(
+            "initial",
+            ("run.serve:initial_schema",),
+            (model, recorded),
+            in_file(initial, lambda _: initial_schema(with_initial)),
+            cost=8,
+        ),
+        Target(
+            "served",
+            ("client.flower.served:_parsed", "client.flower.served:_records"),
+            (model, recorded),
+            in_file(folder / "served.safetensors", read_served),
+            cost=8,
+        ),
+        Target(
+            "local-tensors",
+            ("store.checkpoint:_opened",),
+            (honest,),
+            in_file(local, lambda _: own.load()),
+            cost=8,
+        ),
+        _feedback(values),
+    ]
+
+
+def _feedback(values: Any) -> Target:
+    """What was kept of an update is added as it was, or not at all."""
+    outbox = MemorySpool()
+    keep(outbox, "all", b"n" * 32, values.copy())
+    name = kept_key("all", b"n" * 32)
+    honest = outbox.get(name)
+
+    class _Aim:
+        group, carried = "all", b"n" * 32
+
+    def taken(data: bytes) -> bytes:
+        outbox.put(name, data)
+        nothing = np.zeros(9, np.float32)
+        part: Any = add_kept("c", outbox, _Aim(), 9, lambda first, last: nothing[first:last])  # type: ignore[arg-type]
+        return data if not part(0, 9).any() or data == honest else honest
+
+    return Target("feedback", ("client.feedback:add_kept",), (honest,), taken, cost=8)
+
+
+# --- what a data holder's own program says ------------------------------------------
+
+
+def _apps(folder: Path) -> list[Target]:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+
+    states = States(folder / "states")
+    (folder / "states").mkdir()
+    arrays = ArrayRecord({"w": Array(np.arange(4, dtype=np.float32))})
+    config = ConfigRecord({"text": "é", "bytes": b"ab", "many": [b"a", b"b"], "flag": True})
+    metrics = MetricRecord({"x": 0.5, "many": [1, 2]})
+    states.keep(6, RecordDict({"arrays": arrays, "config": config, "metrics": metrics}))
+    state = next((folder / "states").iterdir())
+
+    records = tuple(
+        json.dumps(each).encode()
+        for each in (
+            {"done": {"a": 1}},
+            {"say": "text"},
+            {"failed": ["Refused", "no"]},
+            {"at": "fit"},
+        )
+    )
+    tensors = folder / "channel.safetensors"
+    write_state(tensors, {"a": np.arange(4, dtype=np.float32)}, {})
+    frames = tuple(
+        len(text).to_bytes(8, "big") + len(data).to_bytes(8, "big") + text + data
+        for text in records
+        for data in (b"", tensors.read_bytes())
+    )
+    return [
+        Target(
+            "flower-state",
+            ("client.flower.records:from_plain", "client.flower.records:_from_scalars"),
+            (state.read_bytes(),),
+            in_file(state, lambda _: states.newest()),
+            cost=12,
+        ),
+        Target("script", ("run.script.channel:Channel.receive",), frames, _heard, cost=8),
+    ]
+
+
+def _heard(data: bytes) -> bytes:
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        theirs.setblocking(False)
+        theirs.send(data[:100_000])
+        theirs.close()
+        channel = Channel(ours)
+        try:
+            while channel.receive() is not None:
+                pass
+        finally:
+            channel.close()
+    return data

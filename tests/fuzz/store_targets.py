@@ -1,0 +1,313 @@
+"""Files that a party finds on its disk: its own, or what somebody put there."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from secureps.audit import chained_file
+from secureps.audit.chained_file import Begin, End, dump
+from secureps.audit.entries import Entry
+from secureps.audit.spending import Spent
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.identity import Identity
+from secureps.errors import Malformed
+from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import digest, file_digest
+from secureps.messages.format import FORMAT
+from secureps.messages.orders import GroupVersion
+from secureps.messages.records import Dated, Incarnated, RunPinned
+from secureps.store import checkpoint, issuing, journal, journal_height
+from secureps.store.backup import backup, restore
+from secureps.store.checkpoint import (
+    MANIFEST,
+    Manifest,
+    ShardFile,
+    checkpoint_path,
+    load_checkpoint,
+    read_metadata,
+    read_state,
+    write_state,
+)
+from secureps.store.dated_journal import DatedJournal
+from secureps.store.issuing import create_kit
+from secureps.store.journal import RECORDS, SqliteJournal, read_rows
+from secureps.store.journal_height import PAGE, Mark, height_path, read_height
+from secureps.store.kit_files import write
+from secureps.store.served_runs import served_runs
+from secureps.store.spool import DiskSpool
+from tests.fuzz.target import Target, in_file
+from tests.golden.values import full, row
+from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
+from tests.kits.unset import unset
+
+ME = Identity(b"m" * 32)
+PLAN = make_plan()
+RUN = make_run(PLAN)
+PINNED = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
+
+
+def targets(folder: Path) -> list[Target]:
+    made = [*_journals(folder), *_checkpoints(folder), *_lists(folder), _audit_log()]
+    return made
+
+
+# --- journals ---------------------------------------------------------------------
+
+
+def _journals(folder: Path) -> list[Target]:
+    honest = folder / "honest"
+    rows = [PINNED, Incarnated(1), *(full(kind) for kind in (Charge, Release)), Incarnated(2)]
+    honest.mkdir()
+    writer = DatedJournal(SqliteJournal(honest / "journal.db"), lambda: 1.7e9)
+    for at, record in enumerate(rows):
+        writer.append(float(at), [record])
+    writer.close()
+    DiskSpool(honest / "spool").put("update/a/all/0/0", b"payload")
+    whole = [each.record for each in read_rows(honest / "journal.db")]
+    assert isinstance(whole[0], Dated)
+    backup(honest, copy := folder / "copy")
+    base = (copy / "journal.db").read_bytes()
+    height = height_path(copy / "journal.db").read_bytes()
+    torn = folder / "torn"
+    shutil.copytree(copy, torn)
+    path = torn / "journal.db"
+
+    def read(data: bytes) -> bytes:
+        _only(path, data, height)
+        found = [each.record for each in read_rows(path)]
+        return data if found == whole else b"other records under the same digests"
+
+    def opened(data: bytes) -> bytes:
+        _only(path, data, height)
+        again = DatedJournal(SqliteJournal(path), lambda: 1.7e9)
+        try:
+            found = [record for _, record in again.replay()]
+        finally:
+            again.close()
+        return data if found == rows else b"other records under the same digests"
+
+    def restored(data: bytes) -> bytes:
+        """A copy with another journal comes back as it was, or not at all."""
+        _only(path, data, height)
+        state = folder / "restored"
+        shutil.rmtree(state, ignore_errors=True)
+        restore(torn, state, "coordinator", folder)
+        return opened(data)
+
+    def high(data: bytes) -> bytes:
+        mark = _mark(folder / "a.height", data)
+        assert mark is not None
+        return data if mark == Mark(len(whole), mark.chain) else b"another height"
+
+    texts = tuple(
+        f"{name}:{row(make(kind))}".encode()
+        for name, kind in RECORDS.items()
+        for make in (full, unset)
+    )
+    writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
+    return [
+        Target("journal-row", ("store.journal:_read",), texts, _row),
+        Target(
+            "journal", ("store.journal:read_only", "store.journal:_read"), (base,), read, cost=30
+        ),
+        Target("journal-opened", writes, (base,), opened, cost=120),
+        Target("backup", ("store.backup:_run_of",), (base,), restored, cost=300),
+        Target("height", ("store.journal_height:_parsed",), (height,), high, cost=3),
+    ]
+
+
+def _only(path: Path, base: bytes, height: bytes) -> None:
+    for beside in path.parent.glob("journal.db*"):
+        beside.unlink()
+    path.write_bytes(base)
+    height_path(path).write_bytes(height)
+
+
+def _mark(path: Path, data: bytes) -> Mark | None:
+    path.write_bytes(data)
+    return read_height(path)
+
+
+def _row(data: bytes) -> bytes:
+    """One row, whose digest is right: what it holds is read again as it is."""
+    try:
+        kind, _, body = data.decode().partition(":")
+    except UnicodeDecodeError:
+        raise Malformed("SQLite has no such text") from None
+    chain = journal._link(b"", 1, 0.0, kind, body)
+    read = journal._read(Path("journal.db"), b"", 1, 0.0, kind, body, chain)
+    text = journal._body(read.record)
+    chain = journal._link(b"", 1, 0.0, kind, text)
+    again = journal._read(Path("journal.db"), b"", 1, 0.0, kind, text, chain)
+    return data if again.record == read.record else text.encode()
+
+
+# --- checkpoints ------------------------------------------------------------------
+
+
+def _checkpoints(folder: Path) -> list[Target]:
+    there = checkpoint_path(folder, 7)
+    values = np.arange(9, dtype=np.float32)
+    tensors = {"all/0003": values, "all/0003/m": values * 2, "all/0003/steps": np.array(7)}
+    state = there / "shard-0.safetensors"
+    known = write_state(state, tensors, {"shard": "shard-0", "epoch": "1"})
+    honest = state.read_bytes()
+    part = ShardFile("shard-0", state.name, known, len(honest))
+    versions = (GroupVersion("all", 3),)
+    manifest = Manifest(
+        FORMAT,
+        7,
+        RUN.id.hex(),
+        RUN,
+        versions,
+        (part,),
+        make_placement(PLAN),
+        (full(Charge),),
+        (full(Release),),
+        ("c1",),
+    )
+    text = checkpoint._manifest_text(manifest)
+    changed = folder / "state.safetensors"
+
+    def load(data: bytes) -> bytes:
+        (there / MANIFEST).write_bytes(data)
+        return checkpoint._manifest_text(load_checkpoint(there))
+
+    def trusted(data: bytes) -> bytes:
+        """As it is: nothing in it is larger than the file."""
+        changed.write_bytes(data)
+        found, metadata = read_state(changed, None)
+        assert metadata == read_metadata(changed)
+        size = sum(array.nbytes for array in found.values())
+        return data if size <= len(data) else b"more than is in the file"
+
+    def digested(data: bytes) -> bytes:
+        changed.write_bytes(data)
+        read_state(changed, known)
+        return data
+
+    opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
+    return [
+        Target(
+            "manifest",
+            ("store.checkpoint:load_checkpoint",),
+            (text,),
+            load,
+            mend=_manifest_mended,
+            cost=10,
+        ),
+        Target("state", opened, (honest,), trusted, cost=10),
+        Target("state-digested", opened, (honest,), digested, signed=True, cost=5),
+    ]
+
+
+def _manifest_mended(data: bytes) -> bytes:
+    """With its digest made right, as far as it can be read at all."""
+    try:
+        plain = json.loads(data)
+        del plain["digest"]
+        body = json.dumps(plain, sort_keys=True, separators=(",", ":"))
+        own = digest("secureps-manifest", f"Manifest:{body}".encode()).hex()
+        return json.dumps({"digest": own, **plain}, indent=1).encode() + b"\n"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return data
+
+
+# --- lists, keys of payloads ------------------------------------------------------
+
+
+def _lists(folder: Path) -> list[Target]:
+    kit = folder / "kit"
+    create_kit(kit, CipherParameters("plain", 8, 14))
+    runs = "".join(f"{bytes([n]).hex() * 32}\n" for n in range(3)).encode()
+    revoked = (json.dumps([bytes([n]).hex() * 32 for n in range(3)], indent=1) + "\n").encode()
+    parameters = (kit / "ca" / "cipher.json").read_bytes()
+
+    def kept(name: str, take: Callable[[Path], Any]) -> Callable[[bytes], bytes]:
+        def taken(data: bytes) -> bytes:
+            write(kit / "ca" / name, data, 0o600)
+            take(kit)
+            return data
+
+        return taken
+
+    spool = DiskSpool(folder / "spool")
+    keys = (b"update/hospital-1/all/3/0", b"sum/all/7/1", b"kept/all/" + b"a" * 64)
+
+    def key(data: bytes) -> bytes:
+        path = spool.path(data.decode("latin-1"))
+        inside = path.parent == folder / "spool" and not path.name.startswith("~")
+        return data if inside and len(path.name.encode()) < 256 else str(path).encode()
+
+    return [
+        Target(
+            "served-runs",
+            ("store.served_runs:served_runs",),
+            (runs,),
+            in_file(folder / "served", served_runs),
+            cost=3,
+        ),
+        Target(
+            "revoked",
+            ("store.issuing:_revoked",),
+            (revoked,),
+            kept("revoked.json", issuing._revoked),
+            cost=10,
+        ),
+        Target(
+            "cipher-parameters",
+            ("store.issuing:_parameters",),
+            (parameters,),
+            kept("cipher.json", issuing._parameters),
+            cost=10,
+        ),
+        Target("spool-key", ("store.spool:check_key",), keys, key),
+    ]
+
+
+# --- audit logs -------------------------------------------------------------------
+
+
+def _audit_log() -> Target:
+    begin = Begin(FORMAT, "coordinator", "coordinator", RUN.id, RUN)
+
+    def entry(number: int) -> Entry:
+        return Entry(
+            number, bytes([number]) * 32, number / 3, None, "client joined", {"client": "c"}
+        )
+
+    def end(entries: int, last: int) -> End:
+        return End(entries, last, bytes([last]) * 32, (Spent("c1", 1.5), Spent("c2", None)))
+
+    first = dump(b"", begin, [entry(number) for number in (2, 3, 5)], end(3, 6), ME)
+    whole = first + dump(first, begin, [entry(number) for number in (7, 8)], end(5, 9), ME)
+
+    def verified(data: bytes) -> bytes:
+        chained_file.load(data)
+        chained_file.verify_end(data, ME.public)
+        return data
+
+    reads = ("audit.chained_file:_parsed", "audit.chained_file:verify_end")
+    return Target("audit-log", reads, (first, whole), verified, signed=True, mend=_chained, cost=3)
+
+
+def _chained(data: bytes) -> bytes:
+    """With every line's digest of the line before made right; nobody's signature is."""
+    lines, before = [], b""
+    for line in data.split(b"\n"):
+        try:
+            body = json.loads(line)
+            body["previous"] = file_digest(before).hex() if before else ""
+            line = json.dumps(body, separators=(",", ":")).encode()
+        except (ValueError, TypeError, RecursionError):
+            pass
+        lines.append(line)
+        before = line
+    return b"\n".join(lines)

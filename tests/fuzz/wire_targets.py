@@ -1,0 +1,139 @@
+"""What comes over the wire."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import struct
+from typing import Any
+
+from secureps.crypto.identity import Identity
+from secureps.errors import Malformed, NotFresh
+from secureps.messages.encoding import canonical, from_plain
+from secureps.messages.format import FORMAT
+from secureps.messages.requests import Refusal
+from secureps.wire.grpc import framing
+from secureps.wire.grpc.authentication import (
+    CHALLENGE_BYTES,
+    REQUEST_DOMAIN,
+    Claim,
+    Signer,
+    claim_of,
+)
+from secureps.wire.grpc.challenges import Challenges
+from secureps.wire.protobuf import KINDS, _BODY, decode, encode
+from tests.fuzz.target import Target
+from tests.golden.values import full, kinds
+from tests.kits.unset import unset
+
+METHOD = framing.COORDINATOR_TELL
+ME = Identity(b"m" * 32)
+KNOWN = kinds()
+
+
+def targets() -> list[Target]:
+    sent = [make(KINDS[name]) for name in sorted(_BODY) for make in (full, unset)]
+    envelopes = tuple(encode(message) for message in sent)
+    bundles = tuple(framing.bundle(envelopes[at : at + 3]) for at in range(0, len(envelopes), 5))
+    frames = tuple(next(framing.pieces(each, b"payload")) for each in envelopes[:20])
+    refusals = tuple(encode(make(Refusal)) for make in (full, unset))
+    records = tuple(canonical(make(kind)) for kind in KNOWN.values() for make in (full, unset))
+    return [
+        Target("message", ("wire.protobuf:decode",), envelopes, lambda d: encode(decode(d))),
+        Target("bundle", ("wire.grpc.framing:unbundled",), bundles, _bundle),
+        Target("frame", ("wire.grpc.framing:open_frame",), frames, _frame),
+        Target("refusal", ("wire.grpc.framing:_told_by",), refusals, _refusal),
+        Target("claim", ("wire.grpc.authentication:claim_of",), (_CLAIM,), _claim),
+        Target(
+            "challenge",
+            ("wire.grpc.challenges:_made",),
+            (_CHALLENGES.fresh(),),
+            _challenge,
+            signed=True,
+        ),
+        Target("record", ("messages.encoding:_read",), records, _record),
+    ]
+
+
+def _bundle(data: bytes) -> bytes:
+    framing.replies(data, len(envelopes := framing.unbundled(data)), "it")
+    return framing.bundle([encode(decode(each)) for each in envelopes])
+
+
+def _frame(data: bytes) -> bytes:
+    envelope, length, begin = framing.open_frame(data)
+    collected = framing.Collected()
+    collected._room = memoryview(bytearray(min(length, 1 << 16)))
+    if begin:
+        collected.add(begin)
+    return struct.pack("<IQ", len(envelope), length) + envelope + begin
+
+
+def _refusal(data: bytes) -> bytes:
+    error = framing._told_by(data, "it")
+    framing.refusal(error)
+    return data
+
+
+# --- who is asking ----------------------------------------------------------------
+
+
+def _packed(metadata: Any) -> bytes:
+    made = b""
+    for key, value in metadata:
+        for part in (key.encode(), value.encode() if isinstance(value, str) else value):
+            made += len(part).to_bytes(2, "little") + part
+    return made
+
+
+def _unpacked(data: bytes) -> list[tuple[str, Any]]:
+    """Metadata as gRPC gives it: text, but for keys that end in -bin."""
+    parts, at = [], 0
+    while at + 2 <= len(data):
+        end = at + 2 + int.from_bytes(data[at : at + 2], "little")
+        parts.append(data[at + 2 : end])
+        at = end
+    pairs = [(k.decode("latin-1"), v) for k, v in zip(parts[::2], parts[1::2])]
+    return [(k, v if k.endswith("-bin") else v.decode("latin-1")) for k, v in pairs]
+
+
+_HONEST = Signer("hospital-1", "coordinator", lambda said: ME.sign(REQUEST_DOMAIN, said))
+_CLAIM = _packed(_HONEST.metadata(METHOD, b"r" * 32, b"envelope"))
+
+
+def _claim(data: bytes) -> bytes:
+    claim = claim_of(_unpacked(data))
+    ME.public.verify(REQUEST_DOMAIN, claim.signed(METHOD), claim.signature)
+    honest = claim_of(_unpacked(_CLAIM))
+    same = dataclasses.replace(claim, format=FORMAT) == honest  # which is not signed
+    return data if same else b"another claim under the same signature"
+
+
+_CHALLENGES = Challenges()
+
+
+def _challenge(data: bytes) -> bytes:
+    if len(data) not in (0, CHALLENGE_BYTES):  # `claim_of` sees to that
+        raise Malformed("no challenge")
+    claim = Claim("hospital-1", "coordinator", b"", data, 0, b"")
+    try:
+        _CHALLENGES.check(claim)
+    except NotFresh:
+        raise Malformed("not ours") from None
+    return data
+
+
+# --- records ----------------------------------------------------------------------
+
+
+def _record(data: bytes) -> bytes:
+    """What is read is read again as it is; JSON has other spellings of it, which are not kept."""
+    try:
+        name, _, text = data.decode().partition(":")
+        kind, plain = KNOWN[name], json.loads(text)
+    except (ValueError, KeyError, RecursionError):
+        raise Malformed("no record") from None
+    record = from_plain(kind, plain)
+    made = canonical(record)
+    again = from_plain(kind, json.loads(made.decode().partition(":")[2]))
+    return data if again == record and canonical(again) == made else made
