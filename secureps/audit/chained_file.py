@@ -115,8 +115,8 @@ def load(data: bytes) -> AuditLog:
         number = body.pop("number", None) if kind == "entry" else None
         if kind == "entry" and number != len(entries) + 1:
             raise DamagedStore(
-                f"line {place} is entry {number!r:.40}, and entry {len(entries) + 1} should be there: "
-                "entries were removed, added or moved"
+                f"line {place} is entry {number!r:.40}, and entry {len(entries) + 1} should be "
+                "there: entries were removed, added or moved"
             )
         if body.pop("previous", None) != (file_digest(before).hex() if before else ""):
             raise DamagedStore(

@@ -9,6 +9,7 @@ reading a machine (`service.snapshot`).
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import socket
@@ -20,7 +21,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from socketserver import ThreadingMixIn
-from typing import Any
+from typing import IO, Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
@@ -328,6 +329,10 @@ class _Asked(WSGIRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Logs nothing."""
+
+    def get_stderr(self) -> IO[str]:
+        """Nowhere: callers go in the middle of an answer; one that cannot be made is a 500."""
+        return io.StringIO()
 
 
 class _Port(ThreadingMixIn, WSGIServer):

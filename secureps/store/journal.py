@@ -72,7 +72,7 @@ _PAGE = 1000
 """Rows fetched at once by `replay`."""
 
 _DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""Errors of SQLite over a damaged file; the second where it has a complaint that quotes its bytes."""
+"""Errors of SQLite over a damaged file; the second where a complaint would quote its bytes."""
 
 _SCHEMA = """
 CREATE TABLE journal (

@@ -1,1 +1,1 @@
-"""Hostile input: whatever is read from outside takes bytes that are nearly right, by the million."""
+"""Hostile input: all that is read from outside is given bytes that are nearly right."""

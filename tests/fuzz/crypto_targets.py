@@ -1,4 +1,4 @@
-"""Keys, certificates, rosters, and what is sealed: whose it is nobody knows before it is verified."""
+"""Keys, certificates, rosters, and what is sealed: whose it is shows when it is verified."""
 
 from __future__ import annotations
 

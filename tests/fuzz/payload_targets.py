@@ -1,7 +1,8 @@
-"""What carries a model or a sum: payloads of ciphers, differences, tensors, a Flower app's state."""
+"""What carries a model or a sum: payloads of ciphers, differences, tensors, apps' states."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import socket
 from contextlib import closing
@@ -20,7 +21,10 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.field import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
 from secureps.messages.orders import GroupVersion
-from secureps.roles.member.tasks import kept_key
+from secureps.model.layout import GroupLayout
+from secureps.model.optimizer import Values
+from secureps.policy.block_deltas import BlockDelta, block_delta
+from secureps.roles.member.tasks import Aim, kept_key
 from secureps.run.script.channel import Channel
 from secureps.run.serve import initial_schema
 from secureps.store.checkpoint import write_state
@@ -28,6 +32,7 @@ from secureps.store.spool import MemorySpool
 from tests.fuzz.target import Target, in_file
 from tests.kits.cipher_kit import PLACE
 from tests.kits.roles_kit import make_plan
+from tests.kits.unset import unset
 
 SLOTS = 24
 
@@ -170,7 +175,30 @@ def _models(folder: Path) -> list[Target]:
             cost=8,
         ),
         _feedback(values),
+        *_differences(),
     ]
+
+
+def _differences() -> list[Target]:
+    """Differences of a block, of every value and of a part of them, from one that is known."""
+    made = []
+    codec = {"codec": [{"name": "support", "one_in": 4}, "rotate"], "clip": 2.0, "range": 1.0}
+    for name, group in (("whole", {}), ("part", codec)):
+        rule = {"quorum": 3, "minimum": 2}
+        plan = make_plan(group=[{"rule": rule, "most_examples": 32, "pull_bits": 4, **group}])
+        layout = GroupLayout("all", (), 256, 256)
+        delta = block_delta(plan, layout, 0)
+        assert delta is not None
+        before = np.linspace(-1, 1, 256, dtype=np.float32)
+        honest = tuple((bytes(range(256)) * 8)[: count * delta.length] for count in (1, 2))
+
+        def followed(data: bytes, delta: BlockDelta = delta, before: Values = before) -> bytes:
+            found = delta.follow(before, data, 7)
+            return data if found.shape == before.shape and found.dtype == before.dtype else b""
+
+        of = ("policy.block_deltas:BlockDelta.follow",)
+        made.append(Target(f"differences-{name}", of, honest, followed, cost=8))
+    return made
 
 
 def _feedback(values: Any) -> Target:
@@ -180,13 +208,12 @@ def _feedback(values: Any) -> Target:
     name = kept_key("all", b"n" * 32)
     honest = outbox.get(name)
 
-    class _Aim:
-        group, carried = "all", b"n" * 32
+    aim = dataclasses.replace(unset(Aim), group="all", carried=b"n" * 32)
 
     def taken(data: bytes) -> bytes:
         outbox.put(name, data)
         nothing = np.zeros(9, np.float32)
-        part: Any = add_kept("c", outbox, _Aim(), 9, lambda first, last: nothing[first:last])  # type: ignore[arg-type]
+        part = add_kept("c", outbox, aim, 9, lambda first, last: nothing[first:last])
         return data if not part(0, 9).any() or data == honest else honest
 
     return Target("feedback", ("client.feedback:add_kept",), (honest,), taken, cost=8)

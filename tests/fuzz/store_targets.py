@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from secureps.messages.encoding import digest, file_digest
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
-from secureps.store import checkpoint, issuing, journal, journal_height
+from secureps.store import checkpoint, issuing, journal
 from secureps.store.backup import backup, restore
 from secureps.store.checkpoint import (
     MANIFEST,
@@ -38,7 +37,7 @@ from secureps.store.checkpoint import (
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.issuing import create_kit
 from secureps.store.journal import RECORDS, SqliteJournal, read_rows
-from secureps.store.journal_height import PAGE, Mark, height_path, read_height
+from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.kit_files import write
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
@@ -54,8 +53,7 @@ PINNED = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
 
 
 def targets(folder: Path) -> list[Target]:
-    made = [*_journals(folder), *_checkpoints(folder), *_lists(folder), _audit_log()]
-    return made
+    return [*_journals(folder), *_checkpoints(folder), *_lists(folder), _audit_log()]
 
 
 # --- journals ---------------------------------------------------------------------
@@ -111,6 +109,7 @@ def _journals(folder: Path) -> list[Target]:
         for name, kind in RECORDS.items()
         for make in (full, unset)
     )
+    copies = ("store.backup:_run_of", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     return [
         Target("journal-row", ("store.journal:_read",), texts, _row),
@@ -118,7 +117,7 @@ def _journals(folder: Path) -> list[Target]:
             "journal", ("store.journal:read_only", "store.journal:_read"), (base,), read, cost=30
         ),
         Target("journal-opened", writes, (base,), opened, cost=120),
-        Target("backup", ("store.backup:_run_of",), (base,), restored, cost=300),
+        Target("backup", copies, (base,), restored, cost=300),
         Target("height", ("store.journal_height:_parsed",), (height,), high, cost=3),
     ]
 

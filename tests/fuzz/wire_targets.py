@@ -21,7 +21,7 @@ from secureps.wire.grpc.authentication import (
     claim_of,
 )
 from secureps.wire.grpc.challenges import Challenges
-from secureps.wire.protobuf import KINDS, _BODY, decode, encode
+from secureps.wire.protobuf import _BODY, KINDS, decode, encode
 from tests.fuzz.target import Target
 from tests.golden.values import full, kinds
 from tests.kits.unset import unset
@@ -133,7 +133,7 @@ def _record(data: bytes) -> bytes:
         kind, plain = KNOWN[name], json.loads(text)
     except (ValueError, KeyError, RecursionError):
         raise Malformed("no record") from None
-    record = from_plain(kind, plain)
+    record: Any = from_plain(kind, plain)
     made = canonical(record)
-    again = from_plain(kind, json.loads(made.decode().partition(":")[2]))
+    again: Any = from_plain(kind, json.loads(made.decode().partition(":")[2]))
     return data if again == record and canonical(again) == made else made

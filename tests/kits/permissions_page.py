@@ -11,7 +11,9 @@ from typing import get_args
 from secureps.crypto.identity import ROLES, Role
 from secureps.messages.orders import ClientOrder, Finish, HolderOrder, ShardOrder
 from secureps.messages.requests import GetBlock, GetSum, PutBlock, Subscribe
+from secureps.messages.run import COORDINATOR
 from secureps.roles.permissions import TO_COORDINATOR, TO_SHARD, Allowed
+from secureps.wire.grpc import framing
 from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "protocol.md"
@@ -23,6 +25,11 @@ METHODS: Mapping[type, str] = {
     GetSum: "Get",
 }
 """Of messages that go by another method than `Tell`."""
+SERVED = {
+    COORDINATOR: (framing.COORDINATOR_TELL, framing.WATCH),
+    "shard-0": (framing.SHARD_TELL, framing.PUT, framing.GET),
+}
+"""Methods of a server of each kind; health's are the same in both."""
 SERVERS: Mapping[str, Allowed] = {"the coordinator": TO_COORDINATOR, "a shard": TO_SHARD}
 ORDERS: Mapping[Role, frozenset[type]] = {
     "client": frozenset(get_args(ClientOrder | Finish)),

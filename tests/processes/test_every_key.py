@@ -24,6 +24,7 @@ from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
 from tests.kits.one_process import OBSERVER, OneProcess, Slow, ended
+from tests.kits.permissions_page import SERVED
 from tests.kits.permissions_page import method as method_of
 from tests.kits.transport_kit import EchoServer, authenticate
 from tests.kits.unset import unset
@@ -100,19 +101,13 @@ class Caller:
         return refused
 
 
-METHODS = {
-    COORDINATOR: (framing.COORDINATOR_TELL, framing.WATCH),
-    "shard-0": (framing.SHARD_TELL, framing.PUT, framing.GET),
-}
-
-
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("to", METHODS)
+@pytest.mark.parametrize("to", SERVED)
 def test_the_table_is_what_servers_do(federation: OneProcess, role: Role, to: str) -> None:
     """Every message by every method, in every role: looked at where it says so, and only there."""
     table = permissions.TO_COORDINATOR if to == COORDINATOR else permissions.TO_SHARD
     with closing(Caller(federation, name := key_of(federation, role), to)) as caller:
-        for method in METHODS[to]:
+        for method in SERVED[to]:
             short = method.rpartition("/")[2]
             for kind in KINDS:
                 heard = kind in table[role]
@@ -147,7 +142,7 @@ def test_servers_have_these_methods_and_that_of_health(monkeypatch: pytest.Monke
     ):
         server.start()
         server.stop(0)
-    assert made == {f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch"}.union(*METHODS.values())
+    assert made == {f"/{health.SERVICE}/Check", f"/{health.SERVICE}/Watch"}.union(*SERVED.values())
 
 
 @pytest.mark.parametrize("role", ROLES)

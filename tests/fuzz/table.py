@@ -1,0 +1,112 @@
+"""All that reads bytes from outside: every function that parses, and the target that tries it.
+
+A function parses if it calls one of PARSERS. One that no target names, and that is not among
+TRUSTED with a reason, fails a test: so does a new one.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.fuzz import (
+    config_targets,
+    crypto_targets,
+    payload_targets,
+    store_targets,
+    wire_targets,
+)
+from tests.fuzz.target import Target
+from tests.kits.nursery import ROOT
+
+PARSERS = frozenset(
+    {
+        *("loads", "load_safetensors", "frombuffer", "unpack", "unpack_from", "iter_unpack"),
+        *("fromhex", "ParseFromString", "from_public_bytes", "from_encoded_point", "safe_open"),
+        *("load_pem_x509_certificate", "load_pem_private_key", "load_der_public_key"),
+        *("sqlite3.connect", "int.from_bytes", "np.load", "literal_eval", "FromString"),
+    }
+)
+"""By the last word of what is called, or by all of it."""
+
+OWN = "bytes that this very function, or its caller, has just made"
+CHECKED = "bytes whose digest and length were compared before, with what was signed or journalled"
+FOLDER = "a folder of runs, which `secureps up` and `study` make for whoever types the command"
+PIPE = "a socket between two processes of one command, of which neither runs anybody else's code"
+TRUSTED: Mapping[str, tuple[str, ...]] = {
+    OWN: (
+        "buffers:Buffers._lent",
+        "client.flower.records:to_plain",
+        "client.flower.trainer:FlowerTrainer._node_id",
+        "client.flower.trainer:_bound",
+        "client.torch:_derive",
+        "client.torch:_noise_generators",
+        "crypto.bfv_seal:BfvOpener.pieces",
+        "crypto.bfv_seal:_Ring.save",
+        "crypto.cipher:Adder.zero",
+        "crypto.tls:",
+        "crypto.tls:_signed_by",
+        "model.placement:_uniform",
+        "run.simulate.simulation:Simulation.model.values",
+        "scenario.delays:generator",
+    ),
+    CHECKED: (
+        "client.worker:ClientWorker.keep",
+        "run.status_client:_values",
+        "service.shard.worker:ShardWorker._block",
+        "service.shard.worker:ShardWorker._founded",
+        "service.shard.worker:ShardWorker._initial",
+        "service.shard.worker:ShardWorker._opened",
+        "service.shard.worker:ShardWorker.take",
+    ),
+    FOLDER: (
+        "run.api:RunResult.read",
+        "run.study.study:_claim",
+        "run.study.study:_read",
+        "run.up.folder:Origin.read",
+        "run.up.resume_state:ResumeState.read",
+        "run.up.runs:_summary",
+        "run.up.up:resume",
+    ),
+    PIPE: ("run.processes.fork_host:serve", "run.processes.fork_server:ForkServer._take"),
+    "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
+}
+"""Parsers that are tried by no target, by the reason."""
+
+
+def targets(folder: Path) -> dict[str, Target]:
+    """All of them by name; `folder` is for their files, and empty."""
+    made = list(wire_targets.targets())
+    for room in (crypto_targets, store_targets, config_targets, payload_targets):
+        own = folder / room.__name__.rpartition(".")[2]
+        own.mkdir()
+        made += room.targets(own)
+    found = {target.name: target for target in made}
+    assert len(found) == len(made), "two targets have one name"
+    return found
+
+
+def parsers() -> set[str]:
+    """Every function of the package that parses, as `module:function`."""
+    found = set[str]()
+    for path in sorted((ROOT / "secureps").rglob("*.py")):
+        if "_pb2" not in path.name and "templates" not in path.parts:
+            module = ".".join(path.relative_to(ROOT / "secureps").with_suffix("").parts)
+            found |= {f"{module}:{name}" for name in _parsing(ast.parse(path.read_text()), ())}
+    return found
+
+
+def _parsing(node: ast.AST, within: tuple[str, ...]) -> set[str]:
+    found = set[str]()
+    for child in ast.iter_child_nodes(node):
+        inner = within
+        match child:
+            case ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.ClassDef(name):
+                inner = (*within, name)
+            case ast.Call(ast.Name(name)) | ast.Call(ast.Attribute(attr=name)) if name in PARSERS:
+                found.add(".".join(within))
+            case ast.Call(ast.Attribute(ast.Name(module), name)) if f"{module}.{name}" in PARSERS:
+                found.add(".".join(within))
+        found |= _parsing(child, inner)
+    return found
