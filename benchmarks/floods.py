@@ -4,7 +4,8 @@ Against real servers under TLS, with clients that train nothing; one flood after
 without a key opens connections to every server, and leaves their handshakes in every way; a flood
 with a client's or a key holder's keys leaves its own calls undone, as many as it likes, and no
 version is made without what one of these clients, or that holder's fellows, send themselves
-meanwhile. Beside the speeds stands the largest memory that a server had until then.
+meanwhile. Beside the speeds stands the most memory that a server had in each of the three; it ends
+with an error if a flood took a server more than FLAT.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ CONNECTIONS, CALLS_EACH = 8, 16
 """More of them, and of calls on each, than one party has places for."""
 HANDSHAKES = 20
 """Left on each server at a time, in each of the ways to leave one."""
+FLAT = 96.0
+"""MB by which a server may be larger during or after a flood than before it: sixty messages of a
+megabyte that are begun would be 60 by themselves."""
 
 
 class Flood:
@@ -100,8 +104,8 @@ class Flood:
             line.push()
 
 
-def speed(processes: Processes) -> float:
-    """Versions a second, from one version's end to another's."""
+def pace(processes: Processes) -> tuple[float, float]:
+    """Versions a second, from one version's end on; and the most MB that a server had meanwhile."""
 
     def version() -> int:
         status = processes.status()
@@ -109,9 +113,12 @@ def speed(processes: Processes) -> float:
 
     first = version()
     processes.wait(lambda: version() > first, "a version")
-    begun, first = time.monotonic(), version()
-    time.sleep(SECONDS)
-    return (version() - first) / (time.monotonic() - begun)
+    begun, first, most = time.monotonic(), version(), 0.0
+    while time.monotonic() < begun + SECONDS:
+        time.sleep(SECONDS / 20)
+        sizes = [memory(processes.pid(s), "VmRSS") for s in ("coordinator", *processes.shards)]
+        most = max(most, *(size / 1e6 for size in sizes))
+    return (version() - first) / (time.monotonic() - begun), most
 
 
 def main() -> None:
@@ -120,6 +127,7 @@ def main() -> None:
         rows += by_clients(Path(folder) / "plain")
         rows += by_a_holder(Path(folder) / "rlwe")
     report("floods", "Versions a second before, during and after a flood", rows)
+    assert all(map(flat, rows)), f"a flood took a server more than {FLAT:.0f} MB"
 
 
 def by_clients(folder: Path) -> list[Row]:
@@ -153,21 +161,19 @@ def measured(processes: Processes, kinds: Sequence[tuple[str, str, int]]) -> lis
     with Crowd(processes, SHAPE):
         processes.wait(lambda: processes.reached(2), "version 2")
         for name, owner, connections in kinds:
-            before = speed(processes)
+            before, small = pace(processes)
             with Flood(processes, owner, connections):
-                during = speed(processes)
-            after = speed(processes)
-            peaks = [memory(processes.pid(s), "VmHWM") for s in ("coordinator", *processes.shards)]
-            rows.append(
-                {
-                    "flood": name,
-                    "before": before,
-                    "during": during,
-                    "after": after,
-                    "largest MB": max(peaks) / 1e6,
-                }
-            )
+                during, large = pace(processes)
+            after, left = pace(processes)
+            speeds = {"before": before, "during": during, "after": after}
+            sizes = {"MB before": small, "MB during": large, "MB after": left}
+            rows.append({"flood": name, **speeds, **sizes})
     return rows
+
+
+def flat(row: Row) -> bool:
+    """Whether no server grew by more than FLAT."""
+    return max(float(row["MB during"]), float(row["MB after"])) - float(row["MB before"]) <= FLAT
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,8 @@ def _each(seed: int, numbers: dict[str, int], jobs: int) -> Iterator[Attempt]:
     """A process for each target: what one leaves behind, or breaks, is not the next one's."""
     with ThreadPoolExecutor(jobs) as pool:
         longest = sorted(numbers, key=lambda name: name not in SERVERS)
-        yield from pool.map(lambda name: _apart(seed, name, numbers[name]), longest)
+        begun = [pool.submit(_apart, seed, name, numbers[name]) for name in longest]
+        yield from (each.result() for each in as_completed(begun))
 
 
 def _apart(seed: int, name: str, inputs: int) -> Attempt:

@@ -43,6 +43,7 @@ class HalfOpen:
         self._initial = self._window = 65535
         self._calls: dict[int, list[int]] = {}
         self.ended: set[int] = set()
+        self.over = False
         self.sent = 0
         self._line.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + _frame(SETTINGS, 0, 0, b""))
 
@@ -77,6 +78,13 @@ class HalfOpen:
             if not self._hear(QUIET) and len(self.ended) >= ended:
                 return
 
+    def closed(self, within: float) -> bool:
+        """Whether the server ends the connection within so many seconds; pings are answered."""
+        until = time.monotonic() + within
+        while not self.over and time.monotonic() < until:
+            self._hear(QUIET)
+        return self.over
+
     def close(self) -> None:
         self._line.close()
 
@@ -102,6 +110,7 @@ class HalfOpen:
                 data = b""
             if not data:
                 self.ended |= set(self._calls)
+                self.over = True
                 return False
             heard = True
             self._got += data

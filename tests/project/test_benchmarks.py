@@ -82,6 +82,8 @@ def test_what_goes_on_during_a_flood_is_measured(
         kinds = [("without a key", "", 1), ("with a client's key", processes.clients[0], 1)]
         rows = floods.measured(processes, kinds)
     assert all(float(row["during"]) > 0 for row in rows)
+    assert all(map(floods.flat, rows))
+    assert not floods.flat({**rows[0], "MB during": float(rows[0]["MB before"]) + 100})
 
 
 def test_the_float32_floor_adds_up_and_takes_time(tmp_path: Path) -> None:

@@ -122,6 +122,9 @@ SERVER_OPTIONS = (
     # Connections that say nothing, or have nothing under way, give their place back.
     ("grpc.server_handshake_timeout_ms", 10_000),
     ("grpc.max_connection_idle_ms", 60_000),
+    # No connection takes new calls for longer, whoever's it is: a revoked party's are refused, and
+    # keep it open no more. Calls that are under way go on to their end.
+    ("grpc.max_connection_age_ms", 600_000),
     ("grpc.max_concurrent_streams", 128),
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),

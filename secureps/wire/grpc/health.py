@@ -27,6 +27,8 @@ ASKING = 64
 """Calls whose question is on its way; with one more the oldest ends, so that there is room for
 whoever does ask."""
 QUESTION_SECONDS = 10.0
+WATCH_SECONDS = 600.0
+"""After which a stream ends, for nobody signs for it; whoever is interested asks again."""
 QUESTION_BYTES = 1 << 10
 
 _SERVING = health_pb2.HealthCheckResponse.SERVING
@@ -111,13 +113,16 @@ class Health:
         changed, last = asyncio.Event(), b""
         self._watchers.add(changed)
         try:
-            while True:
-                changed.clear()
-                response = self._response(service)
-                if response != last:
-                    await context.write(response)
-                    last = response
-                await changed.wait()
+            async with asyncio.timeout(WATCH_SECONDS):
+                while True:
+                    changed.clear()
+                    response = self._response(service)
+                    if response != last:
+                        await context.write(response)
+                        last = response
+                    await changed.wait()
+        except TimeoutError:
+            return
         finally:
             self._watchers.discard(changed)
 

@@ -1,0 +1,155 @@
+"""Who is revoked: its open stream ends, and its connections within a stated time; over TLS."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from secureps.crypto.roster import Roster
+from secureps.errors import SecurepsError, UnknownParty
+from secureps.messages.requests import Heartbeat, Noted, Subscribe
+from secureps.messages.run import COORDINATOR
+from secureps.service.process import authenticator
+from secureps.service.watchers import Watchers
+from secureps.store.issuing import create_kit, issue, revoke
+from secureps.store.keyring import load_private, load_public
+from secureps.wire.grpc import framing, health
+from secureps.wire.grpc.authentication import REQUEST_DOMAIN
+from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
+from tests.kits.half_open import HalfOpen
+from tests.kits.handshakes import secured
+from tests.kits.signing_kit import signer
+from tests.kits.transport_kit import PATIENCE, EchoServer
+from tests.wire.grpc.test_tls import PLAIN, tls_of
+
+IDLE, AGE = 1.0, 3.0
+"""Seconds here: a minute and ten where nobody tests."""
+
+
+class Watched(EchoServer):
+    """A server that ends the streams of whoever is on the roster no more, as executors do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.watchers = Watchers(lambda _: None)
+
+    def subscribe(
+        self, sender: str, message: Subscribe, deliver: Callable[[Any], None]
+    ) -> Callable[[], None]:
+        self.watchers.begin(sender, deliver)
+        self.subscribed.put(sender)
+        return lambda: self.watchers.end(sender, deliver)
+
+
+class World:
+    """A server, and eve, who is revoked."""
+
+    def __init__(self, kit: Path) -> None:
+        self.kit, self.echo = kit, Watched()
+        self.roster: Roster = load_public(kit).roster
+        self.identities = {name: load_private(kit, name) for name in ("eve", "honest")}
+        check = authenticator(lambda: self.roster)
+        link = tls_of(kit, COORDINATOR)
+        self.server = CoordinatorServer(link, self.echo, "127.0.0.1:0", check)
+        self.server.start()
+        self.address = f"127.0.0.1:{self.server.port}"
+
+    def transport(self, name: str) -> GrpcTransport:
+        addresses = {COORDINATOR: self.address}
+        return GrpcTransport(tls_of(self.kit, name), name, self.sign(name), addresses, PATIENCE)
+
+    def sign(self, name: str) -> Callable[[bytes], bytes]:
+        return partial(self.identities[name].sign, REQUEST_DOMAIN)
+
+    def revoke(self) -> None:
+        revoke(self.kit, ["eve"])
+        self.roster = load_public(self.kit).roster
+        self.echo.watchers.keep_to(self.roster)
+
+    def line(self) -> HalfOpen:
+        return HalfOpen(self.server.port, partial(secured, self.kit, "eve", COORDINATOR))
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    kit = tmp_path / "kit"
+    create_kit(kit, PLAIN)
+    issue(kit, "coordinator", COORDINATOR)
+    for name in ("honest", "eve"):
+        issue(kit, "client", name)
+    options = dict(framing.SERVER_OPTIONS)
+    assert options["grpc.max_connection_idle_ms"] == 60_000
+    assert options["grpc.max_connection_age_ms"] == 600_000
+    options["grpc.max_connection_idle_ms"] = int(IDLE * 1000)
+    options["grpc.max_connection_age_ms"] = int(AGE * 1000)
+    monkeypatch.setattr(framing, "SERVER_OPTIONS", tuple(options.items()))
+    made = World(kit)
+    yield made
+    made.server.stop(0)
+
+
+def test_its_stream_ends_and_every_call_is_refused(world: World) -> None:
+    lost: queue.Queue[SecurepsError] = queue.Queue()
+    with closing(world.transport("eve")) as eve, closing(world.transport("honest")) as honest:
+        eve.watch(Subscribe("eve", ()), lambda _: None, lost.put)
+        assert world.echo.subscribed.get(timeout=PATIENCE) == "eve"
+        assert eve.call(COORDINATOR, Heartbeat("eve")).result(PATIENCE) == Noted()
+        world.revoke()
+        assert isinstance(lost.get(timeout=PATIENCE), UnknownParty)
+        refused = eve.call(COORDINATOR, Heartbeat("eve")).exception(PATIENCE)
+        assert isinstance(refused, UnknownParty)
+        assert honest.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+
+
+def test_its_connection_ends_soon_if_it_is_quiet(world: World) -> None:
+    with closing(world.line()) as line:
+        world.revoke()
+        assert line.closed(PATIENCE)
+
+
+def test_its_connection_ends_whatever_it_says(world: World) -> None:
+    """It asks and asks: every call is refused, and none keeps the connection."""
+    link = tls_of(world.kit, "eve")
+    signs = signer(world.address, COORDINATOR, "eve", world.sign("eve"), link)
+    method = framing.COORDINATOR_TELL
+    with closing(world.line()) as line:
+        world.revoke()
+        until = time.monotonic() + PATIENCE
+        while not line.over and time.monotonic() < until:
+            with suppress(OSError):
+                line.begin(method, signs.metadata(method, b"", b""), 100)
+            line.closed(0.1)
+        assert line.over
+
+
+def test_who_is_honest_goes_on_over_another_connection(world: World) -> None:
+    """Its stream of orders stays where it is, and calls are answered at any time."""
+    lost: queue.Queue[SecurepsError] = queue.Queue()
+    with closing(world.transport("honest")) as honest:
+        honest.watch(Subscribe("honest", ()), lambda _: None, lost.put)
+        assert world.echo.subscribed.get(timeout=PATIENCE) == "honest"
+        until = time.monotonic() + 2 * AGE
+        while time.monotonic() < until:
+            assert honest.call(COORDINATOR, Heartbeat("honest")).result(PATIENCE) == Noted()
+        assert lost.empty()
+
+
+def test_no_stream_that_nobody_signs_for_stays(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "WATCH_SECONDS", 0.5)
+    with tls_of(world.kit, "eve").channel(COORDINATOR, world.address, []) as channel:
+        watch = health_pb2_grpc.HealthStub(channel).Watch(
+            health_pb2.HealthCheckRequest(), timeout=PATIENCE
+        )
+        assert len(list(watch)) == 1
+        assert watch.code() is grpc.StatusCode.OK
