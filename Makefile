@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow chaos check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow chaos fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -35,6 +35,13 @@ slow: $(STAMP)  ## measures which those are, one after another; on an idle machi
 
 chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks; SEED=7 plays one alone
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults '$(FAULTS)')
+
+fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, handshakes; SEED=7 draws others
+	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
+
+# Guided by what an input reaches, for as long as it may take; atheris is for this alone.
+fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of it; runs/fuzz has what it found
+	$(BIN)/python -m tests.fuzz.guided $(TARGET) $(or $(SECONDS),60)
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -86,6 +93,10 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install torch==2.13.0
 	$(BIN)/pip install -e '.[dev]'
+	touch $@
+
+$(VENV)/.atheris: $(STAMP)
+	$(BIN)/pip install 'atheris>=3'
 	touch $@
 
 $(VENV)/.docs: $(STAMP)

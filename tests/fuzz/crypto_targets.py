@@ -28,7 +28,7 @@ from secureps.errors import Malformed
 from tests.fuzz.target import Target
 
 CA, ME, OLD = (Identity(letter * 32) for letter in (b"c", b"m", b"o"))
-HOLDER = EnvelopeKey(b"h" * 32)
+HOLDER = EnvelopeKey(b"h" * 96)
 ABOUT = b"the receipt that it came with"
 NOW, LATER = 1_700_000_000, 1_700_086_400
 COMMITTEE = Committee(("keys-0", "keys-1", "keys-2", "keys-3"), 3)
@@ -116,7 +116,7 @@ def _sealed() -> list[Target]:
     return [
         Target(
             "envelope",
-            ("crypto.envelope:EnvelopeKey._opening_key",),
+            ("crypto.envelope:open",),
             envelopes,
             opened,
             True,
@@ -128,7 +128,10 @@ def _sealed() -> list[Target]:
 
 
 def _keys() -> list[Target]:
-    point = ("crypto.envelope:EnvelopePublicKey._point", "crypto.cipher:untagged")
+    point = (
+        "crypto.envelope:EnvelopePublicKey.__post_init__",
+        "crypto.envelope:EnvelopePublicKey._hybrid",
+    )
     bfv = ("crypto.bfv:_key_coefficients", "crypto.cipher:untagged")
     public, secret = (_bfv(kind, size) for kind, size in ((b"public", 4), (b"SECRET", 2)))
     return [
@@ -162,7 +165,7 @@ def _rosters() -> list[Roster]:
     known: list[Certificate] = [
         certify(CA, "shard-0", "shard", OLD.public.key),
         certify(CA, "hospital-1", "client", ME.public.key),
-        certify(CA, "keys-0", "holder", HOLDER.public.key, b"d" * 32),
+        certify(CA, "keys-0", "holder", Identity(b"k" * 32).public.key, b"d" * 32),
     ]
     line = [first_roster(CA, LATER)]
     for count in (2, 3):

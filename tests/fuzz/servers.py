@@ -22,6 +22,7 @@ from typing import Any
 
 import grpc
 
+from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.credentials import tls_name
 from secureps.errors import InternalError, NotFresh, SecurepsError
 from secureps.messages.encoding import payload_digest
@@ -37,9 +38,8 @@ from tests.fuzz.mutate import mutated
 from tests.golden.values import full
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.extremes import sendable, signed_anew
-from tests.kits.federations import small_plan
+from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.handshakes import hello
-from tests.kits.one_process import Slow
 from tests.kits.permissions_page import SERVED
 from tests.kits.transport_kit import PATIENCE
 from tests.kits.unset import unset
@@ -80,7 +80,10 @@ def besiege(name: str, folder: Path, seed: int, inputs: int) -> Attempt:
     }[name]
     plan = small_plan("rlwe-2-of-3", versions=1_000_000, group=[GROUP | {"rule": RULE}])
     done, taken, small = 0, 0, 0
-    with _stderr(folder / "stderr") as printed, DiskFederation(plan, folder, 4, Slow) as around:
+    with (
+        _stderr(folder / "stderr") as printed,
+        DiskFederation(plan, folder, 4, Unhurried) as around,
+    ):
         around.makes(2)
         began = time.process_time()
         with step_of(around) as caller:
@@ -112,6 +115,14 @@ def _stderr(path: Path) -> Iterator[Callable[[], str]]:
         os.dup2(kept, 2)
         os.close(kept)
         os.close(file)
+
+
+class Unhurried(Walker):
+    """A trainer that takes its time: journals are in memory here, and grow with every version."""
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        time.sleep(0.5)
+        return super().fit(parameters, config)
 
 
 class Caller:
