@@ -30,6 +30,7 @@ class DiskFederation(OneProcess):
         create_kit(self.directory, plan.cipher_parameters)
         parties: dict[str, Role] = {COORDINATOR: "coordinator", OBSERVER: "observer"}
         parties |= dict.fromkeys(self.shards, "shard")
+        parties |= dict.fromkeys(self.holders, "holder")
         for name, role in (parties | dict.fromkeys(self.clients, "client")).items():
             issue(self.directory, role, name)
         public = load_public(self.directory)
