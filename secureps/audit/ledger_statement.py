@@ -73,7 +73,7 @@ def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
         key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
     except (ValueError, Unsigned):
         raise DamagedStore("this statement was changed, or somebody else made it") from None
-    if _encoded(body) != data:
+    if _encoded(body | {"signature": signature.hex()}) != data:
         raise DamagedStore("these are not the bytes of a statement that was signed")
     return body
 

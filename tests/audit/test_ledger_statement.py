@@ -88,3 +88,10 @@ def test_the_commands(tmp_path: Path) -> None:
         said(app, *export, "--name", "two")
     with pytest.raises(ConfigError, match="no ledger"):
         said(app, "budget", "export", tmp_path / "none.db", *kit, "--out", out, "--name", "one")
+
+
+def test_its_signature_has_one_text(tmp_path: Path) -> None:
+    data = statement(filled(tmp_path / "own.db"), "one", ME)
+    signature = json.loads(data)["signature"].encode()
+    with pytest.raises(DamagedStore, match="not the bytes"):
+        verified(data.replace(signature, signature.upper()), ME.public)

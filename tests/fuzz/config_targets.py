@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from secureps.client.site_policy import read_site
 from secureps.config.scenario import ScenarioSection
 from secureps.config.sections import parse, read_toml, toml_text, toml_value
 from secureps.config.serve import ServeSection
@@ -12,7 +13,7 @@ from secureps.errors import Malformed
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.simulate.simulate import load_scenario
-from tests.fuzz.target import Target
+from tests.fuzz.target import Target, in_file
 from tests.kits.nursery import ROOT
 
 SERVE = b"""\
@@ -28,6 +29,17 @@ threshold = 3
 metrics = "127.0.0.1:0"
 threads = 2
 insecure = false
+"""
+SITE = b"""\
+minimum = 5
+threshold = 3
+budget = 8.0
+ledger = "ledger.db"
+plans = ["0000000000000000000000000000000000000000000000000000000000000000"]
+scripts = ["1111111111111111111111111111111111111111111111111111111111111111"]
+evaluation = false
+updates_per_hour = 6
+reveal = "keys"
 """
 VALUES = (b"1", b"-3", b"0.5", b"1e3", b"true", b'"text"', b"'raw'", b"text", b"./path", b"[1]")
 
@@ -46,6 +58,7 @@ def targets(folder: Path) -> list[Target]:
         Target("plan", read, plans, _plan(folder / "plan.toml"), cost=60),
         Target("plan-told", told, texts, _told(texts), cost=60),
         Target("serve", read, (SERVE,), _serve(folder / "serve.toml"), cost=10),
+        Target("site", read, (SITE,), in_file(folder / "site.toml", read_site), cost=10),
         Target("scenario", read, scenarios, _scenario(folder), cost=60),
         Target("setting", ("config.sections:toml_value",), VALUES, _value, cost=2),
     ]

@@ -13,6 +13,7 @@ import numpy as np
 from secureps.audit import chained_file
 from secureps.audit.chained_file import Begin, End, dump
 from secureps.audit.entries import Entry
+from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.spending import Spent
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
@@ -24,6 +25,7 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
 from secureps.store import checkpoint, issuing, journal
 from secureps.store.backup import backup, restore
+from secureps.store.budget import BudgetLedger
 from secureps.store.checkpoint import (
     MANIFEST,
     Manifest,
@@ -53,7 +55,8 @@ PINNED = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
 
 
 def targets(folder: Path) -> list[Target]:
-    return [*_journals(folder), *_checkpoints(folder), *_lists(folder), _audit_log()]
+    files = (*_journals(folder), *_checkpoints(folder), *_lists(folder))
+    return [*files, _audit_log(), _statement(folder / "ledger.db")]
 
 
 # --- journals ---------------------------------------------------------------------
@@ -295,6 +298,21 @@ def _audit_log() -> Target:
 
     reads = ("audit.chained_file:_parsed", "audit.chained_file:verify_end")
     return Target("audit-log", reads, (first, whole), verified, signed=True, mend=_chained, cost=3)
+
+
+def _statement(path: Path) -> Target:
+    ledger = BudgetLedger(path, clock=lambda: 1.7e9)
+    for version in range(2):
+        ledger.charge(b"r" * 32, Charge("one", "all", version, 1.1, 0.05, 20))
+    honest = statement(ledger, "one", ME)
+
+    def read(data: bytes) -> bytes:
+        party_of(data)
+        verified(data, ME.public)
+        return data
+
+    of = ("audit.ledger_statement:verified", "audit.ledger_statement:_body")
+    return Target("ledger-statement", of, (honest,), read, signed=True, cost=3)
 
 
 def _chained(data: bytes) -> bytes:
