@@ -79,22 +79,14 @@ def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
     alone. Whether a text is a path is not guessed at: a model may be called like a folder.
     """
     for key, value in settings.items():
-        if not isinstance(value, str) or not value or exists(File(value)):
+        if not isinstance(value, str) or not value or os.path.exists(value):
             continue
         there = file.parent.absolute() / value
-        if exists(there) and (there.is_file() or "/" in value):
+        if os.path.isfile(there) or ("/" in value and os.path.exists(there)):
             raise ConfigError(
                 f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
                 f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
             )
-
-
-def exists(path: File) -> bool:
-    """Whether something is there; a name that is too long for the disk names nothing."""
-    try:
-        return path.exists()
-    except OSError:
-        return False
 
 
 def _tupled(value: Any) -> Any:

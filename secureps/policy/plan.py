@@ -22,7 +22,7 @@ from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import exists, parse, placed, read_toml
+from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
@@ -455,10 +455,10 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if section.initial is None:
         with naming(path):
             return Plan(section)
-    initial = Path(os.path.normpath((base or path.parent).absolute() / section.initial))
-    if not exists(initial) or not initial.is_file():
+    initial = ((base or path.parent) / section.initial).resolve()
+    if not os.path.isfile(initial):  # Path's own raises for a name that is too long
         raise PlanRefused(f"{path}: initial: no file {initial}")
-    section = section.model_copy(update={"initial": str(initial.resolve())})
+    section = section.model_copy(update={"initial": str(initial)})
     with naming(path):
         return Plan(section, file_digest(initial.read_bytes()).hex())
 

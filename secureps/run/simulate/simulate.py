@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
@@ -25,7 +26,7 @@ from secureps.client.local_tensors import LocalTensors
 from secureps.client.script import Script, refuse_privacy
 from secureps.client.trainer import Setting
 from secureps.config.scenario import ScenarioSection, StaySection
-from secureps.config.sections import exists, parse, placed, read_toml, refuse_misplaced
+from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, naming
@@ -122,7 +123,7 @@ def load_scenario(path: Path) -> Scenario:
     settings = placed(section.settings, path.parent)
     section = section.model_copy(update={"settings": settings})
     plan, script = load_plan(path.parent / section.plan), path.parent / section.script
-    if not exists(script):
+    if not os.path.exists(script):
         raise ConfigError(f"{script}: no such script")
     variants = () if section.study is None else section.study.variant
     plans = {
