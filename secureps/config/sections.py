@@ -82,11 +82,16 @@ def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:
         if not isinstance(value, str) or not value or os.path.exists(value):
             continue
         there = file.parent.absolute() / value
-        if os.path.isfile(there) or ("/" in value and os.path.exists(there)):
+        if is_file(there) or ("/" in value and os.path.exists(there)):
             raise ConfigError(
                 f"{file}: settings.{key}: nothing is called {value!r} in this folder, but beside "
                 f"{file.name}: write './{value}', which is {os.path.normpath(there)}"
             )
+
+
+def is_file(path: File) -> bool:
+    """Whether a file is there; none has a name that is too long for the disk: Path's own raises."""
+    return os.path.isfile(path)
 
 
 def _tupled(value: Any) -> Any:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
@@ -22,7 +21,7 @@ from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import parse, placed, read_toml
+from secureps.config.sections import is_file, parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
@@ -84,8 +83,7 @@ class Plan:
         Parties of one process share it.
         """
         try:
-            body = json.loads(text)
-            json.dumps(body, ensure_ascii=False).encode()  # half of a character cannot be told of
+            json.dumps(body := json.loads(text), ensure_ascii=False).encode()  # whole characters
             section, digest = body["plan"], str(body["initial_digest"])
         except (ValueError, KeyError, TypeError, RecursionError):
             raise PlanRefused("the coordinator's plan is not a plan: join another run") from None
@@ -456,7 +454,7 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
         with naming(path):
             return Plan(section)
     initial = ((base or path.parent) / section.initial).resolve()
-    if not os.path.isfile(initial):  # Path's own raises for a name that is too long
+    if not is_file(initial):
         raise PlanRefused(f"{path}: initial: no file {initial}")
     section = section.model_copy(update={"initial": str(initial)})
     with naming(path):

@@ -26,6 +26,7 @@ from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import BlockDelta, block_delta
 from secureps.roles.member.tasks import Aim, kept_key
 from secureps.run.script.channel import Channel
+from secureps.run.script.cut_off import Calls
 from secureps.run.serve import initial_schema
 from secureps.store.checkpoint import write_state
 from secureps.store.spool import MemorySpool
@@ -240,6 +241,7 @@ def _apps(folder: Path) -> list[Target]:
     records = tuple(
         json.dumps(each).encode()
         for each in (
+            {"examples": 3, "order": ["a"]},
             {"done": {"a": 1}},
             {"say": "text"},
             {"failed": ["Refused", "no"]},
@@ -253,6 +255,7 @@ def _apps(folder: Path) -> list[Target]:
         for text in records
         for data in (b"", tensors.read_bytes())
     )
+    heard = ("run.script.channel:Channel.receive",)
     return [
         Target(
             "flower-state",
@@ -261,8 +264,24 @@ def _apps(folder: Path) -> list[Target]:
             in_file(state, lambda _: states.newest()),
             cost=12,
         ),
-        Target("script", ("run.script.channel:Channel.receive",), frames, _heard, cost=8),
+        Target("script", heard, frames, _heard, cost=8),
+        Target("script-cut-off", heard, frames[:2], _answered, cost=8),
     ]
+
+
+def _answered(data: bytes) -> bytes:
+    """What a process without a network says to a call."""
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        theirs.setblocking(False)
+        theirs.send(data[:100_000])
+        theirs.close()
+        channel = Channel(ours)
+        try:
+            Calls(channel).receive()
+        finally:
+            channel.close()
+    return data
 
 
 def _heard(data: bytes) -> bytes:

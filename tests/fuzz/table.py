@@ -49,6 +49,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.tls:_signed_by",
         "model.placement:_uniform",
         "run.simulate.simulation:Simulation.model.values",
+        "run.script.cut_off:answer",
         "scenario.delays:generator",
     ),
     CHECKED: (

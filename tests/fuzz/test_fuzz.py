@@ -33,7 +33,7 @@ NAMES = (
     *("plain-total", "bfv-block", "bfv-total", "rlwe-block", "rlwe-total", "rlwe-keys"),
     *("rlwe-wide-block", "rlwe-wide-total", "rlwe-wide-keys", "vector", "initial", "served"),
     *("local-tensors", "feedback", "differences-whole", "differences-part", "flower-state"),
-    "script",
+    *("script", "script-cut-off"),
 )
 
 

@@ -88,11 +88,7 @@ class Calls:
 
     def receive(self) -> tuple[Record, Arrays]:
         """The next answer."""
-        try:
-            got = self._channel.receive()
-        except (ValueError, TypeError, KeyError) as error:
-            raise ScriptFailed(f"the script's process says what nobody reads: {error}") from None
-        match got:
+        match self._channel.receive():
             case None:
                 raise ScriptFailed("the script's process, which has no network, ended")
             case ({"failed": [str(kind), str(text)]}, _):
@@ -181,8 +177,10 @@ def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, T
 
 def ordered(record: Record, tensors: Arrays) -> Arrays:
     """Tensors in the order of whoever sent them: a file of them has another one."""
-    order = record.get("order", ())
-    return {name: tensors[name] for name in order} if set(order) == set(tensors) else tensors
+    order = record.get("order")
+    if not isinstance(order, list) or sorted(map(str, order)) != sorted(tensors):
+        return tensors
+    return {name: tensors[name] for name in order}
 
 
 def _named(tensors: Tensors) -> tuple[Record, Tensors]:
