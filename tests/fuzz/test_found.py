@@ -1,0 +1,204 @@
+"""What `make fuzz` found once: each input that broke something, and what is said of it now."""
+
+from __future__ import annotations
+
+import base64
+import json
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import load_pem_private_key as load_key
+
+from secureps.audit import chained_file
+from secureps.config.sections import read_toml, toml_value
+from secureps.crypto import tls
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.identity import Identity
+from secureps.crypto.tls import TlsKey
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    KitError,
+    Malformed,
+    PlanRefused,
+    ScriptFailed,
+    Unsigned,
+)
+from secureps.messages.records import Incarnated
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.script.channel import Channel
+from secureps.run.script.cut_off import Calls
+from secureps.store.issuing import _parameters, _revoked, create_kit
+from secureps.store.journal import SqliteJournal, _link, _read, read_rows
+from tests.kits.nursery import ROOT
+
+pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarning")
+CA = Identity(b"c" * 32)
+DEEP = "[" * 100_000
+
+
+def certificate() -> bytes:
+    authority = tls.make_authority(CA)
+    return tls.certify_tls(CA, authority, "shard-0", "shard", TlsKey.generate().public)
+
+
+def changed(pem: bytes, at: int, bit: int = 1) -> bytes:
+    """A certificate with a bit of its DER changed, counted from its end."""
+    head, *body, foot = pem.strip().splitlines()
+    der = bytearray(base64.b64decode(b"".join(body)))
+    der[at] ^= bit
+    return b"\n".join((head, base64.b64encode(der), foot)) + b"\n"
+
+
+# --- certificates -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [-65, -66, -68, -70], ids=["unused bits", "length", "id", "id"])
+def test_what_stands_around_a_signature_cannot_change(at: int) -> None:
+    pem = certificate()
+    tls.check_certificate(CA.public, "shard-0", pem)
+    with pytest.raises((Malformed, Unsigned)):
+        tls.check_certificate(CA.public, "shard-0", changed(pem, at))
+
+
+@pytest.mark.parametrize("at", range(20, 260, 7))
+def test_no_bit_of_an_authority_or_of_a_certificate_can_change(at: int) -> None:
+    authority = tls.make_authority(CA)
+    with pytest.raises((Malformed, Unsigned)):
+        tls.check_authority(CA.public, changed(authority, at, 4))
+    with pytest.raises((Malformed, Unsigned)):
+        tls.check_certificate(CA.public, "shard-0", changed(certificate(), at, 4))
+
+
+def test_a_party_is_no_authority() -> None:
+    with pytest.raises(Unsigned, match="a party's and not the CA's own"):
+        tls.check_authority(CA.public, certificate())
+
+
+def test_a_key_of_an_unknown_kind_is_none() -> None:
+    key = load_key(TlsKey.generate().to_bytes(), None)
+    der = key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
+    other = der.replace(bytes.fromhex("2a8648ce3d0201"), bytes.fromhex("2b8648ce3d0201"))
+    body = base64.encodebytes(other)
+    with pytest.raises(Malformed, match="no private key"):
+        TlsKey(b"-----BEGIN PRIVATE KEY-----\n" + body + b"-----END PRIVATE KEY-----\n")
+
+
+# --- text ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("value", [DEEP, "9" * 5000])
+def test_a_toml_file_of_brackets_or_digits_is_none(value: str, tmp_path: Path) -> None:
+    (path := tmp_path / "plan.toml").write_text(f"name = {value}\n")
+    with pytest.raises(ConfigError, match="no TOML file"):
+        read_toml(path)
+    assert toml_value(value) == value
+
+
+def test_a_whole_number_may_have_any_size() -> None:
+    assert toml_value("1" + "0" * 400) == 10**400
+
+
+def test_a_name_that_is_too_long_for_a_disk_is_no_file(tmp_path: Path) -> None:
+    text = (ROOT / "policies" / "digits_plain.toml").read_text()
+    (path := tmp_path / "plan.toml").write_text(f'initial = "{"x" * 5000}"\n{text}')
+    with pytest.raises(PlanRefused, match="initial: no file"):
+        load_plan(path)
+
+
+def test_a_plan_with_half_a_character_is_refused_in_words_that_can_be_written() -> None:
+    text = load_plan(ROOT / "policies" / "digits_plain.toml").text
+    body = json.loads(text)
+    body["plan"]["name"] = "\ud800"
+    with pytest.raises(PlanRefused, match="is not a plan"):
+        Plan.from_text(json.dumps(body))
+
+
+# --- files --------------------------------------------------------------------------
+
+
+def test_a_damaged_journal_whose_bytes_sqlite_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    journal = SqliteJournal(path)
+    journal.append(0.0, [Incarnated(1)])
+    journal.close()
+    with closing(sqlite3.connect(path)) as base:
+        base.execute("PRAGMA journal_mode = DELETE")
+    data = path.read_bytes()
+    assert b"CREATE TABLE head" in data
+    path.write_bytes(data.replace(b"CREATE TABLE head", b"CREATE T\xffBLE head"))
+    with pytest.raises(DamagedStore):
+        list(read_rows(path))
+    with pytest.raises(DamagedStore):
+        SqliteJournal(path)
+
+
+def test_a_row_of_brackets_is_damaged() -> None:
+    chain = _link(b"", 1, 0.0, "Incarnated", DEEP)
+    with pytest.raises(DamagedStore, match="cannot be read"):
+        _read(Path("journal.db"), b"", 1, 0.0, "Incarnated", DEEP, chain)
+
+
+def test_lists_of_an_issuer_that_are_brackets_are_damaged(tmp_path: Path) -> None:
+    create_kit(kit := tmp_path / "kit", CipherParameters("plain", 8, 14))
+    for name, read in (("revoked.json", _revoked), ("cipher.json", _parameters)):
+        (kit / "ca" / name).write_text(DEEP)
+        (kit / "ca" / name).chmod(0o600)
+        with pytest.raises(KitError, match="is damaged"):
+            read(kit)
+
+
+def test_a_log_whose_entry_has_half_a_character_for_a_number() -> None:
+    line = json.dumps({"line": "entry", "number": "\ud800", "previous": ""}, separators=(",", ":"))
+    with pytest.raises(DamagedStore) as caught:
+        chained_file.load(line.encode() + b"\n")
+    assert str(caught.value).encode()
+
+
+# --- a script's process ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        (2).to_bytes(8, "big") + bytes(8) + b"\xff{",
+        (2).to_bytes(8, "big") + bytes(8) + b"[]",
+        (2).to_bytes(8, "big") + (3).to_bytes(8, "big") + b"{}abc",
+        len(DEEP).to_bytes(8, "big") + bytes(8) + DEEP.encode(),
+    ],
+    ids=["no JSON", "a list", "no tensors", "brackets"],
+)
+def test_what_is_no_record_is_the_scripts_fault(said: bytes) -> None:
+    with pytest.raises(ScriptFailed, match="no record"):
+        heard(said)
+
+
+def test_what_is_announced_takes_no_memory() -> None:
+    assert heard((1 << 62).to_bytes(8, "big") + bytes(8) + b"{}") is None
+
+
+@pytest.mark.parametrize("order", [5, [[]], [None], "a"])
+def test_an_order_that_is_none_of_the_tensors_is_not_followed(order: object) -> None:
+    text = json.dumps({"order": order}).encode()
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        theirs.sendall(len(text).to_bytes(8, "big") + bytes(8) + text)
+        channel = Channel(ours)
+        assert Calls(channel).receive() == ({"order": order}, {})
+        channel.close()
+
+
+def heard(said: bytes) -> object:
+    ours, theirs = socket.socketpair()
+    with closing(ours), closing(theirs):
+        theirs.sendall(said)
+        theirs.close()
+        channel = Channel(ours)
+        try:
+            return channel.receive()
+        finally:
+            channel.close()
