@@ -72,6 +72,7 @@ def _committee(t: int, n: int, degree: int, tries: int) -> Sequence[Row]:
     size = n * (us.seed_bytes + envelope.OVERHEAD)
     sealed = step("client", "submission", "seal", lambda: _sealed(shared, keys), size)
 
+    step("holder", "key", "make", EnvelopeKey.from_os, len(keys[0].public.key))
     seeds = step("holder", "submission", "open", lambda: _opened(us, keys[0], sealed[0]))
     mine = HolderShare(us, 0, ID, seeds)
     step("holder", "submission", "check", lambda: mine.check(shared.commitments))

@@ -20,6 +20,7 @@ from secureps.messages import member_records as member
 from secureps.messages import shard_records as shard
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.records import Dated, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import (
@@ -115,6 +116,10 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.StreamEnded,
         coordinator.MembersReturned,
         coordinator.MemberAsked,
+        coordinator.KeysReleased,
+        EnvelopeKeyAnnounced,  # receipts say which keys they are sealed for
+        holder.KeyReplaced,
+        holder.KeysErased,
         coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.submission import (
     FOUNDING,
     BlockHeader,
@@ -75,6 +76,7 @@ class OutboxSealer:
         outbox: keeps payloads until they are durable elsewhere.
         threads: that seal pieces; the integers do not depend on their number.
         ledger: charged with what an update spends, before a key of its own is made.
+        announced: the newest keys of holders, where these have announced any after the kit's.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class OutboxSealer:
         outbox: Spool,
         threads: int = 1,
         ledger: BudgetLedger | None = None,
+        announced: Callable[[], Mapping[str, EnvelopeKeyAnnounced]] = dict,
     ) -> None:
+        self._announced = announced
         self._ledger = ledger
         self._identity = identity
         self._holder_keys = holder_keys
@@ -247,14 +251,24 @@ class OutboxSealer:
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)
         root = ciphertext_root(receipt.blocks, correction)
+        announced, keys = self._announced(), dict[str, tuple[int, bytes]]()
+        for name in committee.holders:
+            newest = announced.get(name)
+            kit = (0, self._holder_keys[name])
+            keys[name] = kit if newest is None else (newest.number, newest.key)
         receipt = dataclasses.replace(
-            receipt, commitments=shared.commitments, correction=correction, root=root
+            receipt,
+            commitments=shared.commitments,
+            correction=correction,
+            root=root,
+            keys=tuple(number for number, _ in keys.values()),
         )
-        keys = [envelope.EnvelopePublicKey(self._holder_keys[name]) for name in committee.holders]
         # Bound to the receipt, so that an envelope cannot be moved to another submission.
         envelopes = tuple(
-            envelope.seal(keys[k], shared.seeds_of(k), enveloped_part(receipt, name))
-            for k, name in enumerate(committee.holders)
+            envelope.seal(
+                envelope.EnvelopePublicKey(key), shared.seeds_of(k), enveloped_part(receipt, name)
+            )
+            for k, (name, (_, key)) in enumerate(keys.items())
         )
         return dataclasses.replace(receipt, envelopes=envelopes)
 

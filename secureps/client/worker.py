@@ -48,6 +48,7 @@ from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
@@ -116,8 +117,11 @@ class ClientWorker(Worker):
         self._buffers = Buffers(KEPT)
         self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
-            site.identity, site.holder_keys, outbox, site.threads, site.ledger
+            site.identity, site.holder_keys, outbox, site.threads, site.ledger, self._announced
         )
+
+    def _announced(self) -> Mapping[str, EnvelopeKeyAnnounced]:
+        return self._machine.holder_keys.newest
 
     def seconds(self, task: Task) -> float:
         """How long a task takes in virtual time; see `Worker`."""

@@ -33,7 +33,8 @@ class CipherSection(Table):
 
     `holders` are the key holders of the run (default: 4 under rlwe, 1 under bfv), of whom
     `threshold` must agree (rlwe alone; default: more than half of them, 3 of 4). `security` is of
-    the ring (rlwe alone): "conservative" withstands 128 bits of core-SVP too.
+    the ring (rlwe alone): "conservative" withstands 128 bits of core-SVP too. A holder's envelope
+    key (rlwe alone) serves `envelope_versions` cohorts or `envelope_seconds`, and no more.
     """
 
     name: str = "rlwe"
@@ -41,6 +42,8 @@ class CipherSection(Table):
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)
     security: Literal["standard", "conservative"] = "standard"
+    envelope_versions: int = Field(default=10, ge=1, le=1_000_000)
+    envelope_seconds: float = Field(default=3600.0, ge=1)
 
 
 class SyncSection(Table):

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
@@ -130,6 +131,14 @@ class SumsHeld:
     group: str
     number: int
     held: ShardSums
+
+
+@dataclass(frozen=True, slots=True)
+class KeysReleased:
+    """Nothing that can still be opened is sealed for a holder's keys below this number."""
+
+    holder: str
+    below: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,5 +417,6 @@ CoordinatorRecord = (
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
+    | (EnvelopeKeyAnnounced | KeysReleased)
 )
 """What the coordinator writes."""

@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 3
 
-FINGERPRINT: Final = "bd80ea32f6f0c025"
+FINGERPRINT: Final = "24f69e65d7c41d24"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import Cohort
@@ -49,5 +50,30 @@ class CohortGranted:
     most_examples: int = 0
 
 
-HolderRecord = Incarnated | RosterFollowed | RunPinned | CohortGranted | CohortReleased
+@dataclass(frozen=True, slots=True)
+class KeyReplaced:
+    """Clients seal for another key, or hear that older ones are erased.
+
+    `unix` is what the calendar said, 0 where nobody looks at any. The key is on the disk.
+    """
+
+    announced: EnvelopeKeyAnnounced
+    unix: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeysErased:
+    """The keys below this number are never used again; what is left of them is erased."""
+
+    below: int
+
+
+HolderRecord = (
+    Incarnated
+    | RosterFollowed
+    | RunPinned
+    | CohortGranted
+    | CohortReleased
+    | (KeyReplaced | KeysErased)
+)
 """What a key holder writes; `KeySumTaken` is a shard's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
@@ -51,5 +52,7 @@ class SubmissionSettled:
     outcome: str
 
 
-MemberRecord = RunPinned | RosterFollowed | SequencesBegun | Sealed | SubmissionSettled
+MemberRecord = (
+    RunPinned | RosterFollowed | SequencesBegun | Sealed | SubmissionSettled | EnvelopeKeyAnnounced
+)
 """What a client writes into its journal of a run."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
@@ -79,6 +80,14 @@ class Examine:
 
     incarnation: int
     receipt: Receipt
+
+
+@dataclass(frozen=True, slots=True)
+class EraseKeys:
+    """To a holder of a committee: nothing that can still be opened is sealed for keys `below`."""
+
+    incarnation: int
+    below: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +185,14 @@ class Invite:
 
 
 @dataclass(frozen=True, slots=True)
+class HolderKeys:
+    """Seal for these from now on: the newest keys of holders, as these announced them."""
+
+    incarnation: int
+    keys: tuple[EnvelopeKeyAnnounced, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Published:
     """A version is committed; pull the blocks whose digests changed."""
 
@@ -233,7 +250,9 @@ class Finish:
 # --- mailboxes --------------------------------------------------------------------
 
 ShardOrder = Configure | RosterChanged | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
-HolderOrder = Configure | RosterChanged | Examine | Open
-ClientOrder = Configure | RosterChanged | Invite | Published | Settled | SendAgain | SealAgain
+HolderOrder = Configure | RosterChanged | Examine | Open | EraseKeys
+ClientOrder = (Configure | RosterChanged | Invite | Published | Settled | SendAgain | SealAgain) | (
+    HolderKeys
+)
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
 """All may be told that the run is over; what else, by whom."""

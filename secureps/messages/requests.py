@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationSkipped, Metric, VersionEvaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
@@ -491,9 +492,8 @@ class Refusal:
 Request = (
     (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
     | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
-    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated)
-    | (PutBlock | AskBlock | GetBlock | GetSum)
-)
+    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced)
+) | (PutBlock | AskBlock | GetBlock | GetSum)
 """What a server is asked or told: the coordinator, or (last line) a shard."""
 
 Reply = Noted | Welcome | Proposal | Status | Stored | Payload

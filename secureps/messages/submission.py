@@ -83,8 +83,9 @@ class Receipt:
         blocks: digest of every block's payload, in order; root: `ciphertext_root` of them and of
             the correction.
         envelopes: seeds of the one-time key's shares, sealed for every key holder, in the order
-            of their names; commitments: to every seed (`crypto.sharing`). Both are empty under
-            ciphers without a committee.
+            of their names; commitments: to every seed (`crypto.sharing`); keys: the numbers of
+            the holders' keys that envelopes are sealed for. All are empty under ciphers without a
+            committee.
         size: payload bytes in all.
         charge: the privacy facts of the training behind it, if it was private (record unit).
         release: those of the update itself, if it is protected as a whole (client unit).
@@ -123,6 +124,7 @@ class Receipt:
     update: bytes = b""
     beside: bytes = b""
     most_examples: int = 0
+    keys: tuple[int, ...] = ()
     signature: bytes = b""
 
     @property

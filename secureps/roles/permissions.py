@@ -13,6 +13,7 @@ from typing import get_args
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
 from secureps.messages.requests import (
@@ -66,7 +67,8 @@ TO_COORDINATOR: Allowed = {
     "shard": _ASKS
     | {Register, Subscribe, Trouble, Held, Missing, Spoilt, Prepared, Checkpointed, Telemetry},
     "holder": _ASKS
-    | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry},
+    | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
+    | {EnvelopeKeyAnnounced},
     "observer": _ASKS,
     "coordinator": _ASKS,
 }

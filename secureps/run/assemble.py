@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.cipher import Opening
-from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.crypto.secret import Secret
@@ -32,6 +31,7 @@ from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.keyring import PublicKit
 
 
@@ -107,10 +107,10 @@ def make_holder(
         ConfigError: it opens bfv, and the extra is not installed.
     """
     rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
-    if isinstance(own.secret, EnvelopeKey):
-        member = CommitteeHolder(own.name, kit.roster, rules)
+    if isinstance(own.secret, EnvelopeKeys):
+        member = CommitteeHolder(own.name, kit.roster, rules, own.secret.newest)
         names = tuple(certificate.name for certificate in kit.roster.holders())
-        committee_worker = CommitteeWorker(member, own.name, names, own.secret)
+        committee_worker = CommitteeWorker(member, own.name, own.identity, names, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_worker)
     refuse_unsealable(Opening.HOLDER)
     machine = BfvHolder(own.name, kit.roster, rules)

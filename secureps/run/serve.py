@@ -28,6 +28,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
+from secureps.store.envelope_keys import load_keys
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
@@ -239,7 +240,7 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
 
 def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
     party = _party(serving, kit)
-    secret = keyring.load_holder_secret(serving.path("kit"), party.name, serving.passphrases)
+    secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
     runs = serving.path("kit") / "private" / party.name / "runs"
     section, served = serving.section, served_runs(runs)
     own = assemble.HolderSecrets(

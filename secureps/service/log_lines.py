@@ -10,6 +10,7 @@ from dataclasses import fields
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
@@ -45,6 +46,12 @@ class LogLines:
                 roster = Roster.from_bytes(text.encode())
                 parties = len(roster.certificates)
                 return f"goes by roster {roster.number}, of {parties} parties, {roster.holds}"
+            case holder_records.KeyReplaced(announced):
+                return f"envelope key {announced.number} is its newest"
+            case holder_records.KeysErased(below):
+                return f"envelope keys below {below} are erased"
+            case EnvelopeKeyAnnounced(holder=holder, number=number):
+                return f"{holder} announced envelope key {number}"
             case coordinator_records.ClientRevoked(client):
                 return f"{client} is left out of the run: it is on the roster no more"
             case coordinator_records.ShardLocated(shard, unsafe):

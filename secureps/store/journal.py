@@ -41,6 +41,7 @@ from secureps.messages import (
     shard_records,
 )
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT, other_journal
 from secureps.store.atomic_file import sync
@@ -84,7 +85,7 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge
-) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped)}
+) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)}
 """Every class that may be journalled, by name."""
 
 

@@ -26,7 +26,16 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
-from secureps.messages import charge, evaluation, orders, requests, run, schema, submission
+from secureps.messages import (
+    charge,
+    envelope_keys,
+    evaluation,
+    orders,
+    requests,
+    run,
+    schema,
+    submission,
+)
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, field_types
 from secureps.wire import secureps_pb2
 
@@ -51,7 +60,7 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    charge, schema, submission, run, evaluation, requests, orders
+    charge, envelope_keys, schema, submission, run, evaluation, requests, orders
 )
 """Every dataclass that crosses the wire, by name."""
 

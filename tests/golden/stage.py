@@ -29,8 +29,9 @@ from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation
 from secureps.store.checkpoint import latest_good
+from secureps.store.envelope_keys import load_keys
 from secureps.store.journal import Journal, SqliteJournal
-from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
+from secureps.store.keyring import load_private, load_public, own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker
@@ -129,7 +130,7 @@ class Stage:
         identities: dict[str, Identity] = {
             name: load_private(kit, name) for name in (*self.holders, *self.clients)
         }
-        secrets: dict[str, Secret] = {name: load_holder_secret(kit, name) for name in self.holders}
+        secrets: dict[str, Secret] = {name: load_keys(kit, name) for name in self.holders}
         return MemoryKit(self.public, identities, secrets)
 
     def _state(self, name: str) -> Path:

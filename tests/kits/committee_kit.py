@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
-from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import P, combination, parse_vector
 from secureps.crypto.sharing import Committee, Subset, _pseudorandom, key_sum
 from secureps.crypto.suite import cipher, key_length
@@ -38,6 +37,7 @@ from secureps.roles.machine import WORKER, Call, Step, Work, WorkFailed
 from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import MemoryKit, memory_kit
 from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.spool import MemorySpool
 from tests.kits.roles_kit import SCHEMA, update_name
 from tests.kits.sealed_blocks import cut
@@ -187,10 +187,12 @@ class Holder:
         self.bench = bench
         self.name = name
         public, secret = bench.kit.public, bench.kit.secrets[name]
-        assert isinstance(secret, EnvelopeKey)
+        assert isinstance(secret, EnvelopeKeys)
         rules = HolderRules(2, public.holders_digest)
         self.machine = CommitteeHolder(name, public.roster, rules)
-        self.worker = CommitteeWorker(self.machine, name, bench.names, secret)
+        own = bench.kit.identities[name]
+        self.keys = secret
+        self.worker = CommitteeWorker(self.machine, name, own, bench.names, secret)
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 

@@ -66,6 +66,7 @@ class CommitteeWorld(StreamWorld):
             size = self._committee.seed_bytes + OVERHEAD
             changes |= {
                 "envelopes": (bytes(size),) * len(KEYS),
+                "keys": (0,) * len(KEYS),
                 "commitments": (bytes(DIGEST_BYTES),) * len(self._committee.subsets),
                 "correction": self._zeros,
             }

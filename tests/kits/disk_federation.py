@@ -12,8 +12,9 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.run.status_client import Model, StatusClient
 from secureps.service.process import link_of
+from secureps.store.envelope_keys import load_keys
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc.links import Link
 from tests.kits.one_process import OBSERVER, OneProcess
 
@@ -38,7 +39,7 @@ class DiskFederation(OneProcess):
             each.name: load_private(self.directory, each.name)
             for each in public.roster.certificates
         }
-        secrets = {name: load_holder_secret(self.directory, name) for name in public.holder_keys}
+        secrets = {name: load_keys(self.directory, name) for name in public.holder_keys}
         self.kit = MemoryKit(public, identities, secrets)
 
     def link(self, name: str) -> Link:

@@ -26,7 +26,8 @@ from secureps.messages import orders
 from secureps.messages.requests import KeyShare, Noted, OpenRefused, Subscribe
 from secureps.run.simulate.simulation import MemoryKit
 from secureps.service.process import authenticator
-from secureps.store.keyring import load_holder_secret, load_private, load_public
+from secureps.store.envelope_keys import load_keys
+from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import CoordinatorServer
 from tests.kits import rlwe_kit
@@ -200,7 +201,8 @@ class RogueRun:
     def corrupt(self, index: int) -> Holder:
         """This holder with its own keys, and without a ledger: it answers whatever it is asked."""
         name = self.names[index]
-        self._secrets[name] = load_holder_secret(self._kit, name)
+        self._secrets[name] = load_keys(self._kit, name)
+        self.identities[name] = load_private(self._kit, name)
         return self.site.holder(index)
 
 

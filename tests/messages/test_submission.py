@@ -63,6 +63,7 @@ OTHER: dict[str, Any] = {
     "update": bytes([1]) * 16,
     "beside": b"",
     "most_examples": 64,
+    "keys": (0, 1),
 }
 
 

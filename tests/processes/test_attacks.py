@@ -135,7 +135,7 @@ def test_keys_of_all_but_one_of_t_holders_open_no_submission(run: RogueRun) -> N
     assert set(committee.subsets) - set(known) == {corrupt}
     for index, sealed in enumerate(receipt.envelopes):
         for thief in set(corrupt) - {index}:
-            secret = run.corrupt(thief).worker._secret
+            secret = run.corrupt(thief).keys.make(0)
             bound = enveloped_part(receipt, run.site.names[index])
             with pytest.raises(Malformed, match="an envelope does not open"):
                 envelope.open(secret, sealed, bound, committee.seed_bytes)

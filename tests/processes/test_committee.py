@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from secureps.store.keyring import load_holder_secret
+from secureps.crypto.envelope import SECRET_BYTES
+from secureps.store.envelope_keys import EnvelopeKeys, load_keys
 from tests.kits.federations import same, small_federation, small_plan
 from tests.kits.needles import Needles
 from tests.kits.processes import Processes
 
-KEY_BYTES = 32
 """Of an envelope key; a tag precedes them."""
 
 
@@ -37,9 +37,14 @@ def test_holders_killed_one_after_another_end_in_the_simulated_model(tmp_path: P
         if path.is_file()
     ]
     for holder in processes.holders:
-        needles = Needles(load_holder_secret(folder / "kit", holder).to_bytes()[-KEY_BYTES:])
+        keys = load_keys(folder / "kit", holder)
+        assert isinstance(keys, EnvelopeKeys)
+        needles = Needles(keys.make(keys.newest).to_bytes()[-SECRET_BYTES:])
         assert [needles.found(data) for data in kept] == [set()] * len(kept)
-        assert needles.found(b"x" + (folder / "kit/private" / holder / "envelope.key").read_bytes())
+        private = folder / "kit/private" / holder
+        assert needles.found(b"x" + (private / f"envelope-{keys.newest}.key").read_bytes())
+        assert keys.oldest >= 1, "the kit's key is erased while the run trains"
+        assert not (private / "envelope.key").exists()
 
 
 @pytest.mark.timeout(120)

@@ -14,6 +14,7 @@ ELSEWHERE = {
     "golden/test_stored_values.py": (
         "messages/charge",
         "messages/coordinator_records",
+        "messages/envelope_keys",
         "messages/evaluation",
         "messages/holder_records",
         "messages/member_records",
@@ -39,6 +40,7 @@ ELSEWHERE = {
     "policy/test_plan.py": ("policy/checks/committee",),
     "policy/rules/test_user_rule.py": ("policy/rules/registry",),
     "policy/explain/test_committee_cost.py": ("policy/envelope_size",),
+    "federation/test_forward_secrecy.py": ("roles/coordinator/key_release",),
     "federation/test_accusing.py": ("policy/cohorts/accusations",),
     "federation/test_evaluation.py": ("policy/checks/evaluation",),
     "roles/test_extreme_lives.py": ("roles/machine", "roles/pinned_run"),

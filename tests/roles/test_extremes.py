@@ -18,6 +18,7 @@ import pytest
 from secureps.errors import Malformed, PlanRefused, SecurepsError
 from secureps.messages import requests
 from secureps.messages.encoding import from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
@@ -144,7 +145,7 @@ def test_every_message_of_a_run_is_among_them() -> None:
     said = {type(event) for _, event, _ in played("bfv")}
     rare = {requests.Decline, requests.Withdraw, requests.Missing, requests.Spoilt}
     rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, requests.Trouble, Evaluated}
-    committee = {requests.Examined, requests.KeyShare}
+    committee = {requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced}
     asked = {requests.AskRun, requests.AskStatus}
     heard = frozenset().union(*permissions.TO_COORDINATOR.values())
     assert said == heard - rare - committee - asked

@@ -11,6 +11,7 @@ from secureps.crypto.identity import ROLES
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.requests import PutBlock
 from secureps.messages.run import COORDINATOR, ShardAddress
@@ -71,6 +72,8 @@ def test_what_each_role_may_say() -> None:
             case requests.Held | requests.Spoilt | requests.Prepared | requests.Checkpointed:
                 assert heard == {"shard"}
             case requests.Opened | requests.Examined | requests.KeyShare | requests.OpenRefused:
+                assert heard == {"holder"}
+            case _ if kind is EnvelopeKeyAnnounced:
                 assert heard == {"holder"}
             case _:
                 assert heard == ({"client"} if kind is Evaluated else set()), kind

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from secureps.errors import Malformed, Oversized, SecurepsError
 from secureps.messages import (
     coordinator_records,
+    envelope_keys,
     evaluation,
     holder_records,
     member_records,
@@ -128,7 +129,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation)
+        for module in (requests, orders, evaluation, envelope_keys)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -20,6 +20,7 @@ from secureps.errors import (
 from secureps.messages import requests
 from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
 from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
@@ -32,6 +33,7 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     envelope_checks,
+    key_release,
     membership,
     opening,
     registration,
@@ -205,9 +207,8 @@ class Coordinator:
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
-        return servers(
-            self._federation, self._settings.roster, self._sessions, self._plan.threshold
-        )
+        roster, threshold = self._settings.roster, self._plan.threshold
+        return servers(self._federation, roster, self._sessions, threshold)
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
@@ -274,6 +275,9 @@ class Coordinator:
             case requests.Examined(holder, id):
                 self._holder(sender, holder, committee=True)
                 envelope_checks.looked_into(tx, self._group(id.group), event)
+            case EnvelopeKeyAnnounced(holder=holder):
+                self._holder(sender, holder, committee=True)
+                key_release.announced(tx, self._settings.roster, event)
             case requests.KeyShare(holder):
                 self._key_share(tx, self._holder(sender, holder, committee=True), event)
             case requests.Spoilt(shard):
@@ -351,8 +355,7 @@ class Coordinator:
         """One holder's answer, kept although others may suffice: it may be needed after all."""
         state = self._asked(event)
         assert self._layout is not None
-        own = self._layout.group(event.group)
-        parse_vector(event.share, self._plan.key_length(own))
+        parse_vector(event.share, self._plan.key_length(self._layout.group(event.group)))
         if state is not None and holder in opening.silent(tx, state):
             tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
 
@@ -385,9 +388,9 @@ class Coordinator:
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
-        last = tx.federation.checkpoints[-1:]
-        if last and last[0].number == event.number and not last[0].complete:
-            checkpointing.complete(tx, event.number)
+        for last in tx.federation.checkpoints[-1:]:
+            if last.number == event.number and not last.complete:
+                checkpointing.complete(tx, event.number)
         return self._close_turn(tx)
 
     # --- the roster ---------------------------------------------------------------

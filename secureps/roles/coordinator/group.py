@@ -20,6 +20,9 @@ from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
 
+Ask = tuple[int, Base | None]
+"""What a client was asked for: by which round, and without rounds from which base."""
+
 
 class Phase(Enum):
     """Which step of the commit a group is in."""
@@ -156,14 +159,21 @@ class GroupState:
     @property
     def pending(self) -> tuple[SubmissionId, ...]:
         """The submissions whose fate is open: those that wait, and those that are to come again."""
-        return (*self.receipts, *sorted(self._returning))
+        return (*self.receipts, *sorted(self.returning))
 
     def waits(self, id: SubmissionId) -> bool:
         """Whether a submission is one of them."""
-        return id in self.receipts or id in self._returning
+        return id in self.receipts or id in self.returning
+
+    def ask_of(self, client: str) -> Ask | None:
+        """What a client was asked for and has not sent, None if nothing: another for another."""
+        if not self.awaits(client):
+            return None
+        return self.round, None if self.stream is None else self.stream.training.get(client)
 
     @property
-    def _returning(self) -> Collection[SubmissionId]:
+    def returning(self) -> Collection[SubmissionId]:
+        """Those that are to come again."""
         return self.missing if self.stream is None else self.stream.returning
 
     def closed_over(self, id: SubmissionId) -> bool:

@@ -15,6 +15,7 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     envelope_checks,
+    key_release,
     opening,
     recovery,
 )
@@ -48,6 +49,8 @@ def repeat(
         if past:
             tx.order(party, Discard(federation.incarnation, past))
     elif party in tx.holders:
+        if federation.released.get(party):
+            tx.order(party, key_release.make_erase(tx, party))
         for group in federation.groups.values():
             if opening.wanted(tx.plan):
                 _repeat_to_committee(tx, group, party)
@@ -63,6 +66,8 @@ def repeat(
                 tx.tell_fates((id,))
             elif not federation.known(id):
                 commit.send_again(tx, (id,))
+        for keys in key_release.known(tx):
+            tx.order(party, keys)
         for group in federation.groups.values():
             _repeat_to_client(tx, group, party)
     if party in checkpointing.parts_due(tx):

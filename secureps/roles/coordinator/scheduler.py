@@ -18,6 +18,7 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     evaluation,
+    key_release,
     opening,
     recovery,
     synchronous,
@@ -37,6 +38,7 @@ def advance(tx: Transaction) -> float | None:
     untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
     untils.append(_await_evaluator(tx))
     checkpointing.order(tx)
+    key_release.release(tx)
     termination.finish(tx)
     return min((until for until in untils if until is not None), default=None)
 

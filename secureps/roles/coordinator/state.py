@@ -8,13 +8,14 @@ decisions (`roles.coordinator.coordinator`), leases and watchers (they do not su
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
 from secureps.messages.charge import Charge, Release
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
     EVALUATION,
     EvaluationSkipped,
@@ -27,8 +28,9 @@ from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
+from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.group import Fate, GroupState, Phase
+from secureps.roles.coordinator.group import Ask, Fate, GroupState, Phase
 from secureps.roles.machine import Record
 
 
@@ -88,6 +90,15 @@ REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
 
 
+@dataclass(frozen=True, slots=True)
+class Owed:
+    """What a client of a group was asked for when a holder announced another key."""
+
+    group: str
+    client: str
+    ask: Ask | None
+
+
 @dataclass(slots=True)
 class CoordinatorState:
     """Everything that survives a restart of the coordinator.
@@ -109,6 +120,9 @@ class CoordinatorState:
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             those of them that were found out, and how.
         accused: clients in whose envelopes holders found flaws, and which holders.
+        keys: the newest envelope key of each holder; released: by holder, below which number
+            nothing that can still be opened is sealed for its keys; owed: by holder and number,
+            what was asked for before another key followed that one, and may be sealed for it.
     """
 
     groups: dict[str, GroupState]
@@ -129,6 +143,9 @@ class CoordinatorState:
     answered: dict[tuple[str, str], int] = field(default_factory=dict)
     liars: dict[str, str] = field(default_factory=dict)
     accused: dict[str, frozenset[str]] = field(default_factory=dict)
+    keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
+    released: dict[str, int] = field(default_factory=dict)
+    owed: dict[tuple[str, int], tuple[Owed, ...]] = field(default_factory=dict)
     unsafe: set[str] = field(default_factory=set)
     retired: set[str] = field(default_factory=set)
     why_gone: dict[str, str] = field(default_factory=dict)
@@ -278,6 +295,14 @@ class CoordinatorState:
                 self.isolated[client] = REVOKED
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
+            case EnvelopeKeyAnnounced(holder=holder, number=number):
+                if number > (last := self.keys.number(holder)):
+                    self.owed[holder, last] = tuple(self._owed())
+                self.keys.apply(record)
+            case records.KeysReleased(holder, below):
+                self.released[holder] = below
+                owed = self.owed.items()
+                self.owed = {k: v for k, v in owed if k[0] != holder or k[1] >= below}
             case RosterFollowed():
                 pass  # what follows from it is on record by itself
             case records.CohortClosed(cohort):
@@ -302,6 +327,12 @@ class CoordinatorState:
     def unprotected(self, client: str) -> bool:
         """Whether everybody may know what its noise, or noise that shards added for it, was."""
         return client in self.unsafe or not self.unsafe.isdisjoint(self.shards)
+
+    def _owed(self) -> Iterator[Owed]:
+        for group in self.groups.values():
+            for client in self.members:
+                if group.awaits(client):
+                    yield Owed(group.name, client, group.ask_of(client))
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id

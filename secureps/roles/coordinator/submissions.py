@@ -35,7 +35,7 @@ from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
-from secureps.roles.coordinator import commit, envelope_checks, recovery
+from secureps.roles.coordinator import commit, envelope_checks, key_release, recovery
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence
@@ -60,6 +60,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         return
     assert tx.layout is not None
     check_receipt(tx.plan, tx.layout.group(group.name), receipt)
+    key_release.check_numbers(tx, receipt)
     if receipt.purpose == FOUNDING:
         _check_founder(tx, group, receipt)
         tx.write(Received(receipt))
@@ -77,7 +78,9 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
-    envelope_checks.examine(tx, receipt)
+    key_release.drop_stale(tx, group)
+    if receipt.id in group.receipts:
+        envelope_checks.examine(tx, receipt)
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:
@@ -169,7 +172,7 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
     shared = plan.opening is Opening.COMMITTEE
     if not shared or receipt.purpose != UPDATE:
         # What nobody reads would be journalled and sent on all the same, at any length.
-        if receipt.envelopes or receipt.commitments or correction is not None:
+        if receipt.envelopes or receipt.commitments or receipt.keys or correction is not None:
             raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
         return
     committee = plan.committee([f"{number:02d}" for number in range(plan.holders)])
@@ -180,6 +183,8 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
             f"{id}: {plan.holders} key holders want as many envelopes and {subsets} commitments, "
             f"not {len(receipt.envelopes)} and {len(receipt.commitments)}"
         )
+    if len(receipt.keys) != plan.holders:
+        raise Malformed(f"{id}: it names {len(receipt.keys)} keys of {plan.holders} holders")
     if any(len(commitment) != DIGEST_BYTES for commitment in receipt.commitments):
         raise Malformed(f"{id}: a commitment has {DIGEST_BYTES} bytes")
     for sealed in receipt.envelopes:

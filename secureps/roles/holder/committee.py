@@ -2,24 +2,35 @@
 
     Examine   does the envelope of a submission open, and hold what was committed to?
     Open      a cohort: its share of the sum of the members' keys, the same whenever asked
+    EraseKeys no submission that can still be opened is sealed for its older keys
 
-It talks to the coordinator alone and sees neither ciphertexts nor models; what it answers
-opens one cohort's sums, together with the answers of the others. What must not live here: the
-conditions that all holders make (`roles.holder.ledger`), envelopes and shares
-(`service.holder.committee_worker`).
+It takes another envelope key whenever the plan wants (`roles.holder.key_rotation`). It talks to the
+coordinator alone and sees neither ciphertexts nor models; what it answers opens one cohort's sums,
+together with the answers of the others. What must not live here: the conditions that all holders
+make (`roles.holder.ledger`), envelopes and shares (`service.holder.committee_worker`).
 """
 
 from __future__ import annotations
 
 from secureps.crypto.roster import Roster
 from secureps.errors import Refused, SecurepsError
-from secureps.messages.orders import Examine, Open
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.holder_records import KeyReplaced, KeysErased
+from secureps.messages.orders import Configure, EraseKeys, Examine, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Receipt, receipt_digest
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
-from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
+from secureps.roles.holder.tasks import (
+    AnnounceKey,
+    DeriveShare,
+    EnvelopeExamined,
+    Erase,
+    ExamineEnvelope,
+    KeySigned,
+    ShareDerived,
+)
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -37,12 +48,40 @@ TOLD_AT_ONCE = 16
 
 
 class CommitteeHolder(Holder[Open]):
-    """The machine of one of a committee's key holders."""
+    """The machine of one of a committee's key holders.
 
-    def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
+    Args:
+        kept: the newest number among its keys when it started.
+    """
+
+    def __init__(self, name: str, roster: Roster, rules: HolderRules, kept: int = 0) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
+        self._rotation = self._ledger.rotation
+        self._kept = kept
+        self._announcing = False
         self._examining = 0
         self._found: list[Effect] = []
+
+    def resume(self, now: float) -> Step:
+        """Greets the coordinator, and erases again what may not be erased yet."""
+        step = super().resume(now)
+        if self._rotation.least:
+            step.effects.append(Work(Erase(self._rotation.least)))
+        return step
+
+    def handle(self, now: float, sender: str, event: Event) -> Step:
+        """As every holder; then looks whether another key is due, or an old one to be erased."""
+        step = super().handle(now, sender, event)
+        if isinstance(event, Configure) and self._rotation.announced is not None:
+            step.tell(self._rotation.announced)  # the coordinator may not have heard
+        if self.configured:
+            unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
+            self._erase(step, self._rotation.overdue(unix))
+            due = self._rotation.due(section, unix, self._kept)
+            if due is not None and not self._announcing:
+                self._announcing = True
+                step.effects.append(Work(AnnounceKey(due, self._rotation.least)))
+        return step
 
     def own(self, sender: str, event: Event) -> Step | None:
         """Handles what only this kind is told: envelopes to examine, shares that are derived."""
@@ -53,8 +92,14 @@ class CommitteeHolder(Holder[Open]):
                 return self._looked_into(receipt, flaw)
             case ShareDerived() if sender == WORKER:
                 return self._derived(event)
+            case KeySigned(announced) if sender == WORKER:
+                return self._signed(announced)
             case Examine() if sender == COORDINATOR:
                 return self._examine(event)
+            case EraseKeys(incarnation, below) if sender == COORDINATOR:
+                step = self._ledger.obeys(incarnation)
+                self._erase(step, min(below, self._rotation.number))
+                return step
         return None
 
     def assign(self, order: Open) -> Open:
@@ -82,10 +127,14 @@ class CommitteeHolder(Holder[Open]):
         step.effects.append(Work(ExamineEnvelope(receipt)))
         return step
 
-    def _looked_into(self, receipt: Receipt, flaw: str) -> Step:
-        """Says what it found with what it finds in those that came with it: in one call."""
+    def _looked_into(self, receipt: Receipt, flaw: str | None) -> Step:
+        """Says what it found with what it finds in those that came with it: in one call.
+
+        Of an envelope whose key is erased it says nothing: that is no fault of its client's.
+        """
         self._examining -= 1
-        self._found.append(self._examined(receipt, flaw))
+        if flaw is not None:
+            self._found.append(self._examined(receipt, flaw))
         if self._examining > 0 and len(self._found) < TOLD_AT_ONCE:
             return Step()
         found, self._found = self._found, []
@@ -94,6 +143,22 @@ class CommitteeHolder(Holder[Open]):
     def _examined(self, receipt: Receipt, flaw: str) -> Call:
         about = receipt_digest(receipt)
         return Call(COORDINATOR, Examined(self._ledger.name, receipt.id, flaw, about))
+
+    # --- keys ---------------------------------------------------------------------
+
+    def _signed(self, announced: EnvelopeKeyAnnounced) -> Step:
+        """On record before anybody hears of it: a restart says it again, and makes no other."""
+        self._announcing = False
+        step, unix = Step(), self._ledger.follower.unix
+        self._ledger.write(step, KeyReplaced(announced, unix or 0.0))
+        step.tell(announced)
+        return step
+
+    def _erase(self, step: Step, below: int) -> None:
+        """Decided for good before a file goes."""
+        if below > self._rotation.least:
+            self._ledger.write(step, KeysErased(below))
+            step.effects.append(Work(Erase(below)))
 
     # --- the end of works ---------------------------------------------------------
 

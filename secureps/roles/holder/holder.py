@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from secureps.errors import ClientError, Malformed, SecurepsError
+from secureps.errors import ClientError, Malformed, Refused, SecurepsError
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
@@ -180,7 +180,7 @@ class Holder(ABC, Generic[T]):
     def _spoilt(self, task: Task, error: SecurepsError) -> Step:
         """What a client sent and does not open is its cohort's end; anything else is ours."""
         name = self.opens(task)
-        if name is not None and isinstance(error, ClientError):
+        if name is not None and isinstance(error, ClientError | Refused):
             return self.give_up(name, str(error)) if name in self._openings else Step()
         return Step(effects=[Halt(str(error), type(error))])
 

@@ -24,7 +24,14 @@ from secureps.errors import (
 )
 from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.holder_records import BaseModel, CohortGranted, CohortReleased, HolderRecord
+from secureps.messages.holder_records import (
+    BaseModel,
+    CohortGranted,
+    CohortReleased,
+    HolderRecord,
+    KeyReplaced,
+    KeysErased,
+)
 from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register
@@ -41,6 +48,7 @@ from secureps.messages.submission import (
 )
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
+from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.machine import Call, Halt, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
@@ -115,6 +123,7 @@ class HolderLedger:
         self.name = name
         self._blind = blind
         self.follower = RosterFollower(roster)
+        self.rotation = KeyRotation()
         self._rules = rules
         self._incarnation = 0
         self._pinned: Pinned | None = None
@@ -139,6 +148,9 @@ class HolderLedger:
                 self._apply_granted(record)
             case CohortReleased(cohort):
                 self._apply_released(cohort)
+                self.rotation.serve()
+            case KeyReplaced() | KeysErased():
+                self.rotation.apply(record)
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
 

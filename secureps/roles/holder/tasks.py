@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.submission import BlockHeader, Cohort, Receipt
 from secureps.roles.tasks import Task, TaskResult
 
@@ -39,10 +40,10 @@ class ExamineEnvelope(Task):
 
 @dataclass(frozen=True, slots=True)
 class EnvelopeExamined(TaskResult):
-    """What is wrong with it; empty if nothing is."""
+    """What is wrong with it; empty if nothing is, None if it is sealed for a key that is erased."""
 
     receipt: Receipt
-    flaw: str
+    flaw: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,3 +61,25 @@ class ShareDerived(TaskResult):
     cohort: Cohort
     share: bytes = field(repr=False)
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AnnounceKey(Task):
+    """Signs that a key of this number is the newest, which is made if it is not there."""
+
+    number: int
+    least: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeySigned(TaskResult):
+    """The key is on the disk, and nobody has heard of it."""
+
+    announced: EnvelopeKeyAnnounced
+
+
+@dataclass(frozen=True, slots=True)
+class Erase(Task):
+    """Erases the keys below this number, those that are left of them."""
+
+    below: int

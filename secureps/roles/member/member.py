@@ -18,6 +18,7 @@ from secureps.errors import (
     TermsRefused,
 )
 from secureps.messages import orders, requests
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated
 from secureps.messages.member_records import MemberRecord, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
@@ -79,6 +80,7 @@ class Member:
         self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
+        self.holder_keys = self._out.holder_keys
         self._ledger = Ledger()
         self._history = ReleaseHistory()
         self._model = PulledModel()
@@ -105,9 +107,8 @@ class Member:
                 self._weighing = self._settings.weighing(plan)
                 terms = self._settings.terms
                 self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                self._appraiser = Appraiser(
-                    self._pinned, self._budget, self._ledger, self._model, self._history
-                )
+                known = self._ledger, self._model, self._history
+                self._appraiser = Appraiser(self._pinned, self._budget, *known)
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):
@@ -121,6 +122,8 @@ class Member:
                 self._history.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
+            case EnvelopeKeyAnnounced():
+                self._out.holder_keys.apply(record)
             case SequencesBegun(sequences):
                 self._out.begin_at(sequences)
             case SubmissionSettled(id, outcome):
@@ -240,6 +243,8 @@ class Member:
                 step.effects += self.pinned.located(order.run, order.shards)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
+            case orders.HolderKeys():
+                self._out.hear(step, order, self.pinned.run.id, self._follower.roster)
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -326,15 +331,9 @@ class Member:
         return Aim(group, base.version, sequence, known, base.step, wanted, most, carried)
 
     def _desk(self) -> Desk:
-        return Desk(
-            self._plan,
-            self._groups,
-            self._model.published,
-            self._invites,
-            self._appraiser.evaluated,
-            self._out.sealed.values(),
-            self._out.moving.keys(),
-        )
+        seen, evaluated = self._model.published, self._appraiser.evaluated
+        out = self._out.sealed.values(), self._out.moving.keys()
+        return Desk(self._plan, self._groups, seen, self._invites, evaluated, *out)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""

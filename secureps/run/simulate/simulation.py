@@ -40,6 +40,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
+from secureps.store.envelope_keys import in_memory
 from secureps.store.holder_keys import KINDS
 from secureps.store.journal import Journal, MemoryJournal
 from secureps.store.keyring import PublicKit
@@ -49,7 +50,10 @@ from secureps.wire.transport import Clock, DelayOf, InProcessNetwork, no_delay
 
 @dataclass(frozen=True)
 class MemoryKit:
-    """A start-up kit in memory, for one process that plays all parties."""
+    """A start-up kit in memory, for one process that plays all parties.
+
+    What holders make of their secrets meanwhile outlives their machines: files would.
+    """
 
     public: PublicKit
     identities: Mapping[str, Identity]
@@ -70,7 +74,8 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
     if kind is not None:
         for holder in holders:
             secret, public = kind.generate()
-            secrets[holder], keys[holder] = kind.secret(secret), kind.public(public)
+            own_key, keys[holder] = kind.secret(secret), kind.public(public)
+            secrets[holder] = in_memory(own_key)
     own = {name: file_digest(key) for name, key in keys.items()}
     roster = sign_roster(
         ca,

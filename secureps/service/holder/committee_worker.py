@@ -1,58 +1,94 @@
 """The worker of a committee's key holder: opens envelopes, checks seeds, and derives shares.
 
-Its envelope key is used nowhere else; seeds and shares are in memory alone, and only a
+Its envelope keys are used nowhere else; seeds and shares are in memory alone, and only a
 cohort's sum of shares leaves it. What must not live here: whether a cohort may be opened
-(`roles.holder.committee`).
+(`roles.holder.committee`), and when a key is replaced or erased (`roles.holder.key_rotation`).
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from secureps.crypto import envelope
-from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.field import vector_bytes
+from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import HolderShare, weighted_sum
-from secureps.errors import ClientError, InternalError, Malformed
+from secureps.errors import ClientError, InternalError, Malformed, Refused
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
 from secureps.messages.submission import Receipt, enveloped_part, sharing_id
 from secureps.roles.holder.committee import CommitteeHolder
-from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope, ShareDerived
+from secureps.roles.holder.tasks import (
+    AnnounceKey,
+    DeriveShare,
+    EnvelopeExamined,
+    Erase,
+    ExamineEnvelope,
+    KeySigned,
+    ShareDerived,
+)
 from secureps.roles.tasks import Task
 from secureps.service.worker import Worker
+from secureps.store.envelope_keys import EnvelopeKeys
 
 
 class CommitteeWorker(Worker):
-    """The worker of one key holder; `secret` never leaves this process.
+    """The worker of one key holder; `keys` never leave this process.
 
     It takes no payloads: no ciphertext may reach a holder of key shares.
 
     Args:
+        identity: the holder's, which signs its keys.
         holders: the names of all key holders on the roster.
     """
 
     def __init__(
-        self, machine: CommitteeHolder, name: str, holders: tuple[str, ...], secret: EnvelopeKey
+        self,
+        machine: CommitteeHolder,
+        name: str,
+        identity: Identity,
+        holders: tuple[str, ...],
+        keys: EnvelopeKeys,
     ) -> None:
         self._machine = machine
         self._name = name
+        self._identity = identity
         self._holders = holders
-        self._secret = secret
+        self._keys = keys
 
-    def work(self, task: Task) -> EnvelopeExamined | ShareDerived:
-        """Examines an envelope, or derives a share; see `Worker`."""
+    def work(self, task: Task) -> EnvelopeExamined | ShareDerived | KeySigned | None:
+        """Examines an envelope, derives a share, makes or erases keys; see `Worker`."""
         match task:
             case ExamineEnvelope(receipt):
                 return EnvelopeExamined(receipt, self._flaw(receipt))
             case DeriveShare():
                 return self._derive(task)
+            case AnnounceKey(number, least):
+                return self._announce(number, least)
+            case Erase(below):
+                self._keys.erase(below)
+                return None
         raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
-    def _flaw(self, receipt: Receipt) -> str:
-        """Says what is wrong with this holder's envelope of a receipt; empty if nothing is."""
+    def _announce(self, number: int, least: int) -> KeySigned:
+        """Makes a key, if it is not there: it is on the disk before anybody can seal for it."""
+        run, key = self._machine.pinned.run.id, self._keys.make(number).public.key
+        least = max(least, self._keys.oldest)  # an earlier run's are erased
+        bare = EnvelopeKeyAnnounced(run, self._name, number, key, least)
+        signature = self._identity.sign(*announcement_bytes(bare))
+        return KeySigned(dataclasses.replace(bare, signature=signature))
+
+    def _flaw(self, receipt: Receipt) -> str | None:
+        """Says what is wrong with this holder's envelope of a receipt; empty if nothing is.
+
+        None: its key is erased.
+        """
         try:
             self._share(receipt)
         except ClientError as error:
             return str(error)
+        except Refused:
+            return None
         return ""
 
     def _derive(self, task: DeriveShare) -> ShareDerived:
@@ -60,6 +96,7 @@ class CommitteeWorker(Worker):
 
         Raises:
             Malformed, Oversized: an envelope does not open or does not fit; it names the member.
+            Refused: the key of one is erased.
         """
         began, cohort, pinned = time.perf_counter(), task.cohort, self._machine.pinned
         length = pinned.plan.key_length(pinned.layout.group(cohort.group))
@@ -71,7 +108,7 @@ class CommitteeWorker(Worker):
     def _member_share(self, receipt: Receipt) -> HolderShare:
         try:
             return self._share(receipt)
-        except ClientError as error:
+        except (ClientError, Refused) as error:
             raise type(error)(f"{receipt.id}: {error}") from None
 
     def _share(self, receipt: Receipt) -> HolderShare:
@@ -80,8 +117,16 @@ class CommitteeWorker(Worker):
         index = committee.holders.index(self._name)
         if len(receipt.envelopes) != len(committee.holders):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
+        if len(receipt.keys) != len(committee.holders):
+            raise Malformed(f"{len(receipt.keys)} numbers of keys for {len(committee.holders)}")
+        number, newest = receipt.keys[index], self._keys.newest
+        if not 0 <= number <= newest:
+            raise Malformed(f"it is sealed for key {number}, and the newest is {newest}")
+        key = self._keys.get(number)
+        if key is None:
+            raise Refused(f"it is sealed for key {number}, which is erased")
         sealed, bound = receipt.envelopes[index], enveloped_part(receipt, self._name)
-        seeds = envelope.open(self._secret, sealed, bound, committee.seed_bytes)
+        seeds = envelope.open(key, sealed, bound, committee.seed_bytes)
         found = HolderShare(committee, index, sharing_id(receipt.run, receipt.id), seeds)
         # Inconsistent shares of one client's key would keep its whole cohort from being opened.
         found.check(receipt.commitments)

@@ -1,0 +1,126 @@
+"""Which envelope keys of holders are still needed, and what is sealed for one that is erased.
+
+A key is needed while a submission that can still be opened is sealed for it, or somebody was asked
+for one before the next key was announced. What holders erase all the same, after a day, opens no
+more: where too few of them are left, a submission is dropped as stale, and nobody is accused for
+it. What must not live here: when holders take another key (`roles.holder.key_rotation`).
+"""
+
+from __future__ import annotations
+
+from secureps.crypto.roster import Roster
+from secureps.errors import Malformed
+from secureps.messages import coordinator_records as records
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.orders import EraseKeys, HolderKeys
+from secureps.messages.submission import Receipt
+from secureps.roles.coordinator import opening, recovery
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.transaction import Transaction
+
+SETTLING = (
+    EnvelopeKeyAnnounced,
+    records.RoundOpened,
+    records.RoundGivenUp,
+    records.VersionCommitted,
+    records.CohortBurnt,
+    records.SubmissionsDropped,
+    records.StreamEnded,
+)
+"""Records after which fewer keys may be needed than before."""
+
+
+def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
+    """A holder says which key is its newest, and which are erased.
+
+    Raises:
+        as `AnnouncedKeys.is_news`.
+    """
+    assert tx.federation.pinned is not None
+    number = tx.federation.keys.number(told.holder)
+    if not tx.federation.keys.is_news(told, tx.federation.pinned.run.id, roster):
+        return
+    tx.write(told)
+    if told.number > number:
+        tx.tell_clients(HolderKeys(tx.federation.incarnation, (told,)))
+    for group in tx.federation.groups.values():
+        drop_stale(tx, group)
+
+
+def known(tx: Transaction) -> tuple[HolderKeys, ...]:
+    """What a client that subscribes is told: nothing while the kit's keys are the newest."""
+    keys = tuple(tx.federation.keys.newest.values())
+    return (HolderKeys(tx.federation.incarnation, keys),) if keys else ()
+
+
+def check_numbers(tx: Transaction, receipt: Receipt) -> None:
+    """Malformed if a receipt is sealed for a key that its holder has not announced."""
+    for holder, number in zip(tx.holders, receipt.keys):
+        newest = tx.federation.keys.number(holder)
+        if not 0 <= number <= newest:
+            raise Malformed(
+                f"{receipt.id}: it is sealed for key {number} of {holder}, whose newest is {newest}"
+            )
+
+
+def drop_stale(tx: Transaction, group: GroupState) -> None:
+    """What too few holders have keys for is dropped, and asked for once more.
+
+    Not of a cohort that is closed: its holders answer, or refuse.
+    """
+    if not opening.wanted(tx.plan):
+        return
+    stale = [r for r in group.receipts.values() if _stale(tx, r) and group.drops(r.id)]
+    if not stale:
+        return
+    text = f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
+    tx.drop(group.name, tuple(receipt.id for receipt in stale), text)
+    for client in {receipt.id.client: None for receipt in stale}:
+        if not group.streaming and group.awaits(client):
+            tx.order(client, recovery.make_invite(tx, group, client))
+
+
+def _stale(tx: Transaction, receipt: Receipt) -> bool:
+    federation = tx.federation
+    able = sum(
+        number >= max(federation.keys.least(holder), federation.released.get(holder, 0))
+        for holder, number in zip(tx.holders, receipt.keys)
+    )
+    return bool(receipt.keys) and able < tx.plan.threshold
+
+
+def release(tx: Transaction) -> None:
+    """Tells holders which keys nobody needs any more, once something was settled."""
+    if not any(isinstance(record, SETTLING) for record in tx.step.records):
+        return
+    federation = tx.federation
+    for place, holder in enumerate(tx.holders):
+        released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
+        if released >= newest or any(group.returning for group in federation.groups.values()):
+            continue
+        below = min(newest, _needed(tx, place, holder))
+        if below > released:
+            tx.write(records.KeysReleased(holder, below))
+            tx.order(holder, make_erase(tx, holder))
+
+
+def make_erase(tx: Transaction, holder: str) -> EraseKeys:
+    """Said again to a holder that subscribes."""
+    return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
+
+
+def _needed(tx: Transaction, place: int, holder: str) -> int:
+    groups = tx.federation.groups
+    sealed = (
+        receipt.keys[place]
+        for group in groups.values()
+        for receipt in group.receipts.values()
+        if receipt.keys
+    )
+    asked = (
+        number
+        for (whose, number), owed in tx.federation.owed.items()
+        if whose == holder
+        and any(groups[each.group].ask_of(each.client) == each.ask for each in owed)
+    )
+    return min((*sealed, *asked), default=tx.federation.keys.number(holder))

@@ -1,0 +1,377 @@
+"""Holders change envelope keys while a run trains: the same model, and the past stays shut."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto import envelope
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.errors import Malformed
+from secureps.messages.coordinator_records import (
+    FlawNoted,
+    HolderRefused,
+    ReceiptExamined,
+    SubmissionsDropped,
+)
+from secureps.messages.holder_records import KeyReplaced, KeysErased
+from secureps.messages.orders import EraseKeys, HolderKeys
+from secureps.messages.submission import enveloped_part
+from secureps.roles.holder.key_rotation import KEPT
+from secureps.run.simulate.simulation import Simulation
+from secureps.store.backup import backup
+from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys
+from secureps.store.journal import last_row
+from secureps.store.journal_height import height_path, write_height
+from tests.kits.cheats import journalled
+from tests.kits.federations import finished, same, small_federation, unharmed
+from tests.kits.key_rotation import (
+    HOLDERS,
+    bytes_of,
+    calendar,
+    ends,
+    keys_of,
+    machine,
+    on_files,
+    received,
+    rotating,
+)
+
+SOME_DAY = 1.7e9
+
+
+def blamed(simulation: Simulation) -> list[object]:
+    """What was said of clients' envelopes."""
+    records = simulation._stores["coordinator"].journal.replay()
+    flaws = (r for _, r in records if isinstance(r, ReceiptExamined | FlawNoted) and r.flaw)
+    return [*flaws, *simulation.coordinator.federation.accused]
+
+
+@pytest.mark.parametrize("cipher", ["rlwe", "rlwe-2-of-3", "rlwe-alone"])
+def test_a_key_for_every_version_changes_no_bit(cipher: str, tmp_path: Path) -> None:
+    simulation = ends(small_federation(rotating(cipher=cipher), tmp_path))
+    assert same(simulation.model(), unharmed()[0])
+    assert blamed(simulation) == []
+    sealed = {receipt.keys for receipt in received(simulation)}
+    assert len(sealed) >= 3
+    assert all(len(numbers) == len(simulation._kit.secrets) for numbers in sealed)
+    for holder, keys in simulation._kit.secrets.items():
+        number = machine(simulation, holder)._ledger.rotation.number
+        assert number >= 3
+        assert isinstance(keys, EnvelopeKeys)
+        assert keys.newest == number
+        assert keys.oldest >= number - 1, "no older one is needed"
+
+
+def test_without_a_calendar_a_key_serves_as_many_cohorts_as_the_plan_says(tmp_path: Path) -> None:
+    simulation = ends(small_federation(rotating(2, versions=6), tmp_path))
+    assert {machine(simulation, h)._ledger.rotation.number for h in HOLDERS} == {3}
+    simulation = ends(small_federation(rotating(10), tmp_path / "few"))
+    assert {receipt.keys for receipt in received(simulation)} == {(0, 0, 0, 0)}
+
+
+def test_a_calendar_replaces_the_kits_key_at_once_and_others_after_an_hour(tmp_path: Path) -> None:
+    simulation = small_federation(rotating(1000), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version >= 0)
+    calendar(simulation, SOME_DAY)
+    simulation.run(lambda: all(keys_of(simulation, h).newest == 1 for h in HOLDERS))
+    simulation.run(lambda: group.version >= 1)
+    calendar(simulation, SOME_DAY + 3599)
+    simulation.run(lambda: group.version >= 2)
+    assert all(keys_of(simulation, h).newest == 1 for h in HOLDERS)
+    calendar(simulation, SOME_DAY + 3600)
+    ends(simulation)
+    assert all(keys_of(simulation, h).newest == 2 for h in HOLDERS)
+    assert same(simulation.model(), unharmed()[0])
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"name": "buffered", "buffer": 5, "minimum": 3, "max_staleness": 3, "power": 0.0},
+        {"name": "ssp", "slack": 1, "minimum": 3},
+    ],
+    ids=lambda rule: str(rule["name"]),
+)
+def test_without_rounds_a_key_for_every_version_changes_no_bit_either(
+    rule: dict[str, object], tmp_path: Path
+) -> None:
+    """Somebody always trains: a key goes once those who were asked before it have sent."""
+    group = {"clip": 3.0, "range": 1.0, "weighting": "uniform", "rule": rule}
+    played = [
+        ends(small_federation(rotating(every, group=[group], versions=8), tmp_path / str(every)))
+        for every in (1, 1000)
+    ]
+    assert same(*(simulation.model() for simulation in played))
+    assert blamed(played[0]) == []
+    for holder in HOLDERS:
+        keys = keys_of(played[0], holder)
+        assert keys.newest >= 7
+        assert keys.oldest >= keys.newest - 3
+    records = [r for _, r in played[0]._stores["coordinator"].journal.replay()]
+    assert not any(
+        isinstance(r, SubmissionsDropped) and "still have the keys" in r.reason for r in records
+    )
+
+
+# --- all of a holder's files ------------------------------------------------------
+
+
+def needles(secret: bytes) -> list[bytes]:
+    """Either half of a key, as bytes and as journals spell them."""
+    return [half for part in (secret[:64], secret[64:]) for half in (part, part.hex().encode())]
+
+
+@pytest.mark.parametrize("at", [2, 3])
+def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
+    at: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken at a time T; what is open then does open, so that this could fail."""
+    made = dict[int, bytes]()
+    make = EnvelopeKeyFiles._made
+
+    def kept(self: EnvelopeKeyFiles, number: int) -> EnvelopeKey:
+        key = make(self, number)
+        if self._folder.name == "holder-1":
+            made[number] = key.to_bytes()[-96:]
+        return key
+
+    monkeypatch.setattr(EnvelopeKeyFiles, "_made", kept)
+    simulation, kit = on_files(rotating(), tmp_path, monkeypatch)
+    made[0] = keys_of(simulation, "holder-1").make(0).to_bytes()[-96:]
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(
+        lambda: (
+            group.version == at
+            and len(group.receipts) == 6
+            and keys_of(simulation, "holder-1").oldest == at
+        )
+    )
+    state, private = tmp_path / "state" / "holder-1", kit / "private" / "holder-1"
+    write_height(height_path(state / "journal.db"), last_row(state / "journal.db"))
+    backup(state, tmp_path / "copy")
+    files = list(bytes_of(state, private, tmp_path / "copy"))
+    assert any(path.name == "journal.db-wal" for path, _ in files)
+    left = sorted(path.name for path, _ in files if path.name.startswith("envelope"))
+    stolen = {
+        n: EnvelopeKey(secret)
+        for n, secret in made.items()
+        if any(needle in data for _, data in files for needle in needles(secret))
+    }
+    oldest = keys_of(simulation, "holder-1").oldest
+    assert sorted(stolen) == [number for number in made if number >= oldest]
+    assert left == [f"envelope-{n}.key" for n in sorted(stolen)] + ["envelope.pub"]
+    assert not any(
+        needle in data
+        for path, data in files
+        for secret in made.values()
+        for needle in needles(secret)
+        if not path.is_relative_to(private)
+    ), "keys are in no journal and no copy"
+    shut = opened = 0
+    for receipt in received(simulation):
+        bound = enveloped_part(receipt, "holder-1")
+        fits = [n for n, key in stolen.items() if opens(key, receipt.envelopes[1], bound)]
+        assert fits == [receipt.keys[1]] * (receipt.keys[1] in stolen)
+        shut, opened = shut + (not fits), opened + bool(fits)
+        assert bool(fits) == (receipt.id in group.receipts)
+    assert (shut, opened) == (6 * at, 6)
+    ends(simulation)
+    assert same(simulation.model(), unharmed()[0])
+
+
+def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
+    try:
+        return bool(envelope.open(key, sealed, bound, 96))
+    except Malformed:
+        return False
+
+
+# --- kills ------------------------------------------------------------------------
+
+
+def made_and_not_said(simulation: Simulation, holder: str) -> bool:
+    own = machine(simulation, holder)._ledger.rotation.number
+    return keys_of(simulation, holder).newest > own
+
+
+def said_and_not_heard(simulation: Simulation, holder: str) -> bool:
+    own = machine(simulation, holder)._ledger.rotation.number
+    return own > simulation.coordinator.federation.keys.number(holder)
+
+
+def heard_and_not_sealed_for(simulation: Simulation, holder: str) -> bool:
+    return simulation.coordinator.federation.keys.number(holder) == 2
+
+
+def decided_and_not_erased(simulation: Simulation, holder: str) -> bool:
+    return machine(simulation, holder)._ledger.rotation.least > keys_of(simulation, holder).oldest
+
+
+def released_and_not_decided(simulation: Simulation, holder: str) -> bool:
+    told = simulation.coordinator.federation.released.get(holder, 0)
+    return told > machine(simulation, holder)._ledger.rotation.least
+
+
+MOMENTS: list[Callable[[Simulation, str], bool]] = [
+    made_and_not_said,
+    said_and_not_heard,
+    heard_and_not_sealed_for,
+    decided_and_not_erased,
+    released_and_not_decided,
+]
+
+
+@pytest.mark.parametrize("killed", [("holder-1",), ("holder-1", "coordinator"), HOLDERS])
+@pytest.mark.parametrize("moment", MOMENTS, ids=lambda m: m.__name__)
+def test_kills_between_announcing_and_erasing(
+    moment: Callable[[Simulation, str], bool], killed: tuple[str, ...], tmp_path: Path
+) -> None:
+    simulation = small_federation(rotating(), tmp_path)
+    simulation.run(lambda: moment(simulation, "holder-1"))
+    for party in killed:
+        simulation.kill(party)
+    for party in killed:
+        simulation.start(party)
+    ends(simulation)
+    assert same(simulation.model(), unharmed()[0])
+    assert blamed(simulation) == []
+    for holder in HOLDERS:
+        keys = keys_of(simulation, holder)
+        assert keys.newest == machine(simulation, holder)._ledger.rotation.number
+        assert keys.oldest >= keys.newest - 1
+
+
+def test_what_was_decided_is_erased_at_the_next_start_whoever_is_there(tmp_path: Path) -> None:
+    simulation = small_federation(rotating(), tmp_path)
+    simulation.run(lambda: decided_and_not_erased(simulation, "holder-1"))
+    for party in ("holder-1", "coordinator"):
+        simulation.kill(party)
+    least = machine(simulation, "holder-1")._ledger.rotation.least
+    simulation.start("holder-1")
+    later(simulation, 1.0)
+    assert keys_of(simulation, "holder-1").oldest == least
+    simulation.start("coordinator")
+    assert same(ends(simulation).model(), unharmed()[0])
+
+
+def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
+    tmp_path: Path,
+) -> None:
+    simulation = small_federation(rotating(versions=5), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version >= 2)
+    simulation.kill("holder-3")
+    before = keys_of(simulation, "holder-3").oldest
+    simulation.run(lambda: group.version >= 4)
+    assert keys_of(simulation, "holder-3").oldest == before
+    simulation.start("holder-3")
+    ends(simulation)
+    assert keys_of(simulation, "holder-3").oldest > before
+    assert same(simulation.model(), unharmed(versions=5)[0])
+
+
+# --- erased after a day, whoever still wants it -----------------------------------
+
+
+def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_path: Path) -> None:
+    """A coordinator that says nothing of keys keeps none alive, and nobody is accused for it."""
+    simulation = small_federation(rotating(1000, seconds=1e9), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version == 1)
+    for holder in HOLDERS[1:]:
+        simulation.kill(holder)  # too few look, so that the round stays open
+    simulation.run(lambda: len(group.receipts) == 6)
+    simulation.kill("coordinator")
+    for holder in HOLDERS[1:]:
+        simulation.start(holder)
+    for days, oldest in ((0.0, 0), (KEPT - 1, 0), (KEPT, 1)):
+        calendar(simulation, SOME_DAY + days)
+        later(simulation, 1.0)
+        assert {keys_of(simulation, holder).newest for holder in HOLDERS} == {1}
+        assert {keys_of(simulation, holder).oldest for holder in HOLDERS} == {oldest}
+    simulation.start("coordinator")
+    ends(simulation)
+    assert blamed(simulation) == []
+    records = [r for _, r in simulation._stores["coordinator"].journal.replay()]
+    dropped = [r for r in records if isinstance(r, SubmissionsDropped)]
+    assert sum(len(each.ids) for each in dropped) == 6
+    assert "fewer than 3 key holders still have the keys" in dropped[0].reason
+    assert {r.keys for r in received(simulation)} == {(0, 0, 0, 0), (1, 1, 1, 1)}
+    assert same(simulation.model(), unharmed()[0])
+
+
+def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
+    """One holder that erased its key says nothing of the envelope, and refuses its share."""
+    simulation = small_federation(rotating(1000), tmp_path)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version == 1)
+    for holder in HOLDERS[1:]:
+        simulation.kill(holder)
+    simulation.run(lambda: len(group.receipts) == 6)
+    simulation.kill("coordinator")
+    for days in (0.0, KEPT):
+        calendar(simulation, SOME_DAY + days, ("holder-0",))
+        later(simulation, 1.0)
+    assert keys_of(simulation, "holder-0").oldest == 1
+    for party in ("coordinator", *HOLDERS[1:]):
+        simulation.start(party)
+    ends(simulation)
+    assert blamed(simulation) == []
+    journal = simulation._stores["coordinator"].journal
+    assert not any(isinstance(record, SubmissionsDropped) for _, record in journal.replay())
+    (refused,) = journalled(simulation, HolderRefused)
+    assert "is sealed for key 0, which is erased" in refused.reason
+    assert same(simulation.model(), unharmed()[0])
+
+
+def later(simulation: Simulation, seconds: float) -> None:
+    over = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= over)
+
+
+# --- announcements that are none --------------------------------------------------
+
+
+def test_clients_go_back_to_no_older_key(tmp_path: Path) -> None:
+    simulation = small_federation(rotating(versions=5), tmp_path)
+    federation = simulation.coordinator.federation
+    simulation.run(lambda: federation.keys.number("holder-2") == 1)
+    old = federation.keys.newest["holder-2"]
+    simulation.run(lambda: federation.keys.number("holder-2") == 3)
+    client = simulation.parties["client-00"]
+    client.heard("coordinator", HolderKeys(federation.incarnation, (old,)))
+    ends(simulation)
+    newest = [r.keys[2] for r in received(simulation) if r.id.client == "client-00"]
+    assert newest == sorted(newest)
+    assert newest[-1] >= 3
+    assert same(simulation.model(), unharmed(versions=5)[0])
+
+
+def test_a_holder_erases_neither_its_newest_key_nor_what_is_to_come(tmp_path: Path) -> None:
+    simulation = small_federation(rotating(), tmp_path)
+    federation = simulation.coordinator.federation
+    simulation.run(lambda: federation.keys.number("holder-0") == 1)
+    simulation.parties["holder-0"].heard("coordinator", EraseKeys(federation.incarnation, 1 << 40))
+    ends(simulation)
+    assert not blamed(simulation)
+    assert (
+        machine(simulation, "holder-0")._ledger.rotation.least
+        <= keys_of(simulation, "holder-0").newest
+    )
+
+
+def test_the_ledger_has_numbers_and_no_keys(tmp_path: Path) -> None:
+    simulation = ends(small_federation(rotating(), tmp_path))
+    replaced = journalled(simulation, KeyReplaced, "holder-0")
+    numbers = [record.announced.number for record in replaced]
+    assert list(dict.fromkeys(numbers))[:3] == [1, 2, 3]
+    assert numbers == sorted(numbers)
+    erased = [record.below for record in journalled(simulation, KeysErased, "holder-0")]
+    assert erased == sorted(set(erased))
+    assert finished(simulation)
+    assert isinstance(keys_of(simulation, "holder-0"), EnvelopeKeys)

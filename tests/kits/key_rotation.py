@@ -1,0 +1,97 @@
+"""Federations whose holders change their envelope keys, on files or in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
+from secureps.messages.coordinator_records import Received
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Receipt
+from secureps.policy.plan import Plan
+from secureps.roles.holder.committee import CommitteeHolder
+from secureps.roles.machine import WORKER, KitRead
+from secureps.run.party_names import shard_names
+from secureps.run.simulate import simulation as simulations
+from secureps.run.simulate.simulation import Conditions, MemoryKit, Simulation
+from secureps.store.envelope_keys import EnvelopeKeys, load_keys
+from secureps.store.issuing import create_kit, issue_all
+from secureps.store.journal import Journal, SqliteJournal
+from secureps.store.keyring import load_private, load_public
+from tests.kits.federations import CIPHERS, finished, small_federation, small_plan
+
+HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
+
+
+def rotating(every: int = 1, cipher: str = "rlwe", seconds: float = 3600.0, **changes: Any) -> Plan:
+    """A plan whose holders take another key after so many cohorts, or so long."""
+    serves = {"envelope_versions": every, "envelope_seconds": seconds}
+    section = {**CIPHERS[cipher], "capacity": 8, **serves}
+    plain = small_plan(**changes).section.model_dump(exclude_unset=True)
+    return Plan(parse(PlanSection, plain | {"cipher": section}, "test"))
+
+
+def machine(simulation: Simulation, holder: str) -> CommitteeHolder:
+    found = simulation.parties[holder].machine
+    assert isinstance(found, CommitteeHolder)
+    return found
+
+
+def keys_of(simulation: Simulation, holder: str) -> EnvelopeKeys:
+    found = simulation._kit.secrets[holder]
+    assert isinstance(found, EnvelopeKeys)
+    return found
+
+
+def received(simulation: Simulation) -> list[Receipt]:
+    """What a recorder on the wire has, too: every receipt that came with envelopes."""
+    journal = simulation._stores[COORDINATOR].journal
+    found = (record.receipt for _, record in journal.replay() if isinstance(record, Received))
+    return [receipt for receipt in found if receipt.envelopes]
+
+
+def calendar(simulation: Simulation, unix: float, holders: tuple[str, ...] = HOLDERS) -> None:
+    """What the calendar says, to holders that are there."""
+    for holder in holders:
+        simulation.parties[holder].heard(WORKER, KitRead(unix))
+
+
+def on_files(plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Simulation, Path]:
+    """A federation with a real kit and real journals, and where the kit is."""
+    kit = folder / "kit"
+    create_kit(kit, plan.cipher_parameters, hours=0)
+
+    def made(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+        names = [("coordinator", COORDINATOR), *(("client", each) for each in clients)]
+        names += [("shard", each) for each in shard_names(plan.section.shards)]
+        names += [("holder", each) for each in HOLDERS]
+        issue_all(kit, names)  # type: ignore[arg-type]
+        identities = {name: load_private(kit, name) for _, name in names}
+        secrets = {name: load_keys(kit, name) for name in HOLDERS}
+        return MemoryKit(load_public(kit), identities, secrets)
+
+    def journal(name: str) -> Journal:
+        (folder / "state" / name).mkdir(parents=True, exist_ok=True)
+        return SqliteJournal(folder / "state" / name / "journal.db")
+
+    monkeypatch.setattr(simulations, "memory_kit", made)
+    simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
+    return simulation, kit
+
+
+def ends(simulation: Simulation) -> Simulation:
+    simulation.run(lambda: finished(simulation))
+    return simulation
+
+
+def bytes_of(*folders: Path) -> Iterator[tuple[Path, bytes]]:
+    """All files under some folders: logs, free pages and what was forgotten too."""
+    for folder in folders:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file():
+                yield path, path.read_bytes()

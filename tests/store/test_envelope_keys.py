@@ -1,0 +1,136 @@
+"""A holder's envelope keys: where they lie, and what is left of one that is erased."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.errors import KitError
+from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
+from secureps.store.holder_keys import ENVELOPE
+from secureps.store.issuing import approve, create_kit, issue
+from secureps.store.party_keys import make_keys
+from secureps.store.passphrases import Passphrases
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    create_kit(tmp_path / "kit", CipherParameters("rlwe", 32, 65_534))
+    issue(tmp_path / "kit", "holder", "keys-0")
+    return tmp_path / "kit"
+
+
+def files(kit: Path) -> list[str]:
+    return sorted(os.listdir(kit / "private" / "keys-0"))
+
+
+def keys_of(kit: Path) -> EnvelopeKeys:
+    keys = load_keys(kit, "keys-0")
+    assert isinstance(keys, EnvelopeKeys)
+    return keys
+
+
+@pytest.mark.parametrize("memory", [True, False])
+def test_keys_go_by_number(memory: bool, kit: Path) -> None:
+    keys = EnvelopeKeys({0: EnvelopeKey.from_os()}) if memory else keys_of(kit)
+    assert (keys.oldest, keys.newest, keys.get(1)) == (0, 0, None)
+    first = keys.make(1)
+    assert keys.make(1) is first
+    keys.make(5)
+    assert (keys.oldest, keys.newest) == (0, 5)
+    keys.erase(5)
+    keys.erase(5)
+    assert (keys.oldest, keys.newest, keys.get(0), keys.get(1)) == (5, 5, None, None)
+    keys.erase(9)
+    assert keys.newest == 5, "the newest is never erased"
+
+
+def test_a_key_is_on_the_disk_before_anybody_hears_of_it(kit: Path) -> None:
+    made = keys_of(kit).make(3)
+    path = kit / "private" / "keys-0" / "envelope-3.key"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    again = keys_of(kit)
+    assert again.make(3).public == made.public
+    assert (again.oldest, again.newest) == (0, 3)
+
+
+def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:
+    keys, folder = keys_of(kit), kit / "private" / "keys-0"
+    keys.make(1)
+    held = {n: (folder / n).open("rb", buffering=0) for n in ("envelope.key", "envelope-1.key")}
+    assert held["envelope.key"].read(8) == b"secureps"
+    keys.make(2)
+    keys.erase(2)
+    for file in held.values():  # the inode, which a name alone would leave as it was
+        file.seek(0)
+        assert set(file.read()) == {0}
+        file.close()
+    assert "envelope.key" not in files(kit)
+    assert "envelope-1.key" not in files(kit)
+    assert "envelope-2.key" in files(kit)
+    assert keys_of(kit).oldest == 2
+
+
+def test_what_a_killed_holder_left_is_taken_up(kit: Path) -> None:
+    """It was killed before it had erased, or between the two names of a new file."""
+    keys, folder = keys_of(kit), kit / "private" / "keys-0"
+    keys.make(1)
+    keys.make(2)
+    (folder / "envelope-3.key.new").write_bytes(b"half")
+    again = keys_of(kit)
+    again.erase(2)
+    assert (again.oldest, again.make(3).public) == (2, keys_of(kit).make(3).public)
+    (folder / "envelope-2.key").unlink()
+    again.erase(3)
+    assert again.oldest == 3
+
+
+def test_a_key_that_others_may_read_or_that_is_none(kit: Path) -> None:
+    keys_of(kit).make(1)
+    path = kit / "private" / "keys-0" / "envelope-1.key"
+    path.chmod(0o640)
+    with pytest.raises(KitError, match=f"chmod 600 {path}"):
+        load_keys(kit, "keys-0")
+    path.chmod(0o600)
+    path.write_bytes(b"x")
+    with pytest.raises(KitError, match=r"envelope-1\.key is damaged"):
+        load_keys(kit, "keys-0")
+    path.unlink()
+    (kit / "private" / "keys-0" / "envelope.key").unlink()
+    with pytest.raises(KitError, match="missing: if it is lost, `secureps keys rotate"):
+        load_keys(kit, "keys-0")
+
+
+def test_a_link_is_not_followed_to_what_it_names(kit: Path, tmp_path: Path) -> None:
+    keys, other = keys_of(kit), tmp_path / "other"
+    other.write_bytes(b"somebody's")
+    keys.make(1)
+    path = kit / "private" / "keys-0" / "envelope-1.key"
+    keys.make(2)
+    path.unlink()
+    path.symlink_to(other)
+    with pytest.raises(OSError, match="symbolic"):
+        keys.erase(2)
+    assert other.read_bytes() == b"somebody's"
+
+
+def test_under_a_passphrase_the_next_keys_are_too(tmp_path: Path) -> None:
+    def words() -> Passphrases:
+        read, write = os.pipe()
+        os.write(write, b"six words\n")
+        os.close(write)
+        return Passphrases(read)
+
+    kit, own = tmp_path / "kit", tmp_path / "own"
+    create_kit(kit, CipherParameters("rlwe", 32, 65_534))
+    approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words())])
+    made = EnvelopeKeyFiles(kit, "keys-0", words()).make(1)
+    data = (kit / "private" / "keys-0" / "envelope-1.key").read_bytes()
+    assert made.to_bytes()[-96:] not in data
+    assert EnvelopeKeyFiles(kit, "keys-0", words()).make(1).public == made.public
+    assert not own.exists()
