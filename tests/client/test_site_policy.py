@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -120,6 +121,25 @@ def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
     with pytest.raises(ps.SecurepsError):
         join(script, joining(tmp_path, allowed), {})
     assert (tmp_path / "ran").exists()
+
+
+CALLER = """
+import socket
+from pathlib import Path
+def make(settings):
+    socket.create_connection(("127.0.0.1", settings["port"]), timeout=5).close()
+    (Path(__file__).parent / "reached").touch()
+"""
+
+
+@pytest.mark.parametrize("network", ["true", "false"])
+def test_a_script_without_a_network_reaches_nobody(network: str, tmp_path: Path) -> None:
+    script = tmp_path / "hospital.py"
+    script.write_text(CALLER)
+    policy = read_site(written(tmp_path, f"network = {network}"))
+    with socket.create_server(("127.0.0.1", 0)) as listener, pytest.raises(ps.SecurepsError):
+        join(script, joining(tmp_path, policy), {"port": listener.getsockname()[1]})
+    assert (tmp_path / "reached").exists() == (network == "true")
 
 
 def joining(tmp_path: Path, policy: SitePolicy) -> Joining:
