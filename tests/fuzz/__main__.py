@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with kept as folder:
         if given.target in SERVERS:
             found = [besiege(given.target, Path(folder), given.seed, given.inputs)]
-            return _told(found, given.one)
+            return _told(found, given.one, given.seed)
         known = targets(Path(folder))
         if given.list:
             print("\n".join((*known, *SERVERS)))
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for number, _ in found[0].findings:
             FOUND.mkdir(parents=True, exist_ok=True)
             _file(target.name, given.seed, number).write_bytes(drawn(target, given.seed, number))
-        return _told(found, given.one)
+        return _told(found, given.one, given.seed)
 
 
 def _again(target: Target, data: bytes) -> int:
@@ -111,7 +111,7 @@ def _apart(seed: int, name: str, inputs: int) -> Attempt:
     return Attempt(name, 0, 0, 1.0, 0, ((-1, text),))
 
 
-def _told(attempts: Sequence[Attempt], as_json: bool, seed: int = 0) -> int:
+def _told(attempts: Sequence[Attempt], as_json: bool, seed: int) -> int:
     """Says what became of targets; 1 if anything is wrong with one."""
     bad = 0
     for each in attempts:
@@ -122,12 +122,12 @@ def _told(attempts: Sequence[Attempt], as_json: bool, seed: int = 0) -> int:
             speed = each.inputs / max(each.seconds, 0.001)
             row = f"{each.target:20} {each.inputs:9,} {share:>9} {speed:9,.0f}"
             print(f"{row} {each.grown / (1 << 20):10.1f}", flush=True)
+            again = f".venv/bin/python -m tests.fuzz --target {each.target}"
             for number, text in each.findings:
-                path = _file(each.target, seed, number).relative_to(ROOT)
+                path = _file(each.target, seed, number)
+                whole = f"--seed {seed}" if each.target in SERVERS else f"--input {path}"
                 print(f"  input {number}: {text.rstrip()}")
-                print(
-                    f"  again: .venv/bin/python -m tests.fuzz --target {each.target} --input {path}"
-                )
+                print(f"  again: {again} {whole}")
             if each.complaint is not None:
                 print(f"  {each.complaint}")
         bad += bool(each.findings or each.complaint)
