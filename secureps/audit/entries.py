@@ -22,6 +22,7 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import Dated, Incarnated, RosterFollowed, RunPinned
 from secureps.messages.submission import (
     Cohort,
@@ -53,6 +54,7 @@ TOLD: Mapping[type, Told] = {
     coordinator.MemberJoined: Told("who", "client joined", ("client", "groups")),
     coordinator.MemberRetired: Told("who", "client retired", ("client", "reason", "returns")),
     coordinator.ClientRevoked: Told("who", "client revoked", ("client",)),
+    coordinator.CommitteeFormed: Told("who", "key holders from now on", ("committee",)),
     RosterFollowed: Told("who", "roster followed", ("text",)),
     coordinator.FounderChosen: Told("who", "founder chosen", ("client",)),
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
@@ -212,6 +214,11 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
                 found |= _receipt(value)
                 if isinstance(record, member.Sealed) and value.fact is not None:
                     found |= _spent(value.fact)  # a coordinator has a row of its own for it
+            case KeyCommittee():
+                found |= {
+                    "holders": list(value.holders),
+                    "since": {at.group: at.version for at in value.since},
+                }
             case SubmissionId():
                 found["update"] = str(value)
             case tuple() if name in ("ids", "missing"):

@@ -26,6 +26,7 @@ from secureps.crypto.sharing import share
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
     BlockHeader,
@@ -72,7 +73,8 @@ class OutboxSealer:
 
     Args:
         identity: signs headers and receipts.
-        holder_keys: the holders' public cipher keys, from the kit.
+        holder_keys: the holders' public cipher keys, from the kit: what bfv seals under.
+        committee: for which key holders an update of a group from a version is sealed.
         outbox: keeps payloads until they are durable elsewhere.
         threads: that seal pieces; the integers do not depend on their number.
         ledger: charged with what an update spends, before a key of its own is made.
@@ -83,6 +85,7 @@ class OutboxSealer:
         self,
         identity: Identity,
         holder_keys: Mapping[str, bytes],
+        committee: Callable[[str, int], KeyCommittee],
         outbox: Spool,
         threads: int = 1,
         ledger: BudgetLedger | None = None,
@@ -92,6 +95,7 @@ class OutboxSealer:
         self._ledger = ledger
         self._identity = identity
         self._holder_keys = holder_keys
+        self._committee = committee
         self._outbox = outbox
         self._threads = threads
         self._kept: dict[str, OneTimeKey] = {}
@@ -245,23 +249,25 @@ class OutboxSealer:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.
 
         Raises:
-            PlanRefused: the kit has not as many key holders as the plan says.
+            PlanRefused: there are not as many key holders as the plan says.
+            Refused: there are none that this version is sealed for.
         """
-        committee = pinned.plan.committee(tuple(self._holder_keys))
+        sealed_for = self._committee(receipt.id.group, receipt.version)
+        committee = pinned.plan.committee(sealed_for.holders)
         shared = share(sharing_id(receipt.run, receipt.id), key.coefficients(), committee)
         correction = vector_bytes(shared.correction)
         root = ciphertext_root(receipt.blocks, correction)
         announced, keys = self._announced(), dict[str, tuple[int, bytes]]()
-        for name in committee.holders:
+        for name, first in zip(sealed_for.holders, sealed_for.keys, strict=True):
             newest = announced.get(name)
-            kit = (0, self._holder_keys[name])
-            keys[name] = kit if newest is None else (newest.number, newest.key)
+            keys[name] = (0, first) if newest is None else (newest.number, newest.key)
         receipt = dataclasses.replace(
             receipt,
             commitments=shared.commitments,
             correction=correction,
             root=root,
             keys=tuple(number for number, _ in keys.values()),
+            committee=sealed_for.committee,
         )
         # Bound to the receipt, so that an envelope cannot be moved to another submission.
         envelopes = tuple(

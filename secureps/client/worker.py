@@ -116,12 +116,19 @@ class ClientWorker(Worker):
         self._noted = set[str]()
         self._buffers = Buffers(KEPT)
         self._frozen = FrozenTensors(site)
+        due = machine.committees.due
         self._sealer = OutboxSealer(
-            site.identity, site.holder_keys, outbox, site.threads, site.ledger, self._announced
+            site.identity,
+            site.holder_keys,
+            due,
+            outbox,
+            site.threads,
+            site.ledger,
+            self._announced,
         )
 
     def _announced(self) -> Mapping[str, EnvelopeKeyAnnounced]:
-        return self._machine.holder_keys.newest
+        return self._machine.committees.keys.newest
 
     def seconds(self, task: Task) -> float:
         """How long a task takes in virtual time; see `Worker`."""

@@ -174,6 +174,11 @@ class Roster:
             own.append(canonical(dataclasses.replace(self.epoch, expires=0)))
         return digest(_ROSTER.decode(), *own)
 
+    @cached_property
+    def committee(self) -> bytes:
+        """32 bytes over its key holders' names and cipher keys: whom updates are sealed for."""
+        return committee_digest((c.name, c.cipher_key_digest) for c in self.holders())
+
     @property
     def number(self) -> int:
         """Of its epoch."""
@@ -310,6 +315,11 @@ class Roster:
             Oversized: more than MAX_ROSTER_BYTES.
         """
         return from_file(cls, data, "roster", MAX_ROSTER_BYTES, "the CA's tool")
+
+
+def committee_digest(holders: Iterable[tuple[str, bytes]]) -> bytes:
+    """What names a committee of key holders: of their names and the digests of their keys."""
+    return digest("secureps-committee", *(part for n, d in holders for part in (n.encode(), d)))
 
 
 def sign_roster(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
-from secureps.messages.orders import GroupVersion, ShardSums
+from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
@@ -25,6 +25,13 @@ class ShardLocated:
 
     shard: ShardAddress
     unsafe: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CommitteeFormed:
+    """These key holders open what is sealed from some versions on."""
+
+    committee: KeyCommittee
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,6 +421,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
+    | CommitteeFormed
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

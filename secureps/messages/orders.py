@@ -163,6 +163,34 @@ class Discard:
 
 
 @dataclass(frozen=True, slots=True)
+class KeyCommittee:
+    """The key holders that updates are sealed for, from these base versions on.
+
+    Args:
+        committee: their digest, 32 bytes, as the roster has it (`Roster.committee`).
+        holders: their names, ascending; keys: what is sealed under for each of them.
+        since: by group, the first base version; none named: from the beginning.
+    """
+
+    committee: bytes
+    holders: tuple[str, ...]
+    keys: tuple[bytes, ...]
+    since: tuple[GroupVersion, ...] = ()
+
+    def begins(self, group: str) -> int:
+        """The first base version of a group that is sealed for it."""
+        return next((at.version for at in self.since if at.group == group), 0)
+
+
+@dataclass(frozen=True, slots=True)
+class SealFor:
+    """Seal for these key holders; said before the first version that is."""
+
+    incarnation: int
+    committee: KeyCommittee
+
+
+@dataclass(frozen=True, slots=True)
 class Invite:
     """Train from this base version; version -1 asks for the founding model.
 
@@ -251,8 +279,8 @@ class Finish:
 
 ShardOrder = Configure | RosterChanged | Found | Hold | Prepare | Commit | WriteCheckpoint | Discard
 HolderOrder = Configure | RosterChanged | Examine | Open | EraseKeys
-ClientOrder = (Configure | RosterChanged | Invite | Published | Settled | SendAgain | SealAgain) | (
-    HolderKeys
+ClientOrder = (Configure | RosterChanged | SealFor | HolderKeys | Invite | Published) | (
+    Settled | SendAgain | SealAgain
 )
 AnyOrder = ShardOrder | HolderOrder | ClientOrder | Finish
 """All may be told that the run is over; what else, by whom."""

@@ -101,6 +101,8 @@ class Receipt:
             FOUNDING.
         beside: digest of the models of all groups that move together with its own and were trained
             on with it; empty where none do.
+        committee: digest of the key holders that the envelopes are for (`Roster.committee`); None
+            without a committee.
         most_examples: the bound that its weight goes by, where it was agreed on (`Invite`): who
             could give one client another bound than the others would see it alone in the mean.
     """
@@ -125,6 +127,7 @@ class Receipt:
     beside: bytes = b""
     most_examples: int = 0
     keys: tuple[int, ...] = ()
+    committee: bytes | None = None
     signature: bytes = b""
 
     @property
@@ -171,6 +174,7 @@ class Cohort:
         members: sorted by id.
         scale: under adaptive clipping, that of the base version: the unit of the members'
             updates; None elsewhere.
+        committee: that of all members' receipts.
     """
 
     group: str
@@ -179,6 +183,7 @@ class Cohort:
     epoch: int
     members: tuple[Member, ...]
     scale: float | None = None
+    committee: bytes | None = None
 
     @property
     def weight(self) -> int:

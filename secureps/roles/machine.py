@@ -142,13 +142,14 @@ class Leave(TaskResult):
 
 @dataclass(frozen=True, slots=True)
 class KitRead(TaskResult):
-    """Event: what the calendar says in Unix seconds, and the roster in this party's kit.
+    """Event: what the calendar says in Unix seconds, and what is new in this party's kit.
 
-    `roster` is empty where it is as it was when last read.
+    `roster` and `keys`, those of holders' envelopes, are empty where they are as they were.
     """
 
     unix: float
     roster: str = ""
+    keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

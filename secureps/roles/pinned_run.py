@@ -29,6 +29,7 @@ class PinnedRun:
         holders: digest of the holders' public cipher keys, from the kit.
         initial: schema of the plan's file of version 0, or None if the first client's.
         nonce: 32 random bytes; only a run's first start uses them.
+        keys: what is sealed under for the key holders, as the kit has it.
     """
 
     plan: Plan
@@ -36,6 +37,7 @@ class PinnedRun:
     holders: bytes
     initial: Schema | None
     nonce: bytes
+    keys: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +137,7 @@ def check_run(
         raise WrongRun(
             "the coordinator's roster differs from this kit's: get the current kit from the CA"
         )
-    if run.holders != holders:
+    if roster.digest == run.roster and run.holders != holders:
         raise WrongRun(
             "the coordinator's key holders are not those of this kit: do not send anything, "
             "and ask the CA which kit is right"

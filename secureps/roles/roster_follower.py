@@ -7,10 +7,11 @@ makes of who came and went.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, KitError, NotReady, SecurepsError
+from secureps.crypto.roster import Certificate, Roster
+from secureps.errors import ConfigError, KitError, NotReady, Refused, SecurepsError
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 
@@ -19,6 +20,21 @@ SOON = 6 * 3600.0
 
 PATIENCE = 60.0
 """Seconds after which a newcomer asks again, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownCommittee:
+    """Key holders that the CA has signed for together.
+
+    Args:
+        number: of the first roster with them that is known here.
+        expires: Unix seconds after which nobody seals for them or opens with them, by the last
+            such roster; 0: never.
+    """
+
+    number: int
+    holders: tuple[Certificate, ...]
+    expires: int
 
 
 class RosterFollower:
@@ -32,11 +48,14 @@ class RosterFollower:
         self.unix: float | None = None
         self._journalled: Roster | None = None
         self._said = ""
+        self._committees = dict[bytes, KnownCommittee]()
+        self._note(roster)
 
     def apply(self, record: RosterFollowed) -> None:
         """Folds one record; ConfigError if it is of another kit than this party has."""
         try:
             self._journalled = known = self.roster.of_line(record.text)
+            self._note(known)
             self.roster = max(self.roster, known, key=lambda each: each.place)
         except SecurepsError as error:
             raise ConfigError(
@@ -54,6 +73,7 @@ class RosterFollower:
         if newer is None:
             return False
         self.roster = self._journalled = newer
+        self._note(newer)
         step.records.append(RosterFollowed(text))
         return True
 
@@ -85,6 +105,37 @@ class RosterFollower:
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
+
+    def _note(self, roster: Roster) -> None:
+        known = self._committees.get(roster.committee)
+        number, expires = roster.number, roster.expires
+        if known is not None:
+            number = min(number, known.number)
+            expires = max(expires, known.expires) if expires and known.expires else 0
+        self._committees[roster.committee] = KnownCommittee(number, roster.holders(), expires)
+
+    def committee(self, digest: bytes | None) -> KnownCommittee:
+        """The key holders of this digest (`Roster.committee`); Refused if no roster had them."""
+        known = self._committees.get(digest or b"")
+        if known is None:
+            raise Refused(
+                "these key holders are on no roster that this party has followed: get the current "
+                "kit from the CA"
+            )
+        return known
+
+    def number_of(self, digest: bytes | None) -> int:
+        """Of the first roster with these key holders; -1 if that was before those known here."""
+        known = self._committees.get(digest or b"")
+        return -1 if known is None else known.number
+
+    def demand_unexpired(self, digest: bytes | None) -> None:
+        """Refused once the last roster that has these key holders has expired; as `committee`."""
+        known = self.committee(digest)
+        if known.expires and self.unix is not None and self.unix > known.expires:
+            raise Refused(
+                f"the last roster with these key holders expired on {_date(known.expires)}"
+            )
 
     @property
     def expired(self) -> str:

@@ -54,7 +54,12 @@ def make_coordinator(
     """
     founding.plan.make_rules()
     pinned_run = PinnedRun(
-        founding.plan, kit.roster, kit.holders_digest, founding.initial, founding.nonce
+        founding.plan,
+        kit.roster,
+        kit.holders_digest,
+        founding.initial,
+        founding.nonce,
+        tuple(kit.holder_keys.values()),
     )
     machine = Coordinator(pinned_run)
     worker = CoordinatorWorker(machine, checkpoints)
@@ -109,8 +114,7 @@ def make_holder(
     rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKeys):
         member = CommitteeHolder(own.name, kit.roster, rules, own.secret.newest)
-        names = tuple(certificate.name for certificate in kit.roster.holders())
-        committee_worker = CommitteeWorker(member, own.name, own.identity, names, own.secret)
+        committee_worker = CommitteeWorker(member, own.name, own.identity, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_worker)
     refuse_unsealable(Opening.HOLDER)
     machine = BfvHolder(own.name, kit.roster, rules)

@@ -154,8 +154,10 @@ def revoke(
     holders = take_off(directory, names, Passphrases(passphrase_fd))
     typer.echo(f"revoked {', '.join(names)}: give everybody {directory / 'public'} again")
     if holders:
-        typer.echo(f"{', '.join(holders)}: a run keeps its key holders, and none that was founded")
-        typer.echo("before starts again with this roster: let it end first")
+        typer.echo(
+            f"{', '.join(holders)}: a run goes on with the others; put another in its place,"
+        )
+        typer.echo("secureps roster replace-holder")
 
 
 @keys.command(rich_help_panel=_AT_ISSUER)

@@ -7,6 +7,9 @@ two names is one thing. What must not live here: any work (`store.issuing`). Err
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Annotated
+
 import typer
 
 from secureps.run import keys
@@ -24,6 +27,35 @@ roster.command(
 roster.command(
     "revoke", help="Take parties off the roster, and out of runs that train, as `keys revoke` does."
 )(keys.revoke)
+
+
+@roster.command("replace-holder")
+def replace_holder(
+    directory: keys.Kit,
+    old: Annotated[str, typer.Argument(metavar="NAME", help="The key holder that is lost.")],
+    request: Annotated[
+        Path, typer.Argument(metavar="REQUEST", help="What the new one has sent, of a new name.")
+    ],
+    fingerprint: Annotated[
+        str | None, typer.Option(metavar="HEX", help="What it has told you of its request.")
+    ] = None,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Put another key holder in the place of one that is lost, while a run trains."""
+    from secureps.store import issuing
+    from secureps.store.keyring import read_fingerprint
+    from secureps.store.passphrases import Passphrases
+
+    asked = issuing.read_request(request)
+    if fingerprint:
+        source = "as `secureps keys request` printed it"
+        issuing.check_fingerprints([asked], [read_fingerprint(fingerprint, "request", source)])
+    issuing.replace_holder(directory, old, asked, Passphrases(passphrase_fd))
+    typer.echo(f"holder {asked.name} in place of {old}; fingerprint {asked.fingerprint}")
+    if not fingerprint:
+        typer.echo("ask it, over another channel, whether its fingerprint is this one")
+    typer.echo(f"give {asked.name} and the coordinator {directory / 'public'}: a run that trains")
+    typer.echo("seals its next versions for the new one")
 
 
 @roster.command()

@@ -15,6 +15,7 @@ from typing import Protocol
 from secureps.errors import KitError
 from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.service.logs import tell
+from secureps.store.keyring import offered_keys, roster_file
 from secureps.store.kit_files import read
 
 LOOK = 5.0
@@ -36,12 +37,12 @@ class KitWatch:
 
     Args:
         party: whose it is, for the log.
-        roster: the roster's file.
+        kit: its folder.
     """
 
-    def __init__(self, party: str, executor: Told, roster: Path) -> None:
-        self._party, self._executor, self._roster = party, executor, roster
-        self._seen: tuple[int, int] | None = None
+    def __init__(self, party: str, executor: Told, kit: Path) -> None:
+        self._party, self._executor, self._kit = party, executor, kit
+        self._seen: list[tuple[int, int]] | None = None
         self._told = ""
 
     def start(self) -> None:
@@ -49,23 +50,24 @@ class KitWatch:
         self._executor.later(self._look)
 
     def _look(self) -> None:
-        self._executor.heard(WORKER, KitRead(time.time(), self._changed()))
+        self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
         self._executor.later(self._look, LOOK)
 
-    def _changed(self) -> str:
-        """The roster's text if its file is another than before; empty if it is not, or not there.
+    def _changed(self) -> tuple[str, tuple[bytes, ...]]:
+        """The roster's text and holders' keys if a file of theirs changed; else, both are empty.
 
         A file that is being copied is read again when it has changed.
         """
+        roster = roster_file(self._kit)
         try:
-            status = self._roster.stat()
-            seen = (status.st_mtime_ns, status.st_size)
+            files = [roster, *sorted((roster.parent / "holders").glob("*"))]
+            seen = [(status.st_mtime_ns, status.st_size) for status in map(Path.stat, files)]
             if seen == self._seen:
-                return ""
+                return "", ()
             self._seen = seen
-            return read(self._roster, "").decode(errors="replace")
+            return read(roster, "").decode(errors="replace"), offered_keys(self._kit)
         except (OSError, KitError) as error:
             if (text := f"goes on by the roster that it has: {error}") != self._told:
                 tell(self._party, "KitRead", text, logging.WARNING)
             self._told = text
-            return ""
+            return "", ()

@@ -34,7 +34,6 @@ from secureps.service.shutdown import Shutdown
 from secureps.store.atomic_file import replace_text
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
-from secureps.store.keyring import roster_file
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
@@ -212,7 +211,7 @@ def _run(
         server: Server | None = None
         try:
             executor.start()
-            KitWatch(party.name, executor, roster_file(party.kit)).start()
+            KitWatch(party.name, executor, party.kit).start()
             thread.start()
             if serve is None:
                 keep_pieces()

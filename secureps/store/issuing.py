@@ -201,6 +201,26 @@ def revoke(
     return tuple(c.name for c in gone if c.role == "holder")
 
 
+def replace_holder(
+    directory: Path, old: str, request: KeyRequest, passphrases: Passphrases | None = None
+) -> None:
+    """Certifies a new key holder, and takes another off the roster; whatever was done, stays done.
+
+    Raises:
+        KitError: the one is no request of a new holder, or the other no holder; as `approve`.
+    """
+    _, roster = load_roster(directory)
+    if request.role != "holder" or request.name == old:
+        raise KitError(
+            f"the request is of {request.role} {request.name}: a key holder of another name than "
+            f"{old} takes its place"
+        )
+    if old not in roster.names("holder"):
+        raise KitError(f"no key holder named {old} is on the roster of {directory}")
+    approve(directory, (request,), passphrases)
+    revoke(directory, (old,), passphrases)
+
+
 def renew(
     directory: Path, names: Iterable[str] = (), passphrases: Passphrases | None = None
 ) -> dict[str, datetime]:

@@ -32,7 +32,7 @@ from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, U
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest
 from secureps.messages.run import on_loopback
-from secureps.store.holder_keys import KINDS, HolderSecret, KeyKind
+from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
 from secureps.store.kit_files import read, read_secret, write
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
@@ -76,6 +76,21 @@ class PublicKit:
 def roster_file(directory: Path) -> Path:
     """Where a kit has its roster."""
     return directory / "public" / "roster.json"
+
+
+def offered_keys(directory: Path) -> tuple[bytes, ...]:
+    """The keys in public/ under which updates are sealed for holders, not verified.
+
+    Raises:
+        KitError: one of them is none, or writable by others.
+    """
+    found = []
+    for path in sorted((directory / "public" / "holders").glob(f"*.{ENVELOPE.name}.pub")):
+        try:
+            found.append(ENVELOPE.public(read(path, "")))
+        except ClientError as error:
+            raise _damaged(directory, error) from None
+    return tuple(found)
 
 
 def default_state(kit: Path, name: str) -> Path:

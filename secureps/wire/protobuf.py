@@ -49,7 +49,7 @@ SIGNATURE_BYTES = 64
 """Ed25519 (RFC 8032)."""
 
 _DIGESTS = (
-    *("run", "digest", "base", "state", "layout", "holders", "roster"),
+    *("run", "digest", "base", "state", "layout", "holders", "roster", "committee"),
     *("blocks", "root", "commitments", "model", "sums", "opened"),
 )
 SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {"nonce": 32, "signature": SIGNATURE_BYTES}

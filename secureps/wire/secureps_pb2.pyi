@@ -158,7 +158,7 @@ class BlockHeader(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., author: _Optional[str] = ..., purpose: _Optional[str] = ..., group: _Optional[str] = ..., sequence: _Optional[int] = ..., block: _Optional[int] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Receipt(_message.Message):
-    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "most_examples", "keys", "signature")
+    __slots__ = ("run", "id", "purpose", "version", "base", "blocks", "root", "envelopes", "commitments", "size", "charge", "release", "unsafe", "correction", "step", "magnitude", "update", "beside", "most_examples", "keys", "committee", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ID_FIELD_NUMBER: _ClassVar[int]
     PURPOSE_FIELD_NUMBER: _ClassVar[int]
@@ -179,6 +179,7 @@ class Receipt(_message.Message):
     BESIDE_FIELD_NUMBER: _ClassVar[int]
     MOST_EXAMPLES_FIELD_NUMBER: _ClassVar[int]
     KEYS_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     id: SubmissionId
@@ -200,8 +201,9 @@ class Receipt(_message.Message):
     beside: bytes
     most_examples: int
     keys: _containers.RepeatedScalarFieldContainer[int]
+    committee: bytes
     signature: bytes
-    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., most_examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, run: _Optional[bytes] = ..., id: _Optional[_Union[SubmissionId, _Mapping]] = ..., purpose: _Optional[str] = ..., version: _Optional[int] = ..., base: _Optional[bytes] = ..., blocks: _Optional[_Iterable[bytes]] = ..., root: _Optional[bytes] = ..., envelopes: _Optional[_Iterable[bytes]] = ..., commitments: _Optional[_Iterable[bytes]] = ..., size: _Optional[int] = ..., charge: _Optional[_Union[Charge, _Mapping]] = ..., release: _Optional[_Union[Release, _Mapping]] = ..., unsafe: _Optional[bool] = ..., correction: _Optional[bytes] = ..., step: _Optional[int] = ..., magnitude: _Optional[int] = ..., update: _Optional[bytes] = ..., beside: _Optional[bytes] = ..., most_examples: _Optional[int] = ..., keys: _Optional[_Iterable[int]] = ..., committee: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "weight", "version", "step", "update")
@@ -218,20 +220,22 @@ class Member(_message.Message):
     def __init__(self, id: _Optional[_Union[SubmissionId, _Mapping]] = ..., weight: _Optional[int] = ..., version: _Optional[int] = ..., step: _Optional[int] = ..., update: _Optional[bytes] = ...) -> None: ...
 
 class Cohort(_message.Message):
-    __slots__ = ("group", "number", "version", "epoch", "members", "scale")
+    __slots__ = ("group", "number", "version", "epoch", "members", "scale", "committee")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     group: str
     number: int
     version: int
     epoch: int
     members: _containers.RepeatedCompositeFieldContainer[Member]
     scale: float
-    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ...) -> None: ...
+    committee: bytes
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ...) -> None: ...
 
 class RunInfo(_message.Message):
     __slots__ = ("plan", "schema", "layout", "holders", "roster", "nonce")
@@ -869,6 +873,26 @@ class EraseKeys(_message.Message):
     below: int
     def __init__(self, incarnation: _Optional[int] = ..., below: _Optional[int] = ...) -> None: ...
 
+class KeyCommittee(_message.Message):
+    __slots__ = ("committee", "holders", "keys", "since")
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    committee: bytes
+    holders: _containers.RepeatedScalarFieldContainer[str]
+    keys: _containers.RepeatedScalarFieldContainer[bytes]
+    since: _containers.RepeatedCompositeFieldContainer[GroupVersion]
+    def __init__(self, committee: _Optional[bytes] = ..., holders: _Optional[_Iterable[str]] = ..., keys: _Optional[_Iterable[bytes]] = ..., since: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ...) -> None: ...
+
+class SealFor(_message.Message):
+    __slots__ = ("incarnation", "committee")
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    incarnation: int
+    committee: KeyCommittee
+    def __init__(self, incarnation: _Optional[int] = ..., committee: _Optional[_Union[KeyCommittee, _Mapping]] = ...) -> None: ...
+
 class Discard(_message.Message):
     __slots__ = ("incarnation", "ids")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
@@ -954,7 +978,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish", "roster_changed", "envelope_key_announced", "holder_keys", "erase_keys")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish", "roster_changed", "envelope_key_announced", "holder_keys", "erase_keys", "seal_for")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -1007,6 +1031,7 @@ class Envelope(_message.Message):
     ENVELOPE_KEY_ANNOUNCED_FIELD_NUMBER: _ClassVar[int]
     HOLDER_KEYS_FIELD_NUMBER: _ClassVar[int]
     ERASE_KEYS_FIELD_NUMBER: _ClassVar[int]
+    SEAL_FOR_FIELD_NUMBER: _ClassVar[int]
     register: Register
     join: Join
     subscribe: Subscribe
@@ -1059,4 +1084,5 @@ class Envelope(_message.Message):
     envelope_key_announced: EnvelopeKeyAnnounced
     holder_keys: HolderKeys
     erase_keys: EraseKeys
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., roster_changed: _Optional[_Union[RosterChanged, _Mapping]] = ..., envelope_key_announced: _Optional[_Union[EnvelopeKeyAnnounced, _Mapping]] = ..., holder_keys: _Optional[_Union[HolderKeys, _Mapping]] = ..., erase_keys: _Optional[_Union[EraseKeys, _Mapping]] = ...) -> None: ...
+    seal_for: SealFor
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., roster_changed: _Optional[_Union[RosterChanged, _Mapping]] = ..., envelope_key_announced: _Optional[_Union[EnvelopeKeyAnnounced, _Mapping]] = ..., holder_keys: _Optional[_Union[HolderKeys, _Mapping]] = ..., erase_keys: _Optional[_Union[EraseKeys, _Mapping]] = ..., seal_for: _Optional[_Union[SealFor, _Mapping]] = ...) -> None: ...

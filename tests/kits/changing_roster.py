@@ -11,12 +11,15 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Certificate, Roster, certify, first_roster, next_roster
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.encoding import file_digest
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles.machine import WORKER, KitRead
 from secureps.run.party_names import client_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, MemoryKit, Simulation, memory_kit
+from secureps.store.envelope_keys import in_memory
+from secureps.store.holder_keys import ENVELOPE
 from secureps.store.keyring import PublicKit
 from tests.kits.federations import Walker
 
@@ -68,8 +71,9 @@ class ChangingRoster:
     def tell(self, *names: str, at: float = BEGUN, text: bool = True) -> None:
         """These (default: the coordinator) look at their kit and at the calendar."""
         roster = self.roster.to_bytes().decode() if text else ""
+        keys = tuple(self._kit.public.holder_keys.values()) if text else ()
         for name in names or (COORDINATOR,):
-            self.play.parties[name].heard(WORKER, KitRead(at, roster))
+            self.play.parties[name].heard(WORKER, KitRead(at, roster, keys))
 
     def admit(self, name: str, *told: str, at: float = BEGUN) -> None:
         """A client comes: it is on the next roster, of which these hear, and starts."""
@@ -83,6 +87,20 @@ class ChangingRoster:
         self.here.remove(name)
         self.sign()
         self.tell()
+
+    def replace(self, lost: str, new: str, *told: str, at: int = BEGUN, **ends: int) -> None:
+        """A key holder takes the place of another: by the next roster, of which these hear."""
+        secret, public = ENVELOPE.generate()
+        own, key = Identity.generate(), ENVELOPE.public(public)
+        self.certificates[new] = certify(CA, new, "holder", own.public.key, file_digest(public))
+        self.here = (self.here - {lost}) | {new}
+        keys = {**self._kit.public.holder_keys, new: key}
+        keys.pop(lost, None)
+        kit = replace(self._kit.public, holder_keys=keys)
+        secrets = {**self._kit.secrets, new: in_memory(ENVELOPE.secret(secret))}
+        self._kit = MemoryKit(kit, {**self._kit.identities, new: own}, secrets)
+        self.sign(at, **ends)
+        self.tell(*told, at=at)
 
     def play_to(self, version: int) -> None:
         """Plays until this version is there."""

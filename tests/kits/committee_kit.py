@@ -108,6 +108,11 @@ class Site:
     def committee(self) -> Committee:
         return self.plan.committee(self.names)
 
+    def sealed_for(self, group: str, version: int) -> orders.KeyCommittee:
+        """The kit's key holders, whatever is sealed."""
+        keys = tuple(self.kit.public.holder_keys[name] for name in self.names)
+        return orders.KeyCommittee(self.kit.public.roster.committee, self.names, keys)
+
     def holder(self, index: int) -> Holder:
         """A holder of this index with an empty ledger, its run pinned."""
         return Holder(self, self.names[index])
@@ -117,7 +122,7 @@ class Site:
     ) -> Sent:
         """A sealed update of random values."""
         id, outbox = SubmissionId(client, "all", sequence), MemorySpool()
-        sealer = OutboxSealer(self.kit.identities[client], self.kit.public.holder_keys, outbox)
+        sealer = OutboxSealer(self.kit.identities[client], {}, self.sealed_for, outbox)
         rng = np.random.default_rng([seed, sequence, *client.encode()])
         layout = self.pinned.layout.group("all")
         values = rng.integers(0, 1000, layout.size, np.int64)
@@ -145,7 +150,8 @@ class Site:
         version = 1 + max(each.receipt.version for each in sent)
         receipts = tuple(rooted(s.receipt) for s, _ in weighed)
         self._corrections |= {s.receipt.id: s.receipt.correction or b"" for s, _ in weighed}
-        cohort = Cohort("all", number, version, 1, members)
+        committee = self.kit.public.roster.committee
+        cohort = Cohort("all", number, version, 1, members, committee=committee)
         return orders.Open(incarnation, cohort, receipts, (orders.ShardSums(SHARD, ()),))
 
     # --- the aggregator -----------------------------------------------------------
@@ -192,7 +198,7 @@ class Holder:
         self.machine = CommitteeHolder(name, public.roster, rules)
         own = bench.kit.identities[name]
         self.keys = secret
-        self.worker = CommitteeWorker(self.machine, name, own, bench.names, secret)
+        self.worker = CommitteeWorker(self.machine, name, own, secret)
         self.journal: list[Any] = []
         self.order(orders.Configure(1, bench.run, bench.placement, bench.addresses))
 

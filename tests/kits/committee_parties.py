@@ -69,6 +69,7 @@ class CommitteeWorld(StreamWorld):
                 "keys": (0,) * len(KEYS),
                 "commitments": (bytes(DIGEST_BYTES),) * len(self._committee.subsets),
                 "correction": self._zeros,
+                "committee": COMMITTEE_ROSTER.committee,
             }
             blocks = super().receipt(client, sequence, version, group, **changes).blocks
             changes["root"] = ciphertext_root(blocks, self._zeros)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from secureps.crypto.cipher import Opening
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
@@ -15,6 +16,7 @@ from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import Contributed, SealedUpdate
 from tests.kits.roles_kit import (
     ADDRESSES,
+    HOLDER,
     HOLDERS,
     ROSTER,
     SCHEMA,
@@ -74,6 +76,9 @@ class Client:
 
     def joined(self) -> Client:
         self.welcome()
+        if self.plan.opening is Opening.COMMITTEE:  # no key of this kit is one: nothing is sealed
+            told = orders.KeyCommittee(ROSTER.committee, (HOLDER,), ())
+            self.machine.committees._told[told.committee] = told
         return self
 
     def publish(self, version: int, group: str = "all") -> Step:

@@ -64,6 +64,7 @@ OTHER: dict[str, Any] = {
     "beside": b"",
     "most_examples": 64,
     "keys": (0, 1),
+    "committee": bytes([1]) * 32,
 }
 
 

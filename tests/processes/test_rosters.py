@@ -14,6 +14,7 @@ from tests.kits.party_kits import give
 from tests.kits.processes import PLAN
 
 NEW, GONE, LAST = "client-06", "client-00", 1000
+LOST, INSTEAD = "holder-1", "holder-9"
 
 
 class Changing(OwnKeys):
@@ -29,6 +30,15 @@ class Changing(OwnKeys):
         done = secureps("roster", "add", self.issuer, asked, "--fingerprint", told)
         assert f"client {NEW}: approved" in done.stdout, done.stderr
         give(self.issuer, self.kit(NEW))
+
+    def replace(self, lost: str, new: str) -> None:
+        """Another key holder makes its keys, and takes the place of one that is lost."""
+        told = self.request(new)
+        asked = self.kit(new) / "requests" / f"{new}.json"
+        options = ("--fingerprint", told)
+        done = secureps("roster", "replace-holder", self.issuer, lost, asked, *options)
+        assert f"holder {new} in place of {lost}" in done.stdout, done.stderr
+        give(self.issuer, self.kit(new))
 
     def member(self, name: str) -> MemberStatus | None:
         status = self.status()
@@ -66,6 +76,18 @@ def test_a_client_comes_and_one_goes_while_a_run_trains(tmp_path: Path) -> None:
         parties.kill("shard-0")  # whose own kit never knew of it
         assert NEW not in load_public(parties.kit("shard-0")).roster
         parties.start("shard-0")
+        later = parties.included(NEW) + 2
+        parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
+        # A key holder is lost for good. With the one that comes, another may be away again.
+        parties.kill(LOST)
+        parties.replace(LOST, INSTEAD)
+        give(parties.issuer, parties.kit("coordinator"))
+        wanted = f"sealed for other key holders: {INSTEAD} in place of {LOST}"
+        parties.wait(lambda: wanted in parties.log("coordinator"), "other key holders")
+        parties.start(INSTEAD)
+        later = parties.included(NEW) + 2
+        parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
+        parties.kill("holder-0")
         later = parties.included(NEW) + 2
         parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
         # Whoever has its key may still connect, and is refused whatever it asks.

@@ -47,7 +47,8 @@ HEARD: dict[type, frozenset[type]] = {
 }
 """Who may hear what: a machine's stream brings any order, whoever it is for."""
 PARTS = frozenset(
-    {orders.GroupVersion, orders.MemberBlocks, orders.ShardSums, requests.Figure}
+    {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks, orders.ShardSums}
+    | {requests.Figure}
     | {requests.MemberStatus, requests.GroupStatus, requests.Holding, requests.ServerStatus}
     | {requests.EvaluationStatus}
 )

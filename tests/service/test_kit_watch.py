@@ -11,6 +11,7 @@ import pytest
 
 from secureps.roles.machine import WORKER, Event, KitRead
 from secureps.service.kit_watch import LOOK, KitWatch
+from secureps.store.keyring import roster_file
 
 
 class Posted:
@@ -41,9 +42,10 @@ def test_a_roster_is_told_once_and_again_when_it_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("time.time", lambda: 1234.5)
-    path, posted = tmp_path / "roster.json", Posted()
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
     path.write_text("one")
-    KitWatch("c0", posted, path).start()
+    KitWatch("c0", posted, tmp_path).start()
     assert [posted.turn() for _ in range(3)] == ["one", "", ""]
     assert posted.later_on[0][0] == LOOK
     path.write_text("two")
@@ -56,8 +58,9 @@ def test_a_roster_is_told_once_and_again_when_it_changed(
 def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, posted = tmp_path / "roster.json", Posted()
-    KitWatch("c0", posted, path).start()
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
+    KitWatch("c0", posted, tmp_path).start()
     with caplog.at_level(logging.WARNING):
         assert posted.turn() == ""
         assert posted.turn() == ""

@@ -83,8 +83,7 @@ def test_an_error_ends_it_when_nobody_works_any_more(threads: int) -> None:
 def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     outbox, id = MemorySpool(), SubmissionId("c1", "all", 1)
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
-    keys = bench.kit.public.holder_keys
-    sealer = OutboxSealer(bench.kit.identities["c1"], keys, outbox, threads)
+    sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
     layout = bench.pinned.layout.group("all")
     sealed = sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7)
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))

@@ -261,6 +261,7 @@ def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
 def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     """Refused, it has made no key and put nothing into the outbox."""
     from secureps.crypto.identity import Identity
+    from secureps.messages.orders import KeyCommittee
     from secureps.messages.submission import UPDATE, SubmissionId
     from secureps.roles.pinned_run import Pinned
     from secureps.store.spool import MemorySpool
@@ -269,7 +270,11 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     plan = make_plan("plain", **PRIVATE)
     pinned = Pinned(make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
-    sealer = OutboxSealer(Identity.generate(), {}, outbox, 1, ledger)
+
+    def nobody(group: str, version: int) -> KeyCommittee:
+        raise AssertionError("it came to sealing")
+
+    sealer = OutboxSealer(Identity.generate(), {}, nobody, outbox, 1, ledger)
     id = SubmissionId("c0", "all", 0)
     receipt = draft(pinned.run.id, id, UPDATE, 0, b"", spent(0), False)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):

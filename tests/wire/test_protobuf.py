@@ -53,6 +53,7 @@ SCALARS = {
 NESTED = {
     *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
     "GroupVersion",
+    "KeyCommittee",
     "EvaluationStatus",
     "ServerStatus",
     "Metric",

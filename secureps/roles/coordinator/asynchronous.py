@@ -43,6 +43,7 @@ from secureps.policy.rules.rule import (
 )
 from secureps.roles.coordinator import (
     commit,
+    committees,
     example_bounds,
     opening,
     recovery,
@@ -79,7 +80,7 @@ def _move(tx: Transaction, group: GroupState) -> Wait:
     chosen = None
     if _may_follow(tx, group):
         chosen = recovery.choice(tx, group, tx.takers(group.name))
-        lacking = opening.short(tx) if chosen.clients else ""
+        lacking = opening.short(tx, group) if chosen.clients else ""
         if chosen.clients and not lacking:
             _begin_set(tx, group, chosen)
             return _decide_set(tx, group)
@@ -251,11 +252,11 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule, every = tx.plan.rule(group.name), tx.plan.group(group.name).support_every
+    rule, period = tx.plan.rule(group.name), committees.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole}
-    chosen = supports.alike(every, arrivals, bases, group.version, minimum)
+    chosen = supports.alike(period, arrivals, bases, group.version, minimum)
     if isinstance(chosen, Drop):
         tx.drop(group.name, chosen.ids, chosen.reason)
         return tx.again
@@ -270,7 +271,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         asked = {id.client for id in group.pool.returning}.union(seen.invited)
         seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
     decision = rule.decide(tx.now, chosen, seen)
-    decision = supports.not_for_ever(every, decision, chosen, bases, group.version)
+    decision = supports.not_for_ever(period, decision, chosen, bases, group.version)
     match decision:
         case Close(members, reason):
             if opening.wanted(tx.plan) and group.suspicion.pools:
@@ -331,7 +332,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
     coming = group.version + (group.phase is not Phase.COLLECTING)
     if coming >= tx.plan.versions(group.name) or tx.federation.ending:
         return GOES_ON
-    if lacking := opening.short(tx):
+    if lacking := opening.short(tx, group):
         return Wait(None, lacking)
     if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts

@@ -57,6 +57,7 @@ def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reaso
         tx.federation.pinned.placement.epoch,
         tuple(sorted(whole, key=lambda member: member.id)),
         group.scale,
+        group.receipts[members[0].id].committee,
     )
     tx.write(records.CohortClosed(cohort, reason))
     hold_again(tx, group)
@@ -177,7 +178,7 @@ def make_open(tx: Transaction, group: GroupState) -> orders.Open:
 def open_again(tx: Transaction, group: GroupState) -> None:
     """Asks the holders to open the cohort that every shard holds; the same one as before."""
     order = make_open(tx, group)
-    for holder in tx.holders:
+    for holder in opening.asked(tx, group):
         tx.order(holder, order)
 
 

@@ -32,6 +32,7 @@ from secureps.roles import permissions
 from secureps.roles.coordinator import (
     checkpointing,
     commit,
+    committees,
     envelope_checks,
     key_release,
     membership,
@@ -103,7 +104,6 @@ class Coordinator:
                 f"evaluation.evaluator: no client on the roster is called {evaluator}"
             )
         self._follower = RosterFollower(settings.roster)
-        self._holders = tuple(c.name for c in settings.roster.holders())
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._cache = Cache()
@@ -133,6 +133,7 @@ class Coordinator:
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
+        committees.form(tx, self._settings)
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
 
@@ -401,18 +402,15 @@ class Coordinator:
         known, self._sessions.roster = self._sessions.roster, self._follower.notice
         if self._sessions.roster not in ("", known):
             step.effects.append(Say(f"the coordinator {self._sessions.roster}"))
-        if newer:
-            self._settings = replace(self._settings, roster=self._follower.roster)
+        keys, roster = event.keys or self._settings.keys, self._follower.roster
+        self._settings = own = replace(self._settings, roster=roster, keys=keys)
         tx = replace(self._tx(now), step=step)
         if newer:
             membership.announce(tx, event.roster)
-            membership.revoke(tx, self._settings.roster)
+            membership.revoke(tx, roster)
+        if newer or event.keys:
+            committees.form(tx, own)
         return self._close_turn(tx)
-
-    @property
-    def _clients(self) -> frozenset[str]:
-        """Everybody who may train."""
-        return self._settings.roster.names("client") - {self._plan.evaluator}
 
     # --- small things -------------------------------------------------------------
 
@@ -427,8 +425,8 @@ class Coordinator:
             plan=self._plan,
             federation=self._federation,
             layout=self._layout,
-            clients=self._clients,
-            holders=self._holders,
+            clients=self._settings.roster.names("client") - {self._plan.evaluator},
+            holders=tuple(sorted(self._settings.roster.names("holder"))),
             live=self._sessions.live(now),
             watchers=frozenset(self._sessions.watchers),
             sessions=self._sessions,

@@ -12,7 +12,7 @@ from secureps.messages.orders import Examine
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, rooted
 from secureps.policy.cohorts.accusations import BELIEVED, believed, told, unsupported
-from secureps.roles.coordinator import opening, synchronous
+from secureps.roles.coordinator import committees, opening, synchronous
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -28,7 +28,7 @@ def examine(tx: Transaction, receipt: Receipt) -> None:
     if not opening.wanted(tx.plan):
         return
     order = make_examine(tx, receipt)
-    for holder in tx.holders:
+    for holder in committees.holders(tx, receipt.committee):
         tx.order(holder, order)
 
 
@@ -78,7 +78,7 @@ def _doubt(tx: Transaction, group: GroupState, answer: Examined) -> str:
 
     Without the client the version must not lack members for the word of a few holders.
     """
-    id, holder, spare = answer.id, answer.holder, len(tx.holders) - tx.plan.threshold
+    id, holder, spare = answer.id, answer.holder, tx.plan.holders - tx.plan.threshold
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited

@@ -15,7 +15,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
-from secureps.roles.coordinator import commit
+from secureps.roles.coordinator import commit, committees
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
@@ -98,6 +98,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     )
     addresses = tuple(federation.shards[name] for name in shards)
     tx.write(RunPinned(run, placement, addresses))
+    committees.form(tx, settings)
     for party in sorted(tx.watchers):
         if party in shards or party in holders:
             tx.order(party, make_configure(tx))

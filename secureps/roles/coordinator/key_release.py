@@ -14,7 +14,7 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import EraseKeys, HolderKeys
 from secureps.messages.submission import Receipt
-from secureps.roles.coordinator import opening, recovery
+from secureps.roles.coordinator import committees, opening, recovery
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -55,7 +55,7 @@ def known(tx: Transaction) -> tuple[HolderKeys, ...]:
 
 def check_numbers(tx: Transaction, receipt: Receipt) -> None:
     """Malformed if a receipt is sealed for a key that its holder has not announced."""
-    for holder, number in zip(tx.holders, receipt.keys):
+    for holder, number in zip(committees.holders(tx, receipt.committee), receipt.keys):
         newest = tx.federation.keys.number(holder)
         if not 0 <= number <= newest:
             raise Malformed(
@@ -84,7 +84,7 @@ def _stale(tx: Transaction, receipt: Receipt) -> bool:
     federation = tx.federation
     able = sum(
         number >= max(federation.keys.least(holder), federation.released.get(holder, 0))
-        for holder, number in zip(tx.holders, receipt.keys)
+        for holder, number in zip(committees.holders(tx, receipt.committee), receipt.keys)
     )
     return bool(receipt.keys) and able < tx.plan.threshold
 
@@ -94,11 +94,11 @@ def release(tx: Transaction) -> None:
     if not any(isinstance(record, SETTLING) for record in tx.step.records):
         return
     federation = tx.federation
-    for place, holder in enumerate(tx.holders):
+    for holder in tx.holders:
         released, newest = federation.released.get(holder, 0), federation.keys.number(holder)
         if released >= newest or any(group.returning for group in federation.groups.values()):
             continue
-        below = min(newest, _needed(tx, place, holder))
+        below = min(newest, _needed(tx, holder))
         if below > released:
             tx.write(records.KeysReleased(holder, below))
             tx.order(holder, make_erase(tx, holder))
@@ -109,13 +109,14 @@ def make_erase(tx: Transaction, holder: str) -> EraseKeys:
     return EraseKeys(tx.federation.incarnation, tx.federation.released.get(holder, 0))
 
 
-def _needed(tx: Transaction, place: int, holder: str) -> int:
+def _needed(tx: Transaction, holder: str) -> int:
     groups = tx.federation.groups
     sealed = (
-        receipt.keys[place]
+        number
         for group in groups.values()
         for receipt in group.receipts.values()
-        if receipt.keys
+        for whose, number in zip(committees.holders(tx, receipt.committee), receipt.keys)
+        if whose == holder
     )
     asked = (
         number

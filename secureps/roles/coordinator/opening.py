@@ -25,6 +25,7 @@ from secureps.crypto.sharing import KEY_BOUND, Committee, Verdict, interpolate, 
 from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait
+from secureps.roles.coordinator import committees
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -53,14 +54,15 @@ def wanted(plan: Plan) -> bool:
     return plan.opening is Opening.COMMITTEE
 
 
-def short(tx: Transaction) -> str:
+def short(tx: Transaction, group: GroupState) -> str:
     """Why no round opens: too few holders are here to open anything; empty if enough are."""
     if not wanted(tx.plan):
         return ""
-    here = [holder for holder in tx.holders if holder in tx.watchers]
+    due = committees.at(tx, group.name, group.version).holders
+    here = [holder for holder in due if holder in tx.watchers]
     if len(here) >= tx.plan.threshold:
         return ""
-    return f"waits for key holders: {_missing(tx, here)}"
+    return f"waits for key holders: {_missing(tx, due, here)}"
 
 
 # --- examination ------------------------------------------------------------------
@@ -76,7 +78,8 @@ def examined(tx: Transaction, group: GroupState) -> tuple[Collection[Receipt], s
     if not count:
         return shown, ""
     updates = f"{count} update{'s' * (count > 1)}"
-    missing = _missing(tx, open_receipts.looked_into_all(held))
+    due = committees.at(tx, group.name, group.version).holders
+    missing = _missing(tx, due, open_receipts.looked_into_all(held))
     return shown, f"{updates} to be examined by key holders: {missing}"
 
 
@@ -88,10 +91,14 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """
     if not group.suspicion.flawed or last_look(tx, group) is None:
         return frozenset()
-    open_receipts, here = group.open_receipts, tx.watchers.intersection(tx.holders)
-    ids = (id for client in group.suspicion.flawed for id in open_receipts.clients.get(client, ()))
+    opened = group.open_receipts
+    ids = (id for client in group.suspicion.flawed for id in opened.clients.get(client, ()))
+    shown = (opened.ready[id] for id in ids if id in opened.ready)
     return frozenset(
-        id for id in ids if id in open_receipts.ready and not open_receipts.answered(id) >= here
+        receipt.id
+        for receipt in shown
+        if not opened.answered(receipt.id)
+        >= tx.watchers.intersection(committees.holders(tx, receipt.committee))
     )
 
 
@@ -109,26 +116,39 @@ def deadlines(tx: Transaction, group: str, since: float) -> tuple[float, float]:
     return since + rule.deadline, since + rule.deadline * (1 + extensions)
 
 
-def unexamined(group: GroupState, holder: str) -> tuple[Receipt, ...]:
+def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt, ...]:
     """What a holder is still to look into."""
-    open_receipts = group.open_receipts
-    return tuple(r for r in group.receipts.values() if holder not in open_receipts.answered(r.id))
+    answered = group.open_receipts.answered
+    return tuple(
+        receipt
+        for receipt in group.receipts.values()
+        if holder not in answered(receipt.id)
+        and holder in committees.holders(tx, receipt.committee)
+    )
 
 
-def _missing(tx: Transaction, answered: Collection[str]) -> str:
-    absent = [holder for holder in tx.holders if holder not in answered]
+def _missing(tx: Transaction, holders: Collection[str], answered: Collection[str]) -> str:
+    absent = [holder for holder in holders if holder not in answered]
     verb = "has" if len(absent) == 1 else "have"
-    suffice = f"{tx.plan.threshold} of {len(tx.holders)} suffice"
+    suffice = f"{tx.plan.threshold} of {len(holders)} suffice"
     return f"{', '.join(absent) or 'nobody'} {verb} not answered; {suffice}"
 
 
 # --- opening ----------------------------------------------------------------------
 
 
+def asked(tx: Transaction, group: GroupState) -> tuple[str, ...]:
+    """Who opens the cohort that is closed."""
+    if not wanted(tx.plan):
+        return tx.holders
+    return committees.holders(tx, group.closed_cohort.cohort.committee)
+
+
 def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
     """Holders that have neither given nor refused a share of the cohort."""
     making = group.closed_cohort
-    return tuple(h for h in tx.holders if h not in making.shares and h not in making.refusals)
+    answered = making.shares.keys() | making.refusals.keys()
+    return tuple(holder for holder in asked(tx, group) if holder not in answered)
 
 
 def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
@@ -137,14 +157,15 @@ def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
     While fewer than t have answered, it waits. When all answers that are there are tried, those
     of silent holders have one deadline's time to come.
     """
-    making, t, n = group.closed_cohort, tx.plan.threshold, len(tx.holders)
+    making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
     if len(making.refusals) > n - t:
         said = "; ".join(f"{h}: {reason}" for h, reason in sorted(making.refusals.items()))
         return Hopeless(f"{len(making.refusals)} of {n} key holders refused: {said}")
     late = silent(tx, group)
     if len(making.shares) < t:
-        answered = [holder for holder in tx.holders if holder not in late]
-        return Wait(None, f"opens: {_missing(tx, answered)}")
+        due = asked(tx, group)
+        answered = [holder for holder in due if holder not in late]
+        return Wait(None, f"opens: {_missing(tx, due, answered)}")
     found = next(_candidates(tx, group), None)
     if found is not None:
         return found
@@ -159,7 +180,7 @@ def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
 
 def _candidates(tx: Transaction, group: GroupState) -> Iterator[Found]:
     """Sums of keys that are plausible and were not tried."""
-    committee, answers = tx.plan.committee(tx.holders), _answers(tx, group)
+    committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     found: dict[tuple[str, ...], npt.NDArray[np.int64]] = {}
     for subset in itertools.combinations(sorted(answers), committee.threshold):
         names = tuple(committee.holders[k] for k in subset)
@@ -192,18 +213,18 @@ def _plausible(found: npt.NDArray[np.int64], group: GroupState) -> bool:
 def _answers(tx: Transaction, group: GroupState) -> dict[int, Vector]:
     """The shares that are there, by the holder's index."""
     length = _key_length(tx, group)
-    indices = {holder: k for k, holder in enumerate(tx.plan.committee(tx.holders).holders)}
+    indices = {holder: k for k, holder in enumerate(tx.plan.committee(asked(tx, group)).holders)}
     shares = group.closed_cohort.shares
     return {indices[h]: parse_vector(share, length) for h, share in shares.items()}
 
 
 def _judged(tx: Transaction, group: GroupState, verified: Vector | None) -> Verdict:
-    return judge(tx.plan.committee(tx.holders), _answers(tx, group), verified)
+    return judge(tx.plan.committee(asked(tx, group)), _answers(tx, group), verified)
 
 
 def liars(tx: Transaction, group: GroupState) -> tuple[tuple[str, ...], str]:
     """Who lied about a cohort that was opened, and why that is beyond doubt; nobody: empty."""
-    committee, answers = tx.plan.committee(tx.holders), _answers(tx, group)
+    committee, answers = tx.plan.committee(asked(tx, group)), _answers(tx, group)
     by = group.closed_cohort.opened_by
     right = {k: a for k, a in answers.items() if committee.holders[k] in by}
     verdict = _judged(tx, group, interpolate(committee, right))

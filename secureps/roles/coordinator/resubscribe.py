@@ -14,6 +14,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
     checkpointing,
     commit,
+    committees,
     envelope_checks,
     key_release,
     opening,
@@ -59,6 +60,7 @@ def repeat(
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
     else:
+        committees.repeat(tx, party)
         if located != federation.addresses:  # a shard moved after its client had joined
             tx.order(party, make_configure(tx))
         for id in unsettled:
@@ -101,7 +103,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
 
 def _repeat_to_committee(tx: Transaction, group: GroupState, holder: str) -> None:
     if group.streaming or group.phase in (Phase.COLLECTING, Phase.HOLDING, Phase.OPENING):
-        for receipt in opening.unexamined(group, holder):
+        for receipt in opening.unexamined(tx, group, holder):
             tx.order(holder, envelope_checks.make_examine(tx, receipt))
     if group.phase in (Phase.OPENING, Phase.PREPARING) and holder in opening.silent(tx, group):
         tx.order(holder, commit.make_open(tx, group))

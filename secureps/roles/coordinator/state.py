@@ -22,7 +22,7 @@ from secureps.messages.evaluation import (
     VersionEvaluated,
     evaluated_digest,
 )
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
@@ -118,8 +118,8 @@ class CoordinatorState:
             left out, and why.
         outside: by group, the clients that joined without contributing to it.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
-            those of them that were found out, and how.
-        accused: clients in whose envelopes holders found flaws, and which holders.
+            those that were found out, and how.
+        accused: clients in whose envelopes holders found flaws, and which; committees: in turn.
         keys: the newest envelope key of each holder; released: by holder, below which number
             nothing that can still be opened is sealed for its keys; owed: by holder and number,
             what was asked for before another key followed that one, and may be sealed for it.
@@ -152,6 +152,7 @@ class CoordinatorState:
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
     evaluations: Evaluations = field(default_factory=Evaluations)
+    committees: list[KeyCommittee] = field(default_factory=list)
     ending: str = ""
     finished: str = ""
     failure: str = ""
@@ -262,6 +263,8 @@ class CoordinatorState:
                     self.retired.add(client)
                 for group in self.groups.values():
                     group.forget(client)
+            case records.CommitteeFormed(committee):
+                self.committees.append(committee)
             case records.FounderChosen(client):
                 self.founder = client
             case records.CheckpointOrdered(number, versions):

@@ -35,7 +35,13 @@ from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.spending import fact
-from secureps.roles.coordinator import commit, envelope_checks, key_release, recovery
+from secureps.roles.coordinator import (
+    commit,
+    committees,
+    envelope_checks,
+    key_release,
+    recovery,
+)
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import block_bytes, check_sequence
@@ -69,6 +75,8 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     # A client that spoils cohorts would burn every one, and all others pay for it in privacy.
     if (client := receipt.id.client) in tx.federation.isolated:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
+    if receipt.committee is not None:
+        committees.check(tx, receipt)
     if tx.plan.bounds(group.name).rounds:
         _check_round(tx, group, receipt)
     else:
@@ -172,10 +180,13 @@ def _check_shared_key(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None
     shared = plan.opening is Opening.COMMITTEE
     if not shared or receipt.purpose != UPDATE:
         # What nobody reads would be journalled and sent on all the same, at any length.
-        if receipt.envelopes or receipt.commitments or receipt.keys or correction is not None:
+        said = (receipt.envelopes, receipt.commitments, receipt.keys, correction, receipt.committee)
+        if said != ((), (), (), None, None):
             raise Malformed(f"{id}: it has no key to share, and no envelopes or commitments to it")
         return
-    committee = plan.committee([f"{number:02d}" for number in range(plan.holders)])
+    if receipt.committee is None or len(receipt.committee) != DIGEST_BYTES:
+        raise Malformed(f"{id}: it does not say for which key holders it is sealed")
+    committee = plan.unnamed_committee
     subsets, size = len(committee.subsets), committee.seed_bytes + OVERHEAD
     # A key that a holder cannot have its share of burns the whole cohort when that is opened.
     if len(receipt.envelopes) != plan.holders or len(receipt.commitments) != subsets:

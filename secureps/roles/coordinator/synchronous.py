@@ -59,7 +59,7 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
         _end_if_none_may_come(tx, group, tx.clients - out - retired)
     if not invited:
         return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
-    if lacking := opening.short(tx):
+    if lacking := opening.short(tx, group):
         return Wait(None, lacking)
     held = evaluation.hold_back(tx, group) or example_bounds.hold_back(tx, group)
     if held is not None:

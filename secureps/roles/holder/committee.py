@@ -13,6 +13,7 @@ make (`roles.holder.ledger`), envelopes and shares (`service.holder.committee_wo
 from __future__ import annotations
 
 from secureps.crypto.roster import Roster
+from secureps.crypto.sharing import Committee
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
@@ -102,6 +103,10 @@ class CommitteeHolder(Holder[Open]):
                 return step
         return None
 
+    def committee(self, digest: bytes | None) -> Committee:
+        """Who opens with this holder what is sealed for them; Refused as `HolderLedger`'s."""
+        return self.pinned.plan.committee(self._ledger.committee(digest))
+
     def assign(self, order: Open) -> Open:
         """The order itself: a share needs nothing else."""
         return order
@@ -120,6 +125,7 @@ class CommitteeHolder(Holder[Open]):
             return step
         try:
             self._ledger.check_author(receipt)
+            self._ledger.committee(receipt.committee)
         except SecurepsError as error:
             step.effects.append(self._examined(receipt, str(error)))
             return step

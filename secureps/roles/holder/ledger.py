@@ -49,9 +49,11 @@ from secureps.messages.submission import (
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
 from secureps.roles.holder.key_rotation import KeyRotation
+from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Halt, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
+from secureps.wording import named
 
 REMEMBERED = 64
 """Cohorts of a group that may still be asked for again: the newest."""
@@ -132,6 +134,7 @@ class HolderLedger:
         self._bases: dict[tuple[str, int], bytes] = {}
         self._bounds: dict[str, int] = {}
         self._granted: dict[str, dict[int, Grant]] = {}
+        self._spans = Spans()
 
     def apply(self, record: Record) -> None:
         """Folds one record; InternalError for one that is not a holder's."""
@@ -164,6 +167,7 @@ class HolderLedger:
             standing = self._standings.setdefault((id.client, id.group), Standing(id, -1))
             standing.bound, standing.cohort = id, cohort.number
         self._bounds[cohort.group] = record.most_examples
+        self._spans.add(cohort)
         if cohort.group != EVALUATION:
             self._bases |= {(cohort.group, base.version): base.digest for base in record.bases}
 
@@ -213,7 +217,10 @@ class HolderLedger:
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
         register = Register(self.name, "", 1.0, self._incarnation, run, reached)
-        return Step(effects=[Call(COORDINATOR, register)])
+        step = Step(effects=[Call(COORDINATOR, register)])
+        if self._pinned is not None:
+            self.follower.resume(step)
+        return step
 
     def obeys(self, incarnation: int) -> Step:
         """The beginning of the step that an order leads to; Fenced if the order is old."""
@@ -256,6 +263,8 @@ class HolderLedger:
         step = self.obeys(order.incarnation)
         if self._pinned is None:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
+            if self._blind:  # by a later kit it opens with these holders still
+                self.follower.resume(step)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         return step
 
@@ -298,6 +307,7 @@ class HolderLedger:
             raise Refused("the receipts are not those of the cohort")
         for member, receipt in zip(cohort.members, receipts, strict=True):
             self._check_receipt(cohort, member, receipt)
+        self._check_committee(cohort, receipts)
         self._check_bases(cohort, receipts)
         for id in ids:
             self._check_unbound(id)
@@ -345,6 +355,27 @@ class HolderLedger:
         if standing.bound == id:
             raise Refused(f"{id} is bound to cohort {standing.cohort} for ever")
         raise Refused(f"{id} comes after {standing.bound}, which is bound: it is over for ever")
+
+    def _check_committee(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
+        """Refused unless all are sealed for one committee with this holder, none newer or older."""
+        if any(receipt.committee != cohort.committee for receipt in receipts):
+            raise Refused("its members are sealed for different key holders")
+        if self._blind:
+            self.committee(cohort.committee)
+            self.follower.demand_unexpired(cohort.committee)
+            self._spans.check(cohort, self.follower.number_of)
+
+    def committee(self, digest: bytes | None) -> tuple[str, ...]:
+        """Who opens with this holder what is sealed for them.
+
+        Raises:
+            Refused: they are on no roster that it followed, or it is none of them.
+        """
+        holders = self.follower.committee(digest).holders
+        names = tuple(holder.name for holder in holders)
+        if self.name not in names:
+            raise Refused(f"{self.name} is none of these key holders: {named(names)}")
+        return names
 
     def _check_bases(self, cohort: Cohort, receipts: tuple[Receipt, ...]) -> None:
         """Refused unless each base version was one and the same model, now and before.

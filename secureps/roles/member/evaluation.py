@@ -126,7 +126,7 @@ class Appraiser:
         """
         if desk.plan.evaluator == self.budget.client:
             return self._judge(step)
-        invite = invites.get(EVALUATION)
+        invite = desk.invites.get(EVALUATION)
         ready = readiness(desk.plan, desk.published, invite, self.releases.judged)
         if invite is None or ready is Readiness.EARLY:
             return False, None

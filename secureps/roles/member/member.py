@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from secureps.errors import (
     BudgetSpent,
-    ConfigError,
     Conflict,
     InternalError,
     Malformed,
@@ -52,6 +51,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.budget import Budget
+from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.leaving import Departure, Leaving
@@ -76,11 +76,11 @@ class Member:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
         self._follower = RosterFollower(settings.roster)
+        self.committees = Committees(self._follower)
         self._pinned: Pinned | None = None
         self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
         self._out = Outbox()
-        self.holder_keys = self._out.holder_keys
         self._ledger = Ledger()
         self._history = ReleaseHistory()
         self._model = PulledModel()
@@ -112,18 +112,15 @@ class Member:
             case RosterFollowed():
                 self._follower.apply(record)
             case Sealed(receipt):
-                if receipt.id.client != self._settings.name:
-                    raise ConfigError(
-                        f"this state folder is {receipt.id.client}'s: {self._settings.name} needs "
-                        "a --state folder of its own"
-                    )
+                self._settings.check_own(receipt.id.client)
                 self._out.add(record)
+                self.committees.sealed(receipt)
                 self._weighing.add(receipt)
                 self._history.add(record)
                 if receipt.fact is not None:
                     self._ledger.append(receipt.fact)
             case EnvelopeKeyAnnounced():
-                self._out.holder_keys.apply(record)
+                self.committees.keys.apply(record)
             case SequencesBegun(sequences):
                 self._out.begin_at(sequences)
             case SubmissionSettled(id, outcome):
@@ -234,8 +231,7 @@ class Member:
                 burnt = order.version if order.again else None
                 self._settle(step, order.id, order.outcome, order.reason, burnt)
             case SendAgain(_, id):
-                sealed = self._out.sealed.get(id)
-                if sealed is not None:
+                if (sealed := self._out.sealed.get(id)) is not None:
                     self._send(now, step, sealed)
                 else:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
@@ -243,8 +239,8 @@ class Member:
                 step.effects += self.pinned.located(order.run, order.shards)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
-            case orders.HolderKeys():
-                self._out.hear(step, order, self.pinned.run.id, self._follower.roster)
+            case orders.HolderKeys() | orders.SealFor():
+                self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason):
                 step.effects.append(Halt(reason))
             case _:
@@ -331,9 +327,10 @@ class Member:
         return Aim(group, base.version, sequence, known, base.step, wanted, most, carried)
 
     def _desk(self) -> Desk:
-        seen, evaluated = self._model.published, self._appraiser.evaluated
+        plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
         out = self._out.sealed.values(), self._out.moving.keys()
-        return Desk(self._plan, self._groups, seen, self._invites, evaluated, *out)
+        invites = self.committees.sealable(plan, self._invites, seen)
+        return Desk(plan, self._groups, seen, invites, evaluated, *out)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
         """Whether these exceed the plan's budget, or this client's own at its own delta."""
@@ -441,6 +438,7 @@ class Member:
             return
         if self._pinned is None:
             self._write(step, RunPinned(reply.run, reply.placement, reply.shards))
+            self.committees.begin(self._plan, step)
             if any(at.version for at in reply.next):
                 self._write(step, SequencesBegun(reply.next))
                 if self._plan.section.privacy is not None:

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.crypto.roster import Roster
-from secureps.errors import Malformed, SecurepsError
+from secureps.errors import Malformed
 from secureps.messages.member_records import Sealed
-from secureps.messages.orders import GroupVersion, HolderKeys, Invite, SealAgain
+from secureps.messages.orders import GroupVersion, Invite, SealAgain
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Decline
 from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
-from secureps.roles.announced_keys import AnnouncedKeys
-from secureps.roles.machine import Say, Step
+from secureps.roles.machine import Step
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import Reseal, kept_key
 from secureps.roles.member.timing import Transfer
@@ -39,7 +37,6 @@ class Outbox:
         burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
             that was the newest; again: orders to seal one of them anew, by group; wanted: what
             alone is wanted of training, by group. A restart forgets all four.
-        holder_keys: which holders' keys it seals for.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
@@ -51,21 +48,10 @@ class Outbox:
     burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
     again: dict[str, SealAgain] = field(default_factory=dict)
     wanted: dict[str, bytes] = field(default_factory=dict)
-    holder_keys: AnnouncedKeys = field(default_factory=AnnouncedKeys)
 
     def follow_plan(self, plan: Plan) -> None:
         """Keeps what updates leave over, where the plan has feedback."""
         self.keeping = frozenset(name for name in plan.groups if plan.group(name).feedback)
-
-    def hear(self, step: Step, order: HolderKeys, run: bytes, roster: Roster) -> None:
-        """Seals for newer keys of holders, on record before any of it; others are not taken."""
-        for told in order.keys:
-            try:
-                if self.holder_keys.is_news(told, run, roster):
-                    step.records.append(told)
-                    self.holder_keys.apply(told)
-            except SecurepsError as error:
-                step.effects.append(Say(f"an announced key is not taken: {error}"))
 
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""

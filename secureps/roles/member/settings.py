@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import DamagedStore, Malformed, WrongRun, WrongShape
+from secureps.errors import ConfigError, DamagedStore, Malformed, WrongRun, WrongShape
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
@@ -46,6 +46,13 @@ class MemberSettings:
     records: int | None = None
     initial: str = ""
     values: Mapping[str, str] = field(default_factory=dict)
+
+    def check_own(self, client: str) -> None:
+        """ConfigError if what is on record is another client's."""
+        if client != self.name:
+            raise ConfigError(
+                f"this state folder is {client}'s: {self.name} needs a --state folder of its own"
+            )
 
     def joins(self, pinned: Pinned | None, groups: tuple[str, ...], told: int) -> Join:
         """What it says of itself: the groups that it contributes to, and of how many examples."""

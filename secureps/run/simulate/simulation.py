@@ -69,14 +69,13 @@ def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
     roles |= dict.fromkeys(holders, "holder")
     roles |= dict.fromkeys(clients, "client")
     identities = {name: Identity.generate() for name in roles}
-    secrets, keys = dict[str, Secret](), dict[str, bytes]()
+    secrets, keys, own = dict[str, Secret](), dict[str, bytes](), dict[str, bytes]()
     kind = KINDS.get(cipher(plan.cipher_parameters).opening)
     if kind is not None:
         for holder in holders:
             secret, public = kind.generate()
             own_key, keys[holder] = kind.secret(secret), kind.public(public)
-            secrets[holder] = in_memory(own_key)
-    own = {name: file_digest(key) for name, key in keys.items()}
+            secrets[holder], own[holder] = in_memory(own_key), file_digest(public)
     roster = sign_roster(
         ca,
         [

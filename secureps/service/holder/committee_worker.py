@@ -39,21 +39,14 @@ class CommitteeWorker(Worker):
 
     Args:
         identity: the holder's, which signs its keys.
-        holders: the names of all key holders on the roster.
     """
 
     def __init__(
-        self,
-        machine: CommitteeHolder,
-        name: str,
-        identity: Identity,
-        holders: tuple[str, ...],
-        keys: EnvelopeKeys,
+        self, machine: CommitteeHolder, name: str, identity: Identity, keys: EnvelopeKeys
     ) -> None:
         self._machine = machine
         self._name = name
         self._identity = identity
-        self._holders = holders
         self._keys = keys
 
     def work(self, task: Task) -> EnvelopeExamined | ShareDerived | KeySigned | None:
@@ -113,7 +106,7 @@ class CommitteeWorker(Worker):
 
     def _share(self, receipt: Receipt) -> HolderShare:
         """Opens this holder's envelope of a receipt, and checks it against the commitments."""
-        committee = self._machine.pinned.plan.committee(self._holders)
+        committee = self._machine.committee(receipt.committee)
         index = committee.holders.index(self._name)
         if len(receipt.envelopes) != len(committee.holders):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")

@@ -8,7 +8,7 @@ anybody who knows this shard's seed. What must not live here: how much noise
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -45,8 +45,10 @@ class ShardNoise:
         if mechanism is None:
             raise InternalError("noise is added where the plan protects whole clients, only there")
         # Bound to the members too: if a cohort's number were used twice, by whatever mistake,
-        # the same noise would cancel in the difference of two sums.
-        stream = self.seed.derive("aggregator-noise", canonical(cohort), block)
+        # the same noise would cancel in the difference of two sums. It is that of every cipher.
+        stream = self.seed.derive(
+            "aggregator-noise", canonical(replace(cohort, committee=None)), block
+        )
         slots = np.zeros(layout.slots(block), dtype=np.int64)
         values = slots[layout.weight_slots :]
         values[:] = mechanism.noise(values.size, stream.words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ def test_each_group_has_its_rule_and_every_cipher_the_same_model(
     sealed = played("rlwe-2-of-3", rules, tmp_path / "rlwe")
     assert same(plain.model(), sealed.model())
     for group in ENDS:
-        assert cohorts(plain, group) == cohorts(sealed, group)
+        named = [replace(each, committee=None) for each in cohorts(sealed, group)]
+        assert cohorts(plain, group) == named
     exported = newest_model(sealed.checkpoints)
     assert exported.versions == ENDS
     assert same(exported.tensors, sealed.model())

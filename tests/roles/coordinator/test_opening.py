@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
 from secureps.roles.coordinator import opening, recovery, synchronous
@@ -26,6 +27,7 @@ CLIENTS = tuple(f"c{number}" for number in range(6))
 HOLDERS = tuple(f"holder-{number}" for number in range(4))
 RULE = {"quorum": 4, "minimum": 2, "start": 6, "most": 6, "deadline": 10.0, "extensions": 1}
 PLAN = make_plan("rlwe", RULE)
+COMMITTEE = KeyCommittee(b"", HOLDERS, ())
 EVENTS = ("receive", "look", "look", "look", "doubt", "go", "open", "flaw", "burn", "here", "time")
 
 
@@ -72,7 +74,7 @@ class Round:
         self.tx = Transaction(
             now=0.0,
             plan=PLAN,
-            federation=CoordinatorState({"all": self.group}),
+            federation=CoordinatorState({"all": self.group}, committees=[COMMITTEE]),
             layout=None,
             clients=frozenset(CLIENTS),
             holders=HOLDERS,
@@ -194,7 +196,7 @@ def opened(bench: Bench, answers: int) -> tuple[Transaction, GroupState]:
     tx = Transaction(
         now=0.0,
         plan=bench.plan,
-        federation=CoordinatorState({"all": group}),
+        federation=CoordinatorState({"all": group}, committees=[bench.sealed_for("all", 0)]),
         layout=bench.pinned.layout,
         clients=clients,
         holders=bench.names,

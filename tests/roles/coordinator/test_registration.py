@@ -71,7 +71,7 @@ def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
 
 
 def roster_clients(world: World) -> list[str]:
-    return sorted(world.coordinator._clients)
+    return sorted(world.coordinator._settings.roster.names("client"))
 
 
 def test_a_run_from_a_file_waits_too() -> None:

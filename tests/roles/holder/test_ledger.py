@@ -46,7 +46,11 @@ from tests.kits.roles_kit import (
 CLIENTS = tuple(f"m{number:02}" for number in range(14))
 IDENTITIES = {name: _identity(name) for name in CLIENTS}
 ROSTER: Roster = sign_roster(
-    CA, [certify(CA, name, "client", IDENTITIES[name].public.key) for name in CLIENTS]
+    CA,
+    [
+        certify(CA, "holder", "holder", _identity("holder").public.key),
+        *(certify(CA, name, "client", IDENTITIES[name].public.key) for name in CLIENTS),
+    ],
 )
 LEAST = 3
 PLAN = make_plan("rlwe", {"minimum": LEAST})
@@ -60,7 +64,7 @@ def receipt(
     made = Receipt(
         RUN.id, id, UPDATE, version, base, (), b"t", (), (), 0, None, None, False, None, step
     )
-    made = dataclasses.replace(made, update=update)
+    made = dataclasses.replace(made, update=update, committee=ROSTER.committee)
     signature = IDENTITIES[id.client].sign(*signing_bytes(made))
     return dataclasses.replace(made, signature=signature)
 
@@ -131,7 +135,7 @@ class Coordinator:
             )
             for client in sorted(clients)
         )
-        return Cohort("all", self.sent, version, 1, members)
+        return Cohort("all", self.sent, version, 1, members, committee=ROSTER.committee)
 
 
 def lag(patch: pytest.MonkeyPatch) -> None:

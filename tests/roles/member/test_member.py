@@ -130,7 +130,7 @@ def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
     assert leaves(client, step) == refused
     step = insists(3).welcome()
     assert halts(step) == []
-    (pinned,) = step.records
+    pinned = step.records[0]
     client = insists(4)
     client.machine.apply(0.0, pinned)
     step = client.welcome()

@@ -1,0 +1,153 @@
+"""Whom updates are sealed for, from which versions on."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import Roster, certify, first_roster, next_roster
+from secureps.errors import WrongVersion
+from secureps.messages.encoding import file_digest
+from secureps.messages.orders import GroupVersion, SealFor
+from secureps.messages.records import RunPinned
+from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.roles.coordinator import committees
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Order, Say
+from secureps.roles.pinned_run import PinnedRun
+from tests.kits.roles_kit import ADDRESSES, HOLDERS, NONCE, make_placement, make_plan, make_run
+
+CA = Identity(b"c" * 32)
+PLAN = make_plan("rlwe")
+KEYS = {f"h{k}": EnvelopeKey.from_os().public for k in range(6)}
+FIRST = ("h0", "h1", "h2", "h3")
+OFFERED = tuple(key.key for key in KEYS.values())
+
+
+def roster(last: Roster, names: tuple[str, ...]) -> Roster:
+    made = [
+        certify(
+            *(CA, name, "holder", Identity(name.encode() * 16).public.key),
+            file_digest(KEYS[name].to_bytes()),
+        )
+        for name in names
+    ]
+    return next_roster(CA, last, made, 1, 0)
+
+
+class Change:
+    """A run at version 2, whose roster changes."""
+
+    def __init__(self) -> None:
+        self.roster = first_roster(CA, 0)
+        pinned = RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES)
+        self.state = CoordinatorState({"all": GroupState("all")}, pinned=pinned)
+        self.state.members = {"c0": 0.0}
+        self.to(*FIRST)
+        self.state.groups["all"].version = 2
+
+    def to(self, *names: str, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
+        """The roster has these holders."""
+        self.roster = roster(self.roster, names)
+        return self.formed(keys)
+
+    def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
+        watchers, none = frozenset({"c0"}), frozenset[str]()
+        tx = Transaction(0.0, PLAN, self.state, None, none, (), none, watchers)
+        committees.form(tx, PinnedRun(PLAN, self.roster, HOLDERS, None, NONCE, keys))
+        return tx
+
+    @property
+    def names(self) -> list[tuple[str, ...]]:
+        return [each.holders for each in self.state.committees]
+
+
+def said(tx: Transaction) -> str:
+    return " ".join(effect.text for effect in tx.step.effects if isinstance(effect, Say))
+
+
+def test_the_next_version_is_sealed_for_the_new_ones() -> None:
+    change = Change()
+    tx = change.to("h0", "h1", "h2", "h4")
+    assert change.names == [FIRST, ("h0", "h1", "h2", "h4")]
+    assert change.state.committees[1].since == (GroupVersion("all", 3),)
+    assert [committees.at(tx, "all", v).holders[3] for v in (0, 2, 3, 9)] == [
+        "h3",
+        "h3",
+        "h4",
+        "h4",
+    ]
+    assert [e.message for e in tx.step.effects if isinstance(e, Order)] == [
+        SealFor(0, change.state.committees[1])
+    ]
+    assert "other key holders: h4 in place of h3" in said(tx)
+    assert change.formed().step.effects == []
+
+
+def test_others_go_on_while_the_new_ones_are_not_all_here() -> None:
+    change = Change()
+    assert "3 key holders, and the plan 4" in said(change.to("h0", "h1", "h2"))
+    few = tuple(KEYS[name].key for name in FIRST)
+    assert "lacks the cipher key of h4" in said(change.to("h0", "h1", "h2", "h4", keys=few))
+    assert change.names == [FIRST]
+    change.formed()
+    assert len(change.names) == 2
+
+
+def test_those_that_were_replaced_do_not_come_back() -> None:
+    change = Change()
+    change.to("h0", "h1", "h2", "h4")
+    assert "does not come back" in said(change.to(*FIRST))
+    assert len(change.names) == 2
+
+
+def test_two_changes_before_a_version_are_one() -> None:
+    change = Change()
+    change.to("h0", "h1", "h2", "h4")
+    tx = change.to("h0", "h1", "h4", "h5")
+    assert committees.at(tx, "all", 2).holders == FIRST
+    assert committees.at(tx, "all", 3).holders == ("h0", "h1", "h4", "h5")
+
+
+def test_an_update_is_for_those_whom_its_version_is_for() -> None:
+    change = Change()
+    tx = change.to("h0", "h1", "h2", "h4")
+    first, second = change.state.committees
+
+    def update(version: int, committee: bytes | None) -> Receipt:
+        id = SubmissionId("c0", "all", 1)
+        made = Receipt(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False)
+        return dataclasses.replace(made, committee=committee)
+
+    committees.check(tx, update(2, first.committee))
+    committees.check(tx, update(3, second.committee))
+    for wrong in ((2, second.committee), (3, first.committee), (3, bytes(32)), (3, None)):
+        with pytest.raises(WrongVersion, match="is sealed for other key holders than h0"):
+            committees.check(tx, update(*wrong))
+
+
+def test_versions_fall_into_periods_by_committee() -> None:
+    change = Change()
+    assert committees.periods(change.formed(), "all") is None
+    period = committees.periods(change.to("h0", "h1", "h2", "h4"), "all")
+    assert period is not None
+    assert [period(version) for version in range(5)] == [0, 0, 0, 1, 1]
+
+
+def test_who_comes_back_hears_of_all_that_its_updates_may_be_for() -> None:
+    change = Change()
+    change.to("h0", "h1", "h2", "h4")
+
+    def told() -> list[tuple[str, ...]]:
+        tx = change.formed()
+        committees.repeat(tx, "c0")
+        return [e.message.committee.holders for e in tx.step.effects]  # type: ignore[union-attr]
+
+    assert told() == change.names
+    change.state.groups["all"].version = 3
+    assert told() == change.names[1:]

@@ -1,0 +1,125 @@
+"""For which key holders a client seals: by the CA's word, and each base version once."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import Roster, certify, first_roster, next_roster
+from secureps.errors import Refused
+from secureps.messages.encoding import file_digest
+from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
+from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.roles.machine import KitRead, Step
+from secureps.roles.member.committees import Committees
+from secureps.roles.roster_follower import RosterFollower
+from tests.kits.roles_kit import make_plan
+
+CA = Identity(b"c" * 32)
+KEYS = {name: EnvelopeKey.from_os().public for name in ("h0", "h1", "h2", "h3")}
+PLAN = make_plan("rlwe")
+
+
+def roster(last: Roster, *names: str, expires: int = 0) -> Roster:
+    made = [
+        certify(CA, name, "holder", Identity(name.encode() * 16).public.key, digest_of(name))
+        for name in names
+    ]
+    return next_roster(CA, last, made, 1, expires)
+
+
+def digest_of(name: str) -> bytes:
+    return file_digest(KEYS[name].to_bytes())
+
+
+FIRST = roster(first_roster(CA, 0), "h0", "h1", "h2", expires=100)
+SECOND = roster(FIRST, "h0", "h1", "h3", expires=200)
+
+
+def told(of: Roster, since: int = 0) -> SealFor:
+    names = tuple(holder.name for holder in of.holders())
+    keys = tuple(KEYS[name].key for name in names)
+    at = (GroupVersion("all", since),) if since else ()
+    return SealFor(1, KeyCommittee(of.committee, names, keys, at))
+
+
+def receipt(version: int, committee: bytes) -> Receipt:
+    id = SubmissionId("c0", "all", version)
+    return Receipt(
+        *(b"", id, UPDATE, version, b"", (), b"", (), (), 0, None, None, False),
+        committee=committee,
+    )
+
+
+@pytest.fixture
+def follower() -> RosterFollower:
+    return RosterFollower(FIRST)
+
+
+@pytest.fixture
+def client(follower: RosterFollower) -> Committees:
+    found = Committees(follower)
+    found.take(told(FIRST))
+    follower.follow(Step(), SECOND.to_bytes().decode())
+    return found
+
+
+def test_versions_before_a_change_are_sealed_for_those_that_they_were_sealed_for(
+    client: Committees,
+) -> None:
+    assert client.due("all", 9).committee == FIRST.committee
+    client.take(told(SECOND, 4))
+    assert [client.due("all", v).committee for v in (3, 4)] == [FIRST.committee, SECOND.committee]
+    assert client.due("other", 3).committee == SECOND.committee
+
+
+def test_the_first_word_counts(client: Committees) -> None:
+    client.take(told(SECOND, 4))
+    client.take(told(SECOND, 2))
+    assert client.due("all", 3).committee == FIRST.committee
+
+
+def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> None:
+    other = roster(SECOND, "h1", "h2", "h3")
+    with pytest.raises(Refused, match="on no roster that this party has followed"):
+        client.take(told(other, 4))
+    right = told(SECOND, 4).committee
+    for wrong in (
+        dataclasses.replace(right, keys=(right.keys[0], right.keys[0], right.keys[2])),
+        dataclasses.replace(right, holders=("h0", "h1", "h2")),
+        dataclasses.replace(right, keys=right.keys[:2]),
+    ):
+        with pytest.raises(Refused, match="not those of the roster"):
+            client.take(SealFor(1, wrong))
+    assert client.due("all", 9).committee == FIRST.committee
+
+
+def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> None:
+    client.sealed(receipt(4, FIRST.committee))
+    client.take(told(SECOND, 4))
+    assert not client.seals(PLAN, "all", 4)
+    assert client.due("all", 3).committee == FIRST.committee
+    assert client.due("all", 5).committee == SECOND.committee
+    client.sealed(receipt(5, SECOND.committee))
+    with pytest.raises(Refused, match="version 5 of all was sealed for other key holders"):
+        client.due("all", 3)
+
+
+def test_nobody_is_known_before_the_coordinator_speaks(follower: RosterFollower) -> None:
+    assert not Committees(follower).seals(PLAN, "all", 0)
+    assert Committees(follower).seals(make_plan("plain"), "all", 0)
+
+
+def test_the_last_roster_of_a_committee_must_hold(
+    client: Committees, follower: RosterFollower
+) -> None:
+    """Else a coordinator that never says when the next one begins would keep a lost holder."""
+    assert client.seals(PLAN, "all", 9)
+    follower.read(Step(), KitRead(101.0))
+    assert not client.seals(PLAN, "all", 9)
+    client.take(told(SECOND, 4))
+    assert client.seals(PLAN, "all", 9)
+    assert not client.seals(PLAN, "all", 3)
