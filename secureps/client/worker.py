@@ -50,6 +50,7 @@ from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
+from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.difference import difference
@@ -116,16 +117,18 @@ class ClientWorker(Worker):
         self._noted = set[str]()
         self._buffers = Buffers(KEPT)
         self._frozen = FrozenTensors(site)
-        due = machine.committees.due
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
-            due,
+            self._due,
             outbox,
             site.threads,
             site.ledger,
             self._announced,
         )
+
+    def _due(self, group: str, version: int) -> KeyCommittee:
+        return self._machine.committees.due(group, version)
 
     def _announced(self) -> Mapping[str, EnvelopeKeyAnnounced]:
         return self._machine.committees.keys.newest

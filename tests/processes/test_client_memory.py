@@ -19,10 +19,11 @@ from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import GetBlock
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal
 from secureps.roles.pinned_run import Pinned
@@ -62,7 +63,9 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     pinned = Pinned.of(records.RunPinned(run, placement, ADDRESSES))
     keys = {} if cipher == "plain" else {"holder-0": EnvelopeKey.from_os().public.key}
     site = Site("c0", Shift(0), IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
-    member = cast(Member, SimpleNamespace(pinned=pinned))
+    told = KeyCommittee(bytes(32), tuple(keys), tuple(keys.values()))
+    committees = SimpleNamespace(due=lambda group, version: told, keys=AnnouncedKeys())
+    member = cast(Member, SimpleNamespace(pinned=pinned, committees=committees))
     return ClientWorker(site, member, DiskSpool(folder / "outbox"))
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
-from secureps.errors import InternalError, WrongVersion
+from secureps.errors import WrongVersion
 from secureps.messages.coordinator_records import CommitteeFormed
 from secureps.messages.encoding import file_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
@@ -25,10 +25,8 @@ from secureps.wording import named
 
 def at(tx: Transaction, group: str, version: int) -> KeyCommittee:
     """Whom updates of a group are sealed for that were trained from this version."""
-    for committee in reversed(tx.federation.committees):
-        if committee.begins(group) <= version:
-            return committee
-    raise InternalError(f"nobody opens updates of {group} from version {version}")
+    known = tx.federation.committees
+    return next((c for c in reversed(known) if c.begins(group) <= version), known[0])
 
 
 def holders(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:

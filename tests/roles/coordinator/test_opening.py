@@ -32,7 +32,8 @@ EVENTS = ("receive", "look", "look", "look", "doubt", "go", "open", "flaw", "bur
 
 
 def receipt(id: SubmissionId) -> Receipt:
-    return Receipt(b"", id, "update", 0, b"", (), b"", (), (), 0, None, None, False)
+    made = Receipt(b"", id, "update", 0, b"", (), b"", (), (), 0, None, None, False)
+    return dataclasses.replace(made, committee=b"")
 
 
 def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
