@@ -45,7 +45,9 @@ def inconsistent(sealer: OutboxSealer, receipt: Receipt, last: Envelopes) -> Env
     seeds = bytes(len(receipt.envelopes[0]) - envelope.OVERHEAD)
     made = []
     for name in sorted(sealer._holder_keys)[:2]:
-        key = envelope.EnvelopePublicKey(sealer._holder_keys[name])
+        newest = sealer._announced().get(name)
+        raw = sealer._holder_keys[name] if newest is None else newest.key
+        key = envelope.EnvelopePublicKey(raw)
         made.append(envelope.seal(key, seeds, enveloped_part(receipt, name)))
     return (*made, *receipt.envelopes[2:])
 
