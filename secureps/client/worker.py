@@ -50,7 +50,6 @@ from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest, payload_digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
-from secureps.messages.orders import KeyCommittee
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.difference import difference
@@ -120,15 +119,12 @@ class ClientWorker(Worker):
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
-            self._due,
+            lambda group, version: machine.committees.due(group, version),
             outbox,
             site.threads,
             site.ledger,
             self._announced,
         )
-
-    def _due(self, group: str, version: int) -> KeyCommittee:
-        return self._machine.committees.due(group, version)
 
     def _announced(self) -> Mapping[str, EnvelopeKeyAnnounced]:
         return self._machine.committees.keys.newest
