@@ -76,7 +76,6 @@ def make_member(
     member = MemberSettings(
         site.name,
         kit.roster,
-        kit.holders_digest,
         schema,
         terms,
         rows,

@@ -27,7 +27,7 @@ class RunInfo:
         plan: the plan's canonical JSON text.
         schema: the model's tensors.
         layout: digest of groups and blocks (a function of plan and schema).
-        holders: digest of the holders' cipher keys, from the kit.
+        holders: what names the key holders and their keys (`Roster.committee`).
         roster: digest of the roster, from the kit.
         nonce: 32 random bytes of the coordinator's.
     """

@@ -26,7 +26,6 @@ class PinnedRun:
 
     Args:
         plan, roster: from the operator and from the kit.
-        holders: digest of the holders' public cipher keys, from the kit.
         initial: schema of the plan's file of version 0, or None if the first client's.
         nonce: 32 random bytes; only a run's first start uses them.
         keys: what is sealed under for the key holders, as the kit has it.
@@ -34,7 +33,6 @@ class PinnedRun:
 
     plan: Plan
     roster: Roster
-    holders: bytes
     initial: Schema | None
     nonce: bytes
     keys: tuple[bytes, ...] = ()
@@ -120,7 +118,6 @@ def check_run(
     run: RunInfo,
     placement: Placement,
     roster: Roster,
-    holders: bytes,
     threshold: int | None = None,
 ) -> Plan:
     """The plan of a run, if the run is bound to this kit and to its own plan and schema.
@@ -137,7 +134,7 @@ def check_run(
         raise WrongRun(
             "the coordinator's roster differs from this kit's: get the current kit from the CA"
         )
-    if roster.digest == run.roster and run.holders != holders:
+    if roster.digest == run.roster and run.holders != roster.committee:
         raise WrongRun(
             "the coordinator's key holders are not those of this kit: do not send anything, "
             "and ask the CA which kit is right"

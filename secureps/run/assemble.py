@@ -56,7 +56,6 @@ def make_coordinator(
     pinned_run = PinnedRun(
         founding.plan,
         kit.roster,
-        kit.holders_digest,
         founding.initial,
         founding.nonce,
         tuple(kit.holder_keys.values()),
@@ -79,7 +78,7 @@ class ShardSettings:
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
     """Makes a shard."""
     address = own.address
-    machine = Shard(address, kit.roster, kit.holders_digest, not own.seed.private)
+    machine = Shard(address, kit.roster, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(address.name, machine.shelves, stores.spool, folders, noise, own.threads)
@@ -111,7 +110,7 @@ def make_holder(
     Raises:
         ConfigError: it opens bfv, and the extra is not installed.
     """
-    rules = HolderRules(own.minimum, kit.holders_digest, own.served, own.threshold)
+    rules = HolderRules(own.minimum, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKeys):
         member = CommitteeHolder(own.name, kit.roster, rules, own.secret.newest)
         committee_worker = CommitteeWorker(member, own.name, own.identity, own.secret)

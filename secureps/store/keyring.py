@@ -30,7 +30,7 @@ from secureps.crypto.identity import Identity, PublicIdentity, check_name
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import NO_PRIVACY, SEED_BYTES, SecretSeed, Seed, UnsafeSeed
 from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
-from secureps.messages.encoding import DIGEST_BYTES, digest, file_digest
+from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
 from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
 from secureps.store.kit_files import read, read_secret, write
@@ -57,12 +57,6 @@ class PublicKit:
     ca: PublicIdentity
     roster: Roster
     holder_keys: Mapping[str, bytes]
-
-    @property
-    def holders_digest(self) -> bytes:
-        """32 bytes over the holders' names and cipher keys: what a run pins."""
-        parts = [part for n, key in sorted(self.holder_keys.items()) for part in (n.encode(), key)]
-        return digest("secureps-holders", *parts)
 
     @property
     def opening(self) -> Opening:

@@ -23,7 +23,7 @@ from secureps.store.checkpoint import write_state
 from tests.kits.federations import small_plan
 from tests.kits.flower_apps import MESSAGES, write
 from tests.kits.member_kit import PLAN, Client
-from tests.kits.roles_kit import HOLDERS, ROSTER, SCHEMA
+from tests.kits.roles_kit import ROSTER, SCHEMA
 
 OURS, OTHER = "ab" * 32, "cd" * 32
 
@@ -31,7 +31,7 @@ OURS, OTHER = "ab" * 32, "cd" * 32
 def given(plan_names: str, was_given: str) -> Client:
     section = PLAN.section.model_copy(update={"initial": "/initial.safetensors"})
     plan = Plan(section, plan_names) if plan_names else PLAN
-    return Client(plan, kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, initial=was_given))
+    return Client(plan, kit=MemberSettings("c0", ROSTER, SCHEMA, initial=was_given))
 
 
 def test_a_run_founded_on_another_file_is_refused_on_joining() -> None:
@@ -45,7 +45,7 @@ def test_a_run_founded_on_another_file_is_refused_on_joining() -> None:
 
 def test_nor_is_it_taken_up_again_with_another_file() -> None:
     journal = tuple(given(OURS, OURS).welcome().records)
-    kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, initial=OTHER)
+    kit = MemberSettings("c0", ROSTER, SCHEMA, initial=OTHER)
     back = Client(given(OURS, OURS).plan, journal, kit)
     (halt,) = [each for each in back.welcome().effects if isinstance(each, Halt)]
     assert halt.error is WrongRun

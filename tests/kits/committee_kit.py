@@ -92,7 +92,7 @@ class Site:
             self.plan.text,
             SCHEMA,
             layout.digest,
-            public.holders_digest,
+            public.roster.committee,
             public.roster.digest,
             bytes(32),
         )
@@ -194,7 +194,7 @@ class Holder:
         self.name = name
         public, secret = bench.kit.public, bench.kit.secrets[name]
         assert isinstance(secret, EnvelopeKeys)
-        rules = HolderRules(2, public.holders_digest)
+        rules = HolderRules(2)
         self.machine = CommitteeHolder(name, public.roster, rules)
         own = bench.kit.identities[name]
         self.keys = secret
@@ -207,7 +207,7 @@ class Holder:
         again.machine = CommitteeHolder(
             self.name,
             self.bench.kit.public.roster,
-            HolderRules(2, self.bench.kit.public.holders_digest),
+            HolderRules(2),
         )
         again.worker._machine = again.machine
         for record in self.journal:

@@ -20,7 +20,7 @@ from secureps.messages.submission import (
 from secureps.policy.plan import Plan
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.machine import Step
-from tests.kits.roles_kit import CA, HOLDERS, IDENTITIES, MANY, MANY_ROSTER, SHARDS
+from tests.kits.roles_kit import CA, IDENTITIES, MANY, MANY_ROSTER, SHARDS
 from tests.kits.stream_parties import MINIMUM, StreamWorld
 
 KEYS = ("keys-0", "keys-1", "keys-2", "keys-3")
@@ -41,7 +41,7 @@ class CommitteeWorld(StreamWorld):
     def __init__(self, plan: Plan, offenders: Set[str]) -> None:
         self.offenders = offenders
         self.keys: dict[str, set[tuple[int, int]]] = {name: set() for name in MANY}
-        rules = HolderRules(minimum=MINIMUM, holders=HOLDERS)
+        rules = HolderRules(MINIMUM)
         self.grants = HolderLedger(KEYS[0], COMMITTEE_ROSTER, rules, blind=True)
         self._committee = plan.committee(KEYS)
         self._zeros = bytes(4 * key_length(plan.cipher_parameters))

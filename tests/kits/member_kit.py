@@ -17,7 +17,6 @@ from secureps.roles.member.tasks import Contributed, SealedUpdate
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
-    HOLDERS,
     ROSTER,
     SCHEMA,
     make_header,
@@ -48,7 +47,7 @@ class Client:
         self.plan = plan
         self.now = 0.0
         self.run = make_run(plan)
-        self.machine = Member(kit or MemberSettings("c0", ROSTER, HOLDERS, SCHEMA))
+        self.machine = Member(kit or MemberSettings("c0", ROSTER, SCHEMA))
         self.journal: list[Any] = list(journal)
         for record in journal:
             self.machine.apply(0.0, record)

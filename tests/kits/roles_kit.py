@@ -50,7 +50,6 @@ CLIENTS = ("c0", "c1", "c2")
 SPARE = "c3"
 """A client that is on the roster and takes part only where a test says so."""
 STRANGER = "stranger"
-HOLDERS = digest("holders")
 SCHEMA = Schema((TensorSpec("bias", (5,), "float32"), TensorSpec("weight", (11, 5), "float32")))
 NONCE = bytes(range(32))
 JOIN = requests.Join("c0", SCHEMA)
@@ -141,11 +140,13 @@ def private_plan(**changes: Any) -> Plan:
 
 
 def make_charter(plan: Plan, initial: Schema | None = None, roster: Roster = ROSTER) -> PinnedRun:
-    return PinnedRun(plan, roster, HOLDERS, initial, NONCE)
+    return PinnedRun(plan, roster, initial, NONCE)
 
 
 def make_run(plan: Plan, /, **changes: Any) -> RunInfo:
-    run = RunInfo(plan.text, SCHEMA, plan.layout(SCHEMA).digest, HOLDERS, ROSTER.digest, NONCE)
+    run = RunInfo(
+        plan.text, SCHEMA, plan.layout(SCHEMA).digest, ROSTER.committee, ROSTER.digest, NONCE
+    )
     return dataclasses.replace(run, **changes)
 
 

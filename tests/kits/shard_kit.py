@@ -19,7 +19,6 @@ from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.tasks import StateReady, SumsReady
 from tests.kits.roles_kit import (
     HOLDER,
-    HOLDERS,
     ROSTER,
     SHARDS,
     block_digest,
@@ -50,7 +49,7 @@ class Desk:
         self.plan = PLANS[cipher]
         self.run = make_run(self.plan).id
         self.name = name
-        self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER, HOLDERS)
+        self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER)
         self.journal: list[Any] = []
 
     def give(self, sender: str, event: Any) -> Step:

@@ -20,7 +20,7 @@ from secureps.store.keyring import seed_of
 from tests.kits.command import INSECURE, run
 from tests.kits.federations import Walker
 from tests.kits.privacy_kit import private_plan
-from tests.kits.roles_kit import HOLDERS, ROSTER, World, answers, make_plan
+from tests.kits.roles_kit import ROSTER, World, answers, make_plan
 
 PRIVACY = {"noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
 RULE = {"quorum": 3, "minimum": 2, "most": 4}
@@ -77,7 +77,7 @@ def test_a_shard_says_that_its_noise_is_for_all_to_know() -> None:
     for unsafe in (False, True):
         (call,) = [
             effect.message
-            for effect in Shard(address, ROSTER, HOLDERS, unsafe).resume(0.0).effects
+            for effect in Shard(address, ROSTER, unsafe).resume(0.0).effects
             if isinstance(effect, Call)
         ]
         assert isinstance(call, requests.Register)

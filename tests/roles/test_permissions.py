@@ -19,7 +19,7 @@ from secureps.roles import permissions
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
 from tests.kits import permissions_page
-from tests.kits.roles_kit import CA, HOLDER, HOLDERS, IDENTITIES, ROSTER, STRANGER, World, make_plan
+from tests.kits.roles_kit import CA, HOLDER, IDENTITIES, ROSTER, STRANGER, World, make_plan
 from tests.kits.roles_kit import refused as refused_by_coordinator
 from tests.kits.shard_kit import Desk
 from tests.kits.shard_kit import refused as refused_by_shard
@@ -130,7 +130,7 @@ def test_a_shard_hears_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_who_is_not_on_the_roster_may_not_even_look() -> None:
-    world, shard = World(make_plan()), Shard(ShardAddress("shard-a", "a:1", 1.0), ROSTER, HOLDERS)
+    world, shard = World(make_plan()), Shard(ShardAddress("shard-a", "a:1", 1.0), ROSTER)
     for message in map(unset, KINDS):
         with pytest.raises(UnknownParty, match="nobody named 'stranger'"):
             world.give(STRANGER, message)

@@ -67,7 +67,7 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
 
     def started(rows: MemoryJournal) -> tuple[CommitteeHolder, ServedJournal]:
         journal = ServedJournal(rows, path)
-        rules = HolderRules(2, public.holders_digest, served_runs(path))
+        rules = HolderRules(2, served_runs(path))
         machine = CommitteeHolder(bench.names[0], public.roster, rules)
         for at, record in journal.replay():
             machine.apply(at, record)
@@ -94,7 +94,7 @@ def test_a_plan_of_a_lower_threshold_than_its_own_is_refused() -> None:
     order = Configure(1, bench.run, bench.placement, bench.addresses)
 
     def insists(threshold: int) -> CommitteeHolder:
-        rules = HolderRules(2, public.holders_digest, threshold=threshold)
+        rules = HolderRules(2, threshold=threshold)
         return CommitteeHolder(bench.names[0], public.roster, rules)
 
     machine = insists(4)
@@ -121,7 +121,7 @@ def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
     order = Configure(1, bench.run, bench.placement, bench.addresses)
 
     def opens(minimum: int) -> CommitteeHolder:
-        rules = HolderRules(minimum, public.holders_digest)
+        rules = HolderRules(minimum)
         return CommitteeHolder(bench.names[0], public.roster, rules)
 
     machine = opens(3)

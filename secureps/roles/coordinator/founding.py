@@ -93,9 +93,8 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
             GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.all_groups
         ),
     )
-    run = RunInfo(
-        plan.text, schema, layout.digest, settings.holders, settings.roster.digest, settings.nonce
-    )
+    roster = settings.roster
+    run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)
     addresses = tuple(federation.shards[name] for name in shards)
     tx.write(RunPinned(run, placement, addresses))
     committees.form(tx, settings)

@@ -74,14 +74,12 @@ class HolderRules:
 
     Args:
         minimum: it takes no part in a run by whose plan a cohort may be smaller.
-        holders: digest of the holders' keys in its kit.
         served: ids of the runs that its key has served, whatever became of their ledgers.
         threshold: how many key holders must agree by any plan that it takes part in; None: as
             many as the plan says.
     """
 
     minimum: int
-    holders: bytes
     served: frozenset[bytes] = frozenset()
     threshold: int | None = None
 
@@ -251,7 +249,7 @@ class HolderLedger:
         """
         if self._pinned is None:
             rules, roster = self._rules, self.follower.roster
-            plan = check_run(order.run, order.placement, roster, rules.holders, rules.threshold)
+            plan = check_run(order.run, order.placement, roster, rules.threshold)
             check_minimum(plan, rules.minimum)
             if order.run.id in self._rules.served:
                 raise WrongRun(

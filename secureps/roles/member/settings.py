@@ -27,7 +27,7 @@ STATE_GONE = (
 
 @dataclass(frozen=True, slots=True)
 class MemberSettings:
-    """What a client has from its kit and its model: names, roster, holders, schema.
+    """What a client has from its kit and its model: names, roster, schema.
 
     `terms` are its own. `rows` are those of sparse tensors that its data touches, `examples` how
     many it trains on, None if training alone can tell; `records` is the public number that it
@@ -38,7 +38,6 @@ class MemberSettings:
 
     name: str
     roster: Roster
-    holders: bytes
     schema: Schema
     terms: Terms = NO_TERMS
     rows: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -138,7 +137,7 @@ class MemberSettings:
     def _agree(self, welcome: Welcome) -> None:
         """Accepts a run that is bound to this kit, and trains this client's model."""
         run = welcome.run
-        plan = check_run(run, welcome.placement, self.roster, self.holders)
+        plan = check_run(run, welcome.placement, self.roster)
         plan.touched(self.rows)
         _ = self.weighing(plan).told
         model = self.model(plan)

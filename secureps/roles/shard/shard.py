@@ -96,12 +96,9 @@ def model_key(group: str, version: int, block: int, since: int | None = None) ->
 class Shard:
     """The machine of one shard; the seed of its noise may be `unsafe`."""
 
-    def __init__(
-        self, address: ShardAddress, roster: Roster, holders: bytes, unsafe: bool = False
-    ) -> None:
+    def __init__(self, address: ShardAddress, roster: Roster, unsafe: bool = False) -> None:
         self._name, self._address = address.name, address
         self._follower = RosterFollower(roster)
-        self._holders = holders
         self._unsafe = unsafe
         self.shelves = Shelves(address.name)
         self._disk = DiskReports(address.name)
@@ -293,7 +290,7 @@ class Shard:
 
     def _configure(self, step: Step, order: orders.Configure) -> None:
         if not self.shelves.founded:
-            check_run(order.run, order.placement, self._roster, self._holders)
+            check_run(order.run, order.placement, self._roster)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.shelves.pinned.run.id != order.run.id:
             ours = self.shelves.run

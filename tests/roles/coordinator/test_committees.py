@@ -20,7 +20,7 @@ from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order, Say
 from secureps.roles.pinned_run import PinnedRun
-from tests.kits.roles_kit import ADDRESSES, HOLDERS, NONCE, make_placement, make_plan, make_run
+from tests.kits.roles_kit import ADDRESSES, NONCE, make_placement, make_plan, make_run
 
 CA = Identity(b"c" * 32)
 PLAN = make_plan("rlwe")
@@ -59,7 +59,7 @@ class Change:
     def formed(self, keys: tuple[bytes, ...] = OFFERED) -> Transaction:
         watchers, none = frozenset({"c0"}), frozenset[str]()
         tx = Transaction(0.0, PLAN, self.state, None, none, (), none, watchers)
-        committees.form(tx, PinnedRun(PLAN, self.roster, HOLDERS, None, NONCE, keys))
+        committees.form(tx, PinnedRun(PLAN, self.roster, None, NONCE, keys))
         return tx
 
     @property

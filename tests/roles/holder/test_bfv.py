@@ -43,7 +43,6 @@ from tests.kits.roles_kit import (
     ADDRESSES,
     CLIENTS,
     HOLDER,
-    HOLDERS,
     ROSTER,
     SHARDS,
     STRANGER,
@@ -69,7 +68,7 @@ class Keys:
     """A holder that opens cohorts of two or more, with its journal."""
 
     def __init__(self, journal: tuple[Any, ...] = ()) -> None:
-        self.machine = BfvHolder(HOLDER, ROSTER, HolderRules(2, HOLDERS))
+        self.machine = BfvHolder(HOLDER, ROSTER, HolderRules(2))
         self.journal: list[Any] = []
         for record in journal:
             self.machine.apply(0.0, record)

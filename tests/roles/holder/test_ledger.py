@@ -36,7 +36,6 @@ from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
     ADDRESSES,
     CA,
-    HOLDERS,
     _identity,
     make_placement,
     make_plan,
@@ -87,7 +86,7 @@ class Ledger:
     """A committee's honest holder, from which the envelopes are taken away."""
 
     def __init__(self, journal: tuple[Any, ...] = ()) -> None:
-        self.grants = HolderLedger("holder", ROSTER, HolderRules(2, HOLDERS), blind=True)
+        self.grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
         self.journal: list[Any] = []
         pinned = records.RunPinned(RUN, make_placement(PLAN), ADDRESSES)
         for record in journal or (pinned,):
@@ -338,7 +337,7 @@ def test_metrics_follow_one_version_whatever_the_rule(lagging: None) -> None:
     metrics = {"every": 1, "metrics": {"accuracy": 1.0}}
     plan = make_plan("rlwe", {"minimum": LEAST}, evaluation=metrics)
     run = make_run(plan)
-    grants = HolderLedger("holder", ROSTER, HolderRules(2, HOLDERS), blind=True)
+    grants = HolderLedger("holder", ROSTER, HolderRules(2), blind=True)
     grants.apply(records.RunPinned(run, make_placement(plan), ADDRESSES))
     id = SubmissionId(CLIENTS[0], "evaluation", 1)
     members = (Member(id, 1, 1),)

@@ -44,7 +44,6 @@ from secureps.roles.tasks import Sweep
 from tests.kits.member_kit import PLAN, TWO, Client, asked, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
-    HOLDERS,
     OTHER_ROSTER,
     ROSTER,
     SCHEMA,
@@ -101,10 +100,10 @@ def test_it_takes_no_part_in_a_run_of_another_kit(changes: dict[str, Any], text:
     with pytest.raises(NotReady):
         _ = client.machine.pinned
     wider = Schema((*SCHEMA.tensors, TensorSpec("x", (1,), "float32")))
-    other = Client(kit=MemberSettings("c0", ROSTER, HOLDERS, wider))
+    other = Client(kit=MemberSettings("c0", ROSTER, wider))
     said = "another model than this client's: x is not in the run's model"
     assert said in halts(other.welcome())[0].reason
-    other = Client(kit=MemberSettings("c0", OTHER_ROSTER, HOLDERS, SCHEMA))
+    other = Client(kit=MemberSettings("c0", OTHER_ROSTER, SCHEMA))
     assert "roster differs" in halts(other.welcome())[0].reason
 
 
@@ -116,7 +115,7 @@ def test_it_takes_no_part_in_a_plan_of_a_lower_threshold_than_its_own() -> None:
     def insists(threshold: int) -> Client:
         return Client(
             plan,
-            kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(threshold=threshold)),
+            kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(threshold=threshold)),
         )
 
     refused = Halt(
@@ -170,7 +169,7 @@ def test_it_dials_no_shards_of_another_run() -> None:
 def test_it_does_not_take_the_state_of_another_client() -> None:
     client = Client().joined()
     sealed = member_records.Sealed(client.sealed(-1, 0).receipt, ())
-    other = Client(kit=MemberSettings("c1", ROSTER, HOLDERS, SCHEMA))
+    other = Client(kit=MemberSettings("c1", ROSTER, SCHEMA))
     with pytest.raises(ConfigError, match="this state folder is c0's: c1 needs"):
         other.machine.apply(0.0, sealed)
 
@@ -201,7 +200,7 @@ def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
     values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors}
     for agreed, tells in ((theirs, True), (PLAN, False)):
         terms = Terms(plan=agreed.text)
-        kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=terms, values=values)
+        kit = MemberSettings("c0", ROSTER, SCHEMA, terms=terms, values=values)
         step = Client(theirs, kit=kit).propose()
         calls = [each.message for each in step.effects if isinstance(each, Call)]
         told = [each.schema.told for each in calls if isinstance(each, requests.Join)]
@@ -211,7 +210,7 @@ def test_values_are_told_to_the_plan_that_the_client_agreed_to_alone() -> None:
 
 def test_a_proposal_is_heard_once_of_a_plan_that_freezes_something_and_before_any_run() -> None:
     values = {spec.name: "ab" * 32 for spec in SCHEMA.tensors}
-    kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, values=values)
+    kit = MemberSettings("c0", ROSTER, SCHEMA, values=values)
     freezes = make_plan(frozen=["weight"])
     assert not halts(Client(freezes, kit=kit).propose())
     for step, error in (

@@ -32,7 +32,6 @@ from secureps.roles.tasks import Prune
 from tests.kits.member_kit import Client, halts, leaves, puts, said, works
 from tests.kits.roles_kit import (
     ADDRESSES,
-    HOLDERS,
     KEYED_ROSTER,
     PRIVACY,
     ROSTER,
@@ -49,7 +48,7 @@ from tests.kits.roles_kit import (
 
 def told(plan: Plan, terms: Terms | None = None, unsafe: bool = False) -> list[str]:
     """After a training, on the client's own terminal."""
-    kit = MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms or Terms())
+    kit = MemberSettings("c0", ROSTER, SCHEMA, terms or Terms())
     client = Client(plan, kit=kit).joined()
     client.publish(0)
     client.invite(0)
@@ -249,8 +248,8 @@ def test_one_version_fits_the_budget_and_two_do_not() -> None:
 
 def keyed(plan: Plan) -> tuple[Client, Step]:
     """A client whose kit has a holder's cipher key, welcomed to a run of this plan."""
-    client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, HOLDERS, SCHEMA))
-    return client, client.welcome(roster=KEYED_ROSTER.digest)
+    client = Client(plan, kit=MemberSettings("c0", KEYED_ROSTER, SCHEMA))
+    return client, client.welcome(roster=KEYED_ROSTER.digest, holders=KEYED_ROSTER.committee)
 
 
 def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
@@ -265,7 +264,7 @@ def test_a_plan_in_the_clear_is_refused_where_the_kit_has_a_key() -> None:
 
 
 def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
-    client = Client(kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=8.0)))
+    client = Client(kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=8.0)))
     step = client.welcome()
     assert (step.records, len(step.effects)) == ([], 1)
     halt = leaves(client, step)
@@ -276,7 +275,7 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
 def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
     plan = make_plan(privacy=PRIVACY | {"budget": 1e6}, training={"local_steps": STEPS})
     client = Client(
-        plan, kit=MemberSettings("c0", ROSTER, HOLDERS, SCHEMA, terms=Terms(budget=1e-3))
+        plan, kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=1e-3))
     ).joined()
     client.publish(0)
     client.invite(0)
