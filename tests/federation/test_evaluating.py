@@ -35,7 +35,7 @@ from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
-from tests.kits.federations import Tensors, same, small_plan
+from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
 
 SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 """What every client says of the n-th model that it is shown."""
@@ -213,21 +213,8 @@ def budgeted(simulation: Simulation, names: tuple[str, ...], budget: float = 100
         machine._settings = replace(machine._settings, terms=Terms(budget))
 
 
-RECORD: dict[str, Any] = {
-    "privacy": {
-        "noise_multiplier": 5.0,
-        "max_grad_norm": 1.0,
-        "records": 10,
-        "sample_rate": 0.1,
-        "delta": 1e-5,
-        "budget": 50.0,
-    },
-    "training": {"local_steps": 1},
-}
-
-
 def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(**RECORD), tmp_path)
+    simulation = examined(evaluated_plan(**OF_RECORDS), tmp_path)
     budgeted(simulation, ("client-02",))
     simulation.run()
     federation = simulation.coordinator.federation
@@ -239,7 +226,7 @@ def test_a_client_with_a_budget_of_its_own_trains_and_sends_no_evaluation(tmp_pa
 
 
 def test_too_few_who_evaluate_hold_nobody_up(tmp_path: Path) -> None:
-    simulation = examined(evaluated_plan(**RECORD), tmp_path)
+    simulation = examined(evaluated_plan(**OF_RECORDS), tmp_path)
     budgeted(simulation, ("client-02", "client-04"))
     simulation.run()
     federation = simulation.coordinator.federation

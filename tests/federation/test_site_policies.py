@@ -12,22 +12,11 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.policy.plan import Plan
 from secureps.roles.member.terms import NO_REASON, Terms
 from secureps.store.budget import HOUR, BudgetLedger
-from tests.kits.federations import small_plan
+from tests.kits.federations import OF_RECORDS, small_plan
 from tests.kits.sites import Sites
 from tests.kits.streams import BUFFERED, stream_plan
 
 OWN = "client-02"
-PRIVACY: dict[str, Any] = {
-    "privacy": {
-        "noise_multiplier": 5.0,
-        "max_grad_norm": 1.0,
-        "records": 10,
-        "sample_rate": 0.1,
-        "delta": 1e-5,
-        "budget": 50.0,
-    },
-    "training": {"local_steps": 1},
-}
 
 
 def plan_of(cipher: str = "plain", **changes: Any) -> Plan:
@@ -83,7 +72,7 @@ def test_a_client_of_a_site_that_refuses_the_plan_takes_no_part(
 def test_a_plan_that_keeps_to_every_key_is_trained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_of("rlwe", **PRIVACY)
+    plan = plan_of("rlwe", **OF_RECORDS)
     own = Terms(50.0, 3, "", 4, ("00" * 32, plan.digest), False, 5)
     ledgers = {OWN: tmp_path / "own.db"}
     sites = Sites(plan, tmp_path / "run", {OWN: own}, ledgers, monkeypatch).run()
@@ -164,7 +153,7 @@ def test_two_runs_in_sequence_use_up_what_a_site_allows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second run ends early for this client, and a third trains nothing with it."""
-    plan, ledgers = plan_of(**PRIVACY), {OWN: tmp_path / "own.db"}
+    plan, ledgers = plan_of(**OF_RECORDS), {OWN: tmp_path / "own.db"}
     Sites(plan, tmp_path / "one", {}, ledgers, monkeypatch).run()
     (one,) = BudgetLedger(ledgers[OWN]).spent()
     terms = {OWN: Terms(budget=one.epsilon * 1.2)}

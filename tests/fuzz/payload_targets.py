@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -271,20 +272,21 @@ def _apps(folder: Path) -> list[Target]:
 
 def _answered(data: bytes) -> bytes:
     """What a process without a network says to a call."""
-    ours, theirs = socket.socketpair()
-    with closing(ours), closing(theirs):
-        theirs.setblocking(False)
-        theirs.send(data[:100_000])
-        theirs.close()
-        channel = Channel(ours)
-        try:
-            Calls(channel).receive()
-        finally:
-            channel.close()
+    _from_socket(data, lambda channel: Calls(channel).receive())
     return data
 
 
 def _heard(data: bytes) -> bytes:
+    def all_of(channel: Channel) -> None:
+        while channel.receive() is not None:
+            pass
+
+    _from_socket(data, all_of)
+    return data
+
+
+def _from_socket(data: bytes, read: Callable[[Channel], object]) -> None:
+    """Reads what came over a socket whose other end is closed."""
     ours, theirs = socket.socketpair()
     with closing(ours), closing(theirs):
         theirs.setblocking(False)
@@ -292,8 +294,6 @@ def _heard(data: bytes) -> bytes:
         theirs.close()
         channel = Channel(ours)
         try:
-            while channel.receive() is not None:
-                pass
+            read(channel)
         finally:
             channel.close()
-    return data

@@ -64,6 +64,20 @@ CIPHERS: dict[str, dict[str, Any]] = {
 """Ciphers, and committees of them."""
 
 
+OF_RECORDS: dict[str, Any] = {
+    "privacy": {
+        "noise_multiplier": 5.0,
+        "max_grad_norm": 1.0,
+        "records": 10,
+        "sample_rate": 0.1,
+        "delta": 1e-5,
+        "budget": 50.0,
+    },
+    "training": {"local_steps": 1},
+}
+"""Of a plan whose clients protect each of their records."""
+
+
 def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
     """Four versions of a model of four blocks on two shards; six clients, all waited for."""
     data: dict[str, Any] = {

@@ -7,7 +7,13 @@ import ssl
 from contextlib import suppress
 from pathlib import Path
 
+import pytest
+
+from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.credentials import tls_name
+from secureps.messages.run import COORDINATOR
+from secureps.store.issuing import create_kit, issue
+from secureps.wire.grpc import framing
 from tests.kits.transport_kit import PATIENCE
 
 WAYS = ("nothing", "half a hello", "a hello")
@@ -61,3 +67,21 @@ def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.set_alpn_protocols(["h2"])
     return context
+
+
+def kit_of_two(folder: Path) -> Path:
+    """A kit with a coordinator and two clients, one honest."""
+    create_kit(folder, CipherParameters("plain", 8, 14))
+    issue(folder, "coordinator", COORDINATOR)
+    for name in ("honest", "eve"):
+        issue(folder, "client", name)
+    return folder
+
+
+def hasten(monkeypatch: pytest.MonkeyPatch, **milliseconds: tuple[int, float]) -> None:
+    """A server's patience, by gRPC's name for it: what it is, to be sure, and what it is here."""
+    options = dict(framing.SERVER_OPTIONS)
+    for name, (known, wanted) in milliseconds.items():
+        assert options[f"grpc.{name}"] == known
+        options[f"grpc.{name}"] = int(wanted)
+    monkeypatch.setattr(framing, "SERVER_OPTIONS", tuple(options.items()))

@@ -13,15 +13,14 @@ import pytest
 
 from secureps.messages.requests import Heartbeat, Noted
 from secureps.messages.run import COORDINATOR
-from secureps.store.issuing import create_kit, issue
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from tests.kits.half_open import HalfOpen
-from tests.kits.handshakes import WAYS, Begun, secured
+from tests.kits.handshakes import WAYS, Begun, hasten, kit_of_two, secured
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import PATIENCE, EchoServer
 from tests.wire.grpc.test_servers import await_
-from tests.wire.grpc.test_tls import PLAIN, tls_of
+from tests.wire.grpc.test_tls import tls_of
 
 WAVE = 100
 TIMEOUT = 1.0
@@ -30,16 +29,8 @@ TIMEOUT = 1.0
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CoordinatorServer]:
-    kit = tmp_path / "kit"
-    create_kit(kit, PLAIN)
-    issue(kit, "coordinator", COORDINATOR)
-    for name in ("honest", "eve"):
-        issue(kit, "client", name)
-    options = dict(framing.SERVER_OPTIONS)
-    assert options["grpc.server_handshake_timeout_ms"] == 10_000
-    options["grpc.server_handshake_timeout_ms"] = int(TIMEOUT * 1000)
-    monkeypatch.setattr(framing, "SERVER_OPTIONS", tuple(options.items()))
-    link = tls_of(kit, COORDINATOR)
+    hasten(monkeypatch, server_handshake_timeout_ms=(10_000, TIMEOUT * 1000))
+    link = tls_of(kit_of_two(tmp_path / "kit"), COORDINATOR)
     made = CoordinatorServer(link, EchoServer(), "127.0.0.1:0", lambda *_: None)
     made.start()
     yield made

@@ -20,16 +20,16 @@ from secureps.messages.requests import Heartbeat, Noted, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.service.process import authenticator
 from secureps.service.watchers import Watchers
-from secureps.store.issuing import create_kit, issue, revoke
+from secureps.store.issuing import revoke
 from secureps.store.keyring import load_private, load_public
 from secureps.wire.grpc import framing, health
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport
 from tests.kits.half_open import HalfOpen
-from tests.kits.handshakes import secured
+from tests.kits.handshakes import hasten, kit_of_two, secured
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import PATIENCE, EchoServer
-from tests.wire.grpc.test_tls import PLAIN, tls_of
+from tests.wire.grpc.test_tls import tls_of
 
 IDLE, AGE = 1.0, 3.0
 """Seconds here: a minute and ten where nobody tests."""
@@ -81,18 +81,12 @@ class World:
 
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
-    kit = tmp_path / "kit"
-    create_kit(kit, PLAIN)
-    issue(kit, "coordinator", COORDINATOR)
-    for name in ("honest", "eve"):
-        issue(kit, "client", name)
-    options = dict(framing.SERVER_OPTIONS)
-    assert options["grpc.max_connection_idle_ms"] == 60_000
-    assert options["grpc.max_connection_age_ms"] == 600_000
-    options["grpc.max_connection_idle_ms"] = int(IDLE * 1000)
-    options["grpc.max_connection_age_ms"] = int(AGE * 1000)
-    monkeypatch.setattr(framing, "SERVER_OPTIONS", tuple(options.items()))
-    made = World(kit)
+    hasten(
+        monkeypatch,
+        max_connection_idle_ms=(60_000, IDLE * 1000),
+        max_connection_age_ms=(600_000, AGE * 1000),
+    )
+    made = World(kit_of_two(tmp_path / "kit"))
     yield made
     made.server.stop(0)
 
