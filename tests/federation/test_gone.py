@@ -11,6 +11,7 @@ import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
+from secureps.messages.outcome import Outcome
 from secureps.messages.submission import UPDATE
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.run.party_names import client_names
@@ -159,3 +160,28 @@ def test_a_stream_gives_up_what_is_to_return_and_is_gone(
     fates = simulation.coordinator.federation.fates.items()
     dropped = [fate.reason for id, fate in fates if id.client == VICTIM]
     assert "a shard lost its blocks, and so did its client" in dropped
+
+
+def founding_of(simulation: Simulation) -> set[str]:
+    """Who gave version 0."""
+    receipts = [r.receipt for r in journalled(simulation, coordinator_records.Received)]
+    fates = simulation.coordinator.federation.fates
+    return {
+        r.id.client for r in receipts if r.version == -1 and fates[r.id].outcome != Outcome.DROPPED
+    }
+
+
+@pytest.mark.parametrize("back", [False, True], ids=["for good", "for a while"])
+def test_a_founder_that_is_away_when_a_shard_lacks_its_blocks(back: bool, tmp_path: Path) -> None:
+    """Another one founds the run; the first, should it come back, takes part as all others do."""
+    simulation = rounds(tmp_path, 7, FEW)
+    at, founder = group(simulation), "client-00"
+    simulation.run(lambda: bool(at.receipts))
+    simulation.kill(founder)
+    loses_too(simulation)
+    if back:
+        lease = simulation.plan.section.lease
+        simulation.loop.call_later(2 * lease, partial(simulation.start, founder))
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    assert founding_of(simulation) == {"client-01"}

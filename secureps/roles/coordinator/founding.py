@@ -1,8 +1,9 @@
 """How a run comes to be: placed, pinned, and bound to plan, model, keys and roster.
 
 The first model's schema decides (the plan's file of version 0, or the first client's); before
-all shards and holders are up nothing is pinned. What must not live here: the values of version
-0, which shards make (`roles.coordinator.commit.found`).
+all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is here
+does. What must not live here: the values of version 0, which shards make
+(`roles.coordinator.commit.found`).
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 from contextlib import suppress
 
 from secureps.errors import NotReady, WrongShape
+from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_group
-from secureps.roles.coordinator import commit, committees
+from secureps.roles.coordinator import commit, committees, recovery
+from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
@@ -129,3 +132,27 @@ def found_from_file(tx: Transaction, settings: PinnedRun) -> None:
         return
     with suppress(NotReady):  # whoever comes back, or comes new, asks again
         found(tx, settings, settings.initial)
+
+
+def choose_founder(tx: Transaction) -> None:
+    """Has a client that is here send the models that are founded with a client's.
+
+    A model of which a shard lacks blocks is given up when its client's lease is over, if somebody
+    else is here: else nobody would train for as long as that client stays away.
+    """
+    federation, groups = tx.federation, tx.federation.groups.values()
+    awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.given(g.name)]
+    here = [client for client in federation.members if client in tx.trainers] if awaited else []
+    if not here:
+        return
+    wanted = []
+    for group in awaited:
+        asked = tx.sessions.asked.intersection(group.receipts)
+        gone = tuple(id for id in asked if id.client not in tx.trainers)
+        tx.drop(group.name, gone, "a shard lost its blocks, and its client is away")
+        if gone or (not group.receipts and federation.founder not in tx.trainers):
+            wanted.append(group)
+    if wanted and federation.founder not in tx.trainers:
+        tx.write(FounderChosen(here[0]))
+    for group in wanted:
+        tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))

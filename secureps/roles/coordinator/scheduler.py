@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import (
@@ -18,9 +17,9 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     evaluation,
+    founding,
     key_release,
     opening,
-    recovery,
     synchronous,
     termination,
 )
@@ -32,7 +31,7 @@ def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
     if tx.federation.pinned is None or tx.federation.finished:
         return None
-    _choose_founder(tx)
+    founding.choose_founder(tx)
     if evaluation.unkept(tx):
         checkpointing.order(tx)  # a round may wait for it
     untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
@@ -63,20 +62,6 @@ def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
         yield commit.try_answers(tx, group)
     if group.phase is Phase.COLLECTING and not group.streaming:
         yield synchronous.decide(tx, group)
-
-
-def _choose_founder(tx: Transaction) -> None:
-    federation = tx.federation
-    founding = [g for g in federation.groups.values() if g.phase is Phase.FOUNDING]
-    waiting = [g for g in founding if not tx.plan.given(g.name)]
-    if not any(not g.receipts for g in waiting):
-        return
-    if federation.founder not in tx.trainers:
-        candidates = [client for client in federation.members if client in tx.trainers]
-        if candidates:
-            tx.write(FounderChosen(candidates[0]))
-            for group in [g for g in waiting if not g.receipts]:
-                tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

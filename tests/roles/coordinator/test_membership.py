@@ -8,6 +8,7 @@ from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.outcome import Outcome
 from secureps.messages.submission import SubmissionId, ciphertext_root
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Tick
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, holding, make_plan, orders_of
 
 LOST = SubmissionId("c1", "all", 1)
@@ -88,3 +89,87 @@ def test_a_founding_model_that_nobody_has_whole_is_asked_for_anew() -> None:
         world.give(shard, requests.Prepared(shard, "all", 0, made, early.state))
     assert world.group().blocks == blocks
     assert world.federation.fates[first.id].outcome == Outcome.DROPPED
+
+
+def lacking() -> tuple[World, SubmissionId]:
+    """The founder's model is here, and a shard lacks its blocks; the founder has been asked."""
+    world = World(make_plan())
+    world.start()
+    world.pump(1)
+    (first,) = world.group().receipts
+    world.due.clear()
+    step = world.give(SHARDS[1], requests.Missing(SHARDS[1], "all", -1, (first,)))
+    assert orders_of(step) == [orders.SendAgain(1, first)]
+    world.due.clear()
+    return world, first
+
+
+def test_who_is_away_and_cannot_send_its_founding_model_again_is_not_waited_for() -> None:
+    world, first = lacking()
+    world.now = 29.0
+    step = world.give("c1", requests.Heartbeat("c1"))
+    assert (step.records, orders_of(step)) == ([], []), "its lease is not over"
+    world.now = 30.0
+    step = world.give("coordinator", Tick())
+    reason = "a shard lost its blocks, and its client is away"
+    assert step.records == [
+        coordinator_records.SubmissionsDropped("all", (first,), reason),
+        coordinator_records.FounderChosen("c1"),
+    ]
+    assert orders_of(step, "c1") == [orders.Invite(1, "all", 0, -1, 10.0)]
+    assert orders_of(step, SHARDS[0]) == [orders.Discard(1, (first,))]
+    world.pump()
+    assert world.group().version == 0
+    assert world.federation.fates[first].outcome == Outcome.DROPPED
+    step = world.enter("c0")
+    told = [order for order in orders_of(step, "c0") if isinstance(order, orders.Settled)]
+    assert [order.outcome for order in told] == ["dropped"]
+    world.enter("c2")
+    world.pump()
+    assert world.federation.finished
+
+
+def test_nobody_else_founds_while_nobody_else_is_here() -> None:
+    """What its client has is as good as anybody's: it may come back with it."""
+    world, first = lacking()
+    world.now = 30.0
+    assert world.give("coordinator", Tick()).records == []
+    assert orders_of(world.enter("c0")) == [orders.Found(1, "all", world.receipts[first])] * 2
+    world.due.clear()
+    step = world.give(SHARDS[1], requests.Missing(SHARDS[1], "all", -1, (first,)))
+    assert orders_of(step) == [orders.SendAgain(1, first)]
+    world.pump()
+    assert world.group().blocks == world.receipts[first].blocks
+
+
+def test_a_founder_that_is_away_is_not_missed_where_no_block_is() -> None:
+    world = World(make_plan())
+    world.start()
+    world.pump(1)
+    world.now = 29.0
+    world.give("c1", requests.Heartbeat("c1"))
+    world.now = 30.0
+    assert world.give("coordinator", Tick()).records == []
+    world.pump(2)
+    assert world.group().version == 0
+
+
+def test_each_group_that_lacks_a_model_of_somebody_who_is_away_gets_the_founders() -> None:
+    """c0 gave the one, and went; c1 founds the other when a shard lacks blocks of the first."""
+    rule = {"quorum": 3, "minimum": 2, "most": 4}
+    groups = [
+        {"name": "b", "pattern": "bias", "rule": rule},
+        {"name": "w", "pattern": "*", "rule": rule},
+    ]
+    world = World(make_plan(group=groups))
+    world.start()
+    world.pump(1)
+    (first,) = world.group("b").receipts
+    world.due.clear()
+    world.now = 100.0
+    world.give("c1", requests.Heartbeat("c1"))
+    assert world.federation.founder == "c1"
+    shard = next(iter(world.federation.owners("b")))
+    step = world.give(shard, requests.Missing(shard, "b", -1, (first,)))
+    assert [type(record) for record in step.records] == [coordinator_records.SubmissionsDropped]
+    assert [o.group for o in orders_of(step, "c1")] == ["b"]
