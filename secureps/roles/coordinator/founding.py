@@ -1,8 +1,8 @@
 """How a run comes to be: placed, pinned, and bound to plan, model, keys and roster.
 
 The first model's schema decides (the plan's file of version 0, or the first client's); before
-all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is here
-does. What must not live here: the values of version 0, which shards make
+all shards and holders are up nothing is pinned. Where no file gives version 0, one client that is
+here does. What must not live here: the values of version 0, which shards make
 (`roles.coordinator.commit.found`).
 """
 
