@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from safetensors.numpy import load_file
 
+from secureps.messages.coordinator_records import ShardPrepared
+from secureps.store.journal import SqliteJournal
 from tests.kits.command import INSECURE, run
 from tests.kits.federations import CIPHERS, Tensors, same
 from tests.kits.nursery import ROOT, supervise_children
@@ -49,7 +52,11 @@ bits = 4
 feedback = true
 pull_bits = 5
 most_examples = 32
-codec = [{{ name = "support", one_in = 3 }}, "rotate", "round"]
+codec = [
+    {{ name = "support", one_in = 3 }},
+    "rotate",
+    {{ name = "round", length = "mean_norm" }},
+]
 """
 
 
@@ -97,12 +104,24 @@ def test_up_and_simulate_end_in_the_same_bits_under_every_cipher(
     assert not same(first, other), "bits are a seed's"
 
 
+def scales(folder: Path) -> dict[int, float]:
+    """Those of every version of a run of `up`, as its coordinator journalled them."""
+    with closing(SqliteJournal(folder / "state" / "coordinator" / "journal.db")) as journal:
+        found = [record for _, record in journal.replay() if isinstance(record, ShardPrepared)]
+    return {record.version: record.scale for record in found if record.scale is not None}
+
+
 def test_a_codec_has_the_same_bits_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A third of the values, rotated, of 4 bits, with what was not sent kept on the disk."""
+    """A third of the values, rotated, of 4 bits in a range that follows the mean norm.
+
+    What was not sent is kept on the disk.
+    """
     supervise_children(monkeypatch)
     for command in ("up", "simulate"):
         monkeypatch.setattr(f"secureps.run.{command}.{command}.draw", lambda *given: None)
     thin = played(monkeypatch, tmp_path, "rlwe", THIN)
     assert same(thin, simulated(monkeypatch, tmp_path, "rlwe"))
+    found = scales(tmp_path / "up-rlwe")
+    assert (found[0], len({*found.values()})) == (1.0, 1 + VERSIONS), "each version has its own"
     kept = [path.stat().st_size for path in (tmp_path / "up-rlwe").glob("**/kept~all~*")]
-    assert kept == [32 + 4 * 217] * CLIENTS
+    assert kept == [32 + 4 * (217 + 1)] * CLIENTS, "the scale is one value more"
