@@ -112,7 +112,7 @@ def make_holder(
     """
     rules = HolderRules(own.minimum, own.served, own.threshold)
     if isinstance(own.secret, EnvelopeKeys):
-        member = CommitteeHolder(own.name, kit.roster, rules, own.secret.newest)
+        member = CommitteeHolder(own.name, kit.roster, rules)
         committee_worker = CommitteeWorker(member, own.name, own.identity, own.secret)
         return Executor(own.name, member, stores.journal, around, committee_worker)
     refuse_unsealable(Opening.HOLDER)

@@ -30,7 +30,7 @@ from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
 from secureps.store.envelope_keys import load_keys
 from secureps.store.passphrases import Passphrases
-from secureps.store.served_runs import ServedJournal, served_runs
+from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
@@ -241,7 +241,7 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
 def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
     party = _party(serving, kit)
     secret = load_keys(serving.path("kit"), party.name, serving.passphrases)
-    runs = serving.path("kit") / "private" / party.name / "runs"
+    runs = serving.path("kit") / "private" / party.name / RUNS
     section, served = serving.section, served_runs(runs)
     own = assemble.HolderSecrets(
         party.name, party.identity, secret, section.minimum, served, section.threshold

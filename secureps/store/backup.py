@@ -29,7 +29,7 @@ from secureps.messages.records import RunPinned
 from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.journal import SqliteJournal, last_row, lock, read_only, restoring_path
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
-from secureps.store.served_runs import ledger_height
+from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
 
@@ -97,7 +97,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
         try:
             if role != "shard":
                 run = _run_of(copy / JOURNAL)
-                beside = () if run is None else (ledger_height(private, run),)
+                beside = () if run is None else (ledger_height(run_folder(private, run)),)
                 _refuse_older(state, role, mark, beside)
             _bring_back(copy, state, mark)
         finally:

@@ -1,13 +1,15 @@
 """A holder's envelope keys by number: files in its private folder, or in memory for a simulation.
 
-    KIT/private/NAME/envelope.key    0600  number 0, which the CA certified
-    KIT/private/NAME/envelope-N.key  0600  those that follow, made by a holder that runs
+    KIT/private/NAME/envelope.key        0600  number 0, which the CA certified, for every run
+    KIT/private/NAME/RUN/envelope-N.key  0600  those that follow in one run, made by a holder
 
-Under the passphrase of the other private files, where there is one. They are in no database and in
-no backup: to erase one is to write over its file, and to remove it. A disk that moves what is
-written (an SSD, a file system that copies on write) may keep the old bytes until it uses their
-place again; where that counts, KIT/private lies on an encrypted volume, or in memory. What must
-not live here: when a key is made or erased (`roles.holder.key_rotation`).
+RUN is the beginning of the run's id: runs at the same time, or one after another, have keys of
+their own, and each erases none but its own and the kit's. They are under the passphrase of the
+other private files, where there is one, in no database and in no backup: to erase one is to write
+over its file, and to remove it. A disk that moves what is written (an SSD, a file system that
+copies on write) may keep the old bytes until it uses their place again; where that counts,
+KIT/private lies on an encrypted volume, or in memory. What must not live here: when a key is made
+or erased (`roles.holder.key_rotation`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -25,17 +28,22 @@ from secureps.crypto.secret import Secret
 from secureps.store.atomic_file import sync
 from secureps.store.holder_keys import ENVELOPE, HolderSecret
 from secureps.store.keyring import load_holder_secret, load_public
-from secureps.store.kit_files import read_secret, write_new
+from secureps.store.kit_files import make_folder, read_secret, write_new
 from secureps.store.passphrases import Passphrases
+from secureps.store.served_runs import RUNS, ledger_height, run_folder, served_runs
+
+ABANDONED = 24 * 3600.0
+"""Seconds without a new key, or a row in its ledger, after which another run erases its keys."""
 
 _NAME = re.compile(r"envelope-([1-9][0-9]{0,9})\.key")
+_RUN = re.compile(r"[0-9a-f]{16}")
 
 
 class EnvelopeKeys(Secret):
-    """The keys that a holder has, by number; these are in memory.
+    """The keys that a holder has for one run, by number; these are in memory.
 
     Args:
-        keys: at least one.
+        keys: number 0 is the kit's.
     """
 
     __slots__ = ("_keys",)
@@ -45,13 +53,17 @@ class EnvelopeKeys(Secret):
 
     @property
     def newest(self) -> int:
-        """The greatest number of a key that is here."""
-        return max(self._keys)
+        """The greatest number of a key that is here; 0 if none is."""
+        return max(self._keys, default=0)
 
     @property
     def oldest(self) -> int:
-        """The least number of a key that is here."""
-        return min(self._keys)
+        """The least number of a key that is here; 1 if none is, for the kit's is erased."""
+        return min(self._keys, default=1)
+
+    def of(self, run: bytes) -> EnvelopeKeys:
+        """The keys for a run; raises as `EnvelopeKeyFiles.of`."""
+        return self
 
     def get(self, number: int) -> EnvelopeKey | None:
         """The key of a number; None if it is erased, or was never made."""
@@ -86,46 +98,71 @@ class EnvelopeKeys(Secret):
 
 
 class EnvelopeKeyFiles(EnvelopeKeys):
-    """The keys in a holder's private folder.
+    """The keys in a holder's private folder: the kit's at first, and with `of` those of a run.
 
     Raises:
-        KitError: none is there, or one is damaged, open to others, or not what the CA certified.
+        KitError: the kit's is damaged, open to others, or not what the CA certified; or it is not
+            there, and no run can have erased it.
     """
 
-    __slots__ = ("_folder", "_passphrases")
+    __slots__ = ("_folder", "_passphrases", "_run")
 
     def __init__(self, kit: Path, name: str, passphrases: Passphrases | None = None) -> None:
         self._folder = kit / "private" / name
         self._passphrases = passphrases or Passphrases()
+        self._run: Path | None = None
         keys = dict[int, EnvelopeKey]()
-        files = os.listdir(self._folder) if self._folder.is_dir() else []
-        for number in sorted(int(found[1]) for each in files if (found := _NAME.fullmatch(each))):
-            path = self._path(number)
-            keys[number] = read_secret(EnvelopeKey.from_bytes, path, "", self._passphrases)
-        if not keys or os.path.lexists(self._path(0)):
+        if os.path.lexists(self._path(0)) or not served_runs(self._folder / RUNS):
             first = load_holder_secret(kit, name, self._passphrases)
             assert isinstance(first, EnvelopeKey)
             keys[0] = first
         super().__init__(keys)
 
+    def of(self, run: bytes) -> EnvelopeKeys:
+        """Itself; the first call says for which run, and reads the keys that it has.
+
+        Keys of other runs are erased whose ledgers have stood still for ABANDONED.
+
+        Raises:
+            KitError: a key is damaged, or open to others.
+            OSError: the disk refuses.
+        """
+        if self._run is None:
+            self._run = own = run_folder(self._folder, run)
+            files = os.listdir(own) if own.is_dir() else []
+            found = (_NAME.fullmatch(each) for each in files)
+            for number in [int(each[1]) for each in found if each]:
+                path = self._path(number)
+                key = read_secret(EnvelopeKey.from_bytes, path, "", self._passphrases)
+                self._keys = {**self._keys, number: key}
+            self._erase_abandoned()
+        return self
+
     def _path(self, number: int) -> Path:
-        return self._folder / (f"envelope-{number}.key" if number else ENVELOPE.secret_file)
+        if not number:
+            return self._folder / ENVELOPE.secret_file
+        assert self._run is not None
+        return self._run / f"envelope-{number}.key"
 
     def _made(self, number: int) -> EnvelopeKey:
-        key = EnvelopeKey.from_os()
-        write_new(self._path(number), self._passphrases.lock(key.to_bytes()))
+        key, path = EnvelopeKey.from_os(), self._path(number)
+        make_folder(path.parent, 0o700)
+        sync(path.parent.parent)
+        write_new(path, self._passphrases.lock(key.to_bytes()))
         return key
 
     def _remove(self, number: int) -> None:
-        """Writes over a file before its name goes: a name alone leaves the bytes on the disk."""
-        path = self._path(number)
-        with contextlib.suppress(FileNotFoundError):
-            with open(path, "r+b", opener=_no_link) as file:
-                file.write(bytes(os.fstat(file.fileno()).st_size))
-                file.flush()
-                os.fsync(file.fileno())
-            path.unlink()
-        sync(self._folder)
+        _erase_file(self._path(number))
+
+    def _erase_abandoned(self) -> None:
+        for folder in self._folder.iterdir():
+            if _RUN.fullmatch(folder.name) and folder != self._run and not folder.is_symlink():
+                known = (folder, ledger_height(folder))
+                last = max(path.stat().st_mtime for path in known if path.exists())
+                if time.time() - last > ABANDONED:
+                    for path in folder.iterdir():
+                        _erase_file(path)
+                    folder.rmdir()
 
 
 def in_memory(secret: HolderSecret) -> BfvSecretKey | EnvelopeKeys:
@@ -145,6 +182,17 @@ def load_keys(
     if name in public.holder_keys and public.opening is Opening.COMMITTEE:
         return EnvelopeKeyFiles(kit, name, passphrases)
     return in_memory(load_holder_secret(kit, name, passphrases))
+
+
+def _erase_file(path: Path) -> None:
+    """Writes over a file before its name goes: a name alone leaves the bytes on the disk."""
+    with contextlib.suppress(FileNotFoundError):
+        with open(path, "r+b", opener=_no_link) as file:
+            file.write(bytes(os.fstat(file.fileno()).st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+    sync(path.parent)
 
 
 def _no_link(path: str, flags: int) -> int:

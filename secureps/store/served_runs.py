@@ -20,6 +20,8 @@ from secureps.store.atomic_file import write_durably
 from secureps.store.journal import Journal
 from secureps.store.journal_height import Height, Mark, read_height
 
+RUNS = "runs"
+"""Name of the file, beside a holder's keys."""
 _ID_BYTES = 32
 
 
@@ -42,9 +44,14 @@ def served_runs(path: Path) -> frozenset[bytes]:
     return frozenset(ids)
 
 
-def ledger_height(folder: Path, run: bytes) -> Path:
-    """The file in a holder's private folder that says how far its ledger of a run has come."""
-    return folder / f"{run.hex()[:16]}.height"
+def run_folder(folder: Path, run: bytes) -> Path:
+    """What a holder's private folder has for one run: its name is the beginning of the run's id."""
+    return folder / run.hex()[:16]
+
+
+def ledger_height(run: Path) -> Path:
+    """The file beside a `run_folder` that says how far the holder's ledger of that run has come."""
+    return run.with_suffix(".height")
 
 
 class ServedJournal:
@@ -86,7 +93,7 @@ class ServedJournal:
         pinned = [record.run.id for record in records if isinstance(record, RunPinned)]
         for run in pinned:  # one at most
             self._note_run(run)
-            self._begin_height(ledger_height(self._path.parent, run))
+            self._begin_height(ledger_height(run_folder(self._path.parent, run)))
         if self._height is not None and not pinned:
             self._height.advance(self.mark)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,9 +23,10 @@ from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.key_rotation import KEPT
 from secureps.run.simulate.simulation import Simulation
 from secureps.store.backup import backup
-from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys
+from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
 from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
+from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
 from tests.kits.federations import finished, same, small_federation, unharmed
 from tests.kits.key_rotation import (
@@ -271,6 +273,32 @@ def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
     simulation.start("holder-3")
     ends(simulation)
     assert keys_of(simulation, "holder-3").oldest > before
+    assert same(simulation.model(), unharmed(versions=5)[0])
+
+
+def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation, kit = on_files(rotating(2, versions=5), tmp_path, monkeypatch)
+    federation = simulation.coordinator.federation
+    simulation.run(lambda: federation.keys.number("holder-1") == 1)
+    simulation.run(lambda: len(federation.groups["all"].receipts) == 6)
+    simulation.kill("holder-1")
+    assert federation.pinned is not None
+    private, run = kit / "private" / "holder-1", federation.pinned.run.id
+    shutil.rmtree(run_folder(private, run))
+    (private / RUNS).write_text(run.hex())
+    simulation._kit.secrets["holder-1"] = load_keys(kit, "holder-1")
+    simulation.start("holder-1")
+    group = federation.groups["all"]
+    simulation.run(lambda: group.version >= 3)
+    calendar(simulation, SOME_DAY, ("holder-1",))
+    ends(simulation)
+    assert blamed(simulation) == []
+    announced = [each.announced for each in journalled(simulation, KeyReplaced, "holder-1")]
+    keys, numbers = ({getattr(each, name) for each in announced} for name in ("key", "number"))
+    assert len(keys) == len(numbers) > 1
+    assert keys_of(simulation, "holder-1").newest == max(numbers)
     assert same(simulation.model(), unharmed(versions=5)[0])
 
 

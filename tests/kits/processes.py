@@ -113,6 +113,9 @@ class Processes:
     """Kit, configurations and processes under one folder; `with` stops them all.
 
     `settings` has a line more for the configuration of a server, by its name.
+
+    Args:
+        kit: of another run, for the same parties; None makes one.
     """
 
     def __init__(
@@ -126,6 +129,7 @@ class Processes:
         metrics: bool = False,
         json_logs: bool = False,
         insecure: bool = False,
+        kit: Path | None = None,
     ) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
@@ -144,14 +148,16 @@ class Processes:
         self.insecure = insecure or record  # nobody can read TLS
         self.pace = 0.0
         self.settings: dict[str, str] = {}
-        self._make_kit()
+        self._kit = folder / "kit" if kit is None else kit
+        if kit is None:
+            self._make_kit()
 
     def kit(self, name: str) -> Path:
         """The kit of a party: here one folder has everybody's keys."""
-        return self.folder / "kit"
+        return self._kit
 
     def _make_kit(self) -> None:
-        kit = self.folder / "kit"
+        kit = self._kit
         create_kit(kit, self.plan.cipher_parameters)
         issue(kit, "coordinator", "coordinator")
         for name in self.shards:

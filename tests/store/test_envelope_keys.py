@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ import pytest
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.errors import KitError
-from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
+from secureps.store.envelope_keys import ABANDONED, EnvelopeKeyFiles, EnvelopeKeys, load_keys
 from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit, issue
 from secureps.store.party_keys import make_keys
 from secureps.store.passphrases import Passphrases
+from secureps.store.served_runs import RUNS, ledger_height, run_folder
 
 
 @pytest.fixture
@@ -25,14 +27,21 @@ def kit(tmp_path: Path) -> Path:
     return tmp_path / "kit"
 
 
-def files(kit: Path) -> list[str]:
-    return sorted(os.listdir(kit / "private" / "keys-0"))
+RUN, OTHER = bytes(32), b"\1" * 32
 
 
-def keys_of(kit: Path) -> EnvelopeKeys:
+def folder(kit: Path, run: bytes = RUN) -> Path:
+    return run_folder(kit / "private" / "keys-0", run)
+
+
+def keys_of(kit: Path, run: bytes = RUN) -> EnvelopeKeys:
     keys = load_keys(kit, "keys-0")
     assert isinstance(keys, EnvelopeKeys)
-    return keys
+    return keys.of(run)
+
+
+def has_served(kit: Path, *runs: bytes) -> None:
+    (kit / "private" / "keys-0" / RUNS).write_text("".join(f"{run.hex()}\n" for run in runs))
 
 
 @pytest.mark.parametrize("memory", [True, False])
@@ -52,54 +61,98 @@ def test_keys_go_by_number(memory: bool, kit: Path) -> None:
 
 def test_a_key_is_on_the_disk_before_anybody_hears_of_it(kit: Path) -> None:
     made = keys_of(kit).make(3)
-    path = kit / "private" / "keys-0" / "envelope-3.key"
+    path = folder(kit) / "envelope-3.key"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     again = keys_of(kit)
     assert again.make(3).public == made.public
     assert (again.oldest, again.newest) == (0, 3)
 
 
 def test_nothing_is_left_of_a_key_that_is_erased(kit: Path) -> None:
-    keys, folder = keys_of(kit), kit / "private" / "keys-0"
+    keys, first = keys_of(kit), folder(kit).parent / "envelope.key"
     keys.make(1)
-    held = {n: (folder / n).open("rb", buffering=0) for n in ("envelope.key", "envelope-1.key")}
-    assert held["envelope.key"].read(8) == b"secureps"
+    paths = (first, folder(kit) / "envelope-1.key")
+    held = [path.open("rb", buffering=0) for path in paths]
+    assert held[0].read(8) == b"secureps"
     keys.make(2)
     keys.erase(2)
-    for file in held.values():  # the inode, which a name alone would leave as it was
+    for file in held:  # the inode, which a name alone would leave as it was
         file.seek(0)
         assert set(file.read()) == {0}
         file.close()
-    assert "envelope.key" not in files(kit)
-    assert "envelope-1.key" not in files(kit)
-    assert "envelope-2.key" in files(kit)
+    assert not any(path.exists() for path in paths)
+    assert os.listdir(folder(kit)) == ["envelope-2.key"]
+    has_served(kit, RUN)
     assert keys_of(kit).oldest == 2
 
 
 def test_what_a_killed_holder_left_is_taken_up(kit: Path) -> None:
     """It was killed before it had erased, or between the two names of a new file."""
-    keys, folder = keys_of(kit), kit / "private" / "keys-0"
+    keys = keys_of(kit)
+    has_served(kit, RUN)
     keys.make(1)
     keys.make(2)
-    (folder / "envelope-3.key.new").write_bytes(b"half")
+    (folder(kit) / "envelope-3.key.new").write_bytes(b"half")
     again = keys_of(kit)
     again.erase(2)
     assert (again.oldest, again.make(3).public) == (2, keys_of(kit).make(3).public)
-    (folder / "envelope-2.key").unlink()
+    (folder(kit) / "envelope-2.key").unlink()
     again.erase(3)
     assert again.oldest == 3
 
 
+def test_runs_of_one_kit_have_keys_of_their_own(kit: Path) -> None:
+    one, other = keys_of(kit), keys_of(kit, OTHER)
+    has_served(kit, RUN, OTHER)
+    mine, theirs = one.make(1), other.make(1)
+    assert mine.public != theirs.public
+    one.make(2)
+    one.erase(2)
+    again = keys_of(kit, OTHER)
+    assert (again.oldest, again.newest, again.make(1).public) == (1, 1, theirs.public)
+    assert other.get(0) is not None, "a run that plays has it in memory until it erases it"
+    other.erase(1)
+    assert keys_of(kit).oldest == 2
+    fresh = keys_of(kit, b"\2" * 32)
+    assert (fresh.oldest, fresh.newest, fresh.get(0)) == (1, 0, None)
+
+
+@pytest.mark.parametrize("moved", [None, "folder", "ledger"])
+def test_keys_of_a_run_that_nobody_plays_are_erased_by_the_next(
+    moved: str | None, kit: Path
+) -> None:
+    keys_of(kit).make(1)
+    path, height = folder(kit) / "envelope-1.key", ledger_height(folder(kit))
+    height.touch()
+    days_ago = time.time() - ABANDONED - 60
+    for name, known in (("folder", folder(kit)), ("ledger", height)):
+        if name != moved:
+            os.utime(known, (days_ago, days_ago))
+    other = kit / "private" / "keys-0" / "notes"
+    other.mkdir()
+    with path.open("rb", buffering=0) as held:
+        keys_of(kit).make(1)
+        assert path.exists(), "it is no other run"
+        if moved is None:
+            os.utime(folder(kit), (days_ago, days_ago))
+        keys_of(kit, OTHER)
+        assert (set(held.read()) == {0}) == (not path.exists()) == (moved is None)
+    assert folder(kit).exists() == (moved is not None)
+    assert other.exists()
+    assert height.exists()
+
+
 def test_a_key_that_others_may_read_or_that_is_none(kit: Path) -> None:
     keys_of(kit).make(1)
-    path = kit / "private" / "keys-0" / "envelope-1.key"
+    path = folder(kit) / "envelope-1.key"
     path.chmod(0o640)
     with pytest.raises(KitError, match=f"chmod 600 {path}"):
-        load_keys(kit, "keys-0")
+        keys_of(kit)
     path.chmod(0o600)
     path.write_bytes(b"x")
     with pytest.raises(KitError, match=r"envelope-1\.key is damaged"):
-        load_keys(kit, "keys-0")
+        keys_of(kit)
     path.unlink()
     (kit / "private" / "keys-0" / "envelope.key").unlink()
     with pytest.raises(KitError, match="missing: if it is lost, `secureps keys rotate"):
@@ -110,7 +163,7 @@ def test_a_link_is_not_followed_to_what_it_names(kit: Path, tmp_path: Path) -> N
     keys, other = keys_of(kit), tmp_path / "other"
     other.write_bytes(b"somebody's")
     keys.make(1)
-    path = kit / "private" / "keys-0" / "envelope-1.key"
+    path = folder(kit) / "envelope-1.key"
     keys.make(2)
     path.unlink()
     path.symlink_to(other)
@@ -129,8 +182,7 @@ def test_under_a_passphrase_the_next_keys_are_too(tmp_path: Path) -> None:
     kit, own = tmp_path / "kit", tmp_path / "own"
     create_kit(kit, CipherParameters("rlwe", 32, 65_534))
     approve(kit, [make_keys(kit, "holder", "keys-0", ENVELOPE, words())])
-    made = EnvelopeKeyFiles(kit, "keys-0", words()).make(1)
-    data = (kit / "private" / "keys-0" / "envelope-1.key").read_bytes()
-    assert made.to_bytes()[-96:] not in data
-    assert EnvelopeKeyFiles(kit, "keys-0", words()).make(1).public == made.public
+    made = EnvelopeKeyFiles(kit, "keys-0", words()).of(RUN).make(1)
+    assert made.to_bytes()[-96:] not in (folder(kit) / "envelope-1.key").read_bytes()
+    assert EnvelopeKeyFiles(kit, "keys-0", words()).of(RUN).make(1).public == made.public
     assert not own.exists()

@@ -49,16 +49,11 @@ TOLD_AT_ONCE = 16
 
 
 class CommitteeHolder(Holder[Open]):
-    """The machine of one of a committee's key holders.
+    """The machine of one of a committee's key holders."""
 
-    Args:
-        kept: the newest number among its keys when it started.
-    """
-
-    def __init__(self, name: str, roster: Roster, rules: HolderRules, kept: int = 0) -> None:
+    def __init__(self, name: str, roster: Roster, rules: HolderRules) -> None:
         super().__init__(HolderLedger(name, roster, rules, blind=True))
         self._rotation = self._ledger.rotation
-        self._kept = kept
         self._announcing = False
         self._examining = 0
         self._found: list[Effect] = []
@@ -78,7 +73,7 @@ class CommitteeHolder(Holder[Open]):
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._rotation.overdue(unix))
-            due = self._rotation.due(section, unix, self._kept)
+            due = self._rotation.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True
                 step.effects.append(Work(AnnounceKey(due, self._rotation.least)))
@@ -102,6 +97,11 @@ class CommitteeHolder(Holder[Open]):
                 self._erase(step, min(below, self._rotation.number))
                 return step
         return None
+
+    @property
+    def announced(self) -> EnvelopeKeyAnnounced | None:
+        """Its newest key, as it is on record; None while that is the kit's."""
+        return self._rotation.announced
 
     def committee(self, digest: bytes | None) -> Committee:
         """Who opens with this holder what is sealed for them; Refused as `HolderLedger`'s."""

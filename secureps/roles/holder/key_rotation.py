@@ -51,17 +51,15 @@ class KeyRotation:
         """Of the newest key; 0 is the kit's."""
         return 0 if self.announced is None else self.announced.number
 
-    def due(self, section: CipherSection, unix: float | None, kept: int) -> int | None:
+    def due(self, section: CipherSection, unix: float | None) -> int | None:
         """The number of the key to announce now; None: the newest goes on, and all is said of it.
 
         Args:
             unix: what the calendar says; None where nobody looks at any.
-            kept: the newest number that was in the private folder at the start: of an earlier run,
-                if this one has announced none.
         """
         served = self._served >= section.envelope_versions
         if self.announced is None:
-            return kept + 1 if kept or unix is not None or served else None
+            return 1 if unix is not None or served else None
         late = unix is not None and unix - self._began >= section.envelope_seconds
         if served or late:
             return self.number + 1

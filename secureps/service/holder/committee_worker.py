@@ -59,14 +59,23 @@ class CommitteeWorker(Worker):
             case AnnounceKey(number, least):
                 return self._announce(number, least)
             case Erase(below):
-                self._keys.erase(below)
+                self._own_keys.erase(below)
                 return None
         raise InternalError(f"a holder's worker does not know a {type(task).__name__}")
 
+    @property
+    def _own_keys(self) -> EnvelopeKeys:
+        return self._keys.of(self._machine.pinned.run.id)
+
     def _announce(self, number: int, least: int) -> KeySigned:
-        """Makes a key, if it is not there: it is on the disk before anybody can seal for it."""
-        run, key = self._machine.pinned.run.id, self._keys.make(number).public.key
-        least = max(least, self._keys.oldest)  # an earlier run's are erased
+        """Makes a key, if it is not there: it is on the disk before anybody can seal for it.
+
+        Of one that was announced before, no other is made under its number.
+        """
+        run, keys, known = self._machine.pinned.run.id, self._own_keys, self._machine.announced
+        again = known is not None and known.number == number
+        key = known.key if known is not None and again else keys.make(number).public.key
+        least = min(number, max(least, keys.oldest))  # another run may have erased the kit's
         bare = EnvelopeKeyAnnounced(run, self._name, number, key, least)
         signature = self._identity.sign(*announcement_bytes(bare))
         return KeySigned(dataclasses.replace(bare, signature=signature))
@@ -112,10 +121,11 @@ class CommitteeWorker(Worker):
             raise Malformed(f"{len(receipt.envelopes)} envelopes for {len(committee.holders)}")
         if len(receipt.keys) != len(committee.holders):
             raise Malformed(f"{len(receipt.keys)} numbers of keys for {len(committee.holders)}")
-        number, newest = receipt.keys[index], self._keys.newest
+        number, known = receipt.keys[index], self._machine.announced
+        newest = 0 if known is None else known.number
         if not 0 <= number <= newest:
             raise Malformed(f"it is sealed for key {number}, and the newest is {newest}")
-        key = self._keys.get(number)
+        key = self._own_keys.get(number)
         if key is None:
             raise Refused(f"it is sealed for key {number}, which is erased")
         sealed, bound = receipt.envelopes[index], enveloped_part(receipt, self._name)

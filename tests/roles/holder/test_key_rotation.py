@@ -31,17 +31,10 @@ def served(made: KeyRotation, times: int) -> KeyRotation:
 
 
 def test_the_kits_key_goes_when_the_run_begins_where_there_is_a_calendar() -> None:
-    assert rotation().due(SECTION, DAY, 0) == 1
-    assert rotation().due(SECTION, None, 0) is None
-    assert served(rotation(), 2).due(SECTION, None, 0) is None
-    assert served(rotation(), 3).due(SECTION, None, 0) == 1
-
-
-def test_a_kit_of_an_earlier_run_goes_on_counting() -> None:
-    assert rotation().due(SECTION, None, 7) == 8
-    made = rotation(KeyReplaced(announced(8, 7), DAY))
-    assert made.due(SECTION, DAY, 8) is None
-    assert made.overdue(DAY + KEPT) == 8
+    assert rotation().due(SECTION, DAY) == 1
+    assert rotation().due(SECTION, None) is None
+    assert served(rotation(), 2).due(SECTION, None) is None
+    assert served(rotation(), 3).due(SECTION, None) == 1
 
 
 @pytest.mark.parametrize(
@@ -49,17 +42,17 @@ def test_a_kit_of_an_earlier_run_goes_on_counting() -> None:
 )
 def test_a_key_serves_so_many_cohorts_or_so_long(times: int, later: float, due: int | None) -> None:
     made = served(rotation(KeyReplaced(announced(5), DAY)), times)
-    assert made.due(SECTION, DAY + later, 5) == due
-    assert made.due(SECTION, None, 5) == (6 if times == 3 else None)
+    assert made.due(SECTION, DAY + later) == due
+    assert made.due(SECTION, None) == (6 if times == 3 else None)
 
 
 def test_a_new_key_begins_anew_and_the_same_said_again_does_not() -> None:
     made = served(rotation(KeyReplaced(announced(5), DAY)), 3)
     made.apply(KeyReplaced(announced(6), DAY + 50))
-    assert made.due(SECTION, DAY + 149, 5) is None
+    assert made.due(SECTION, DAY + 149) is None
     served(made, 2).apply(KeyReplaced(announced(6, 6), DAY + 60))
-    assert made.due(SECTION, DAY + 150, 5) == 7
-    assert served(made, 1).due(SECTION, DAY + 60, 5) == 7
+    assert made.due(SECTION, DAY + 150) == 7
+    assert served(made, 1).due(SECTION, DAY + 60) == 7
 
 
 def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
@@ -74,6 +67,6 @@ def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
 
 def test_what_is_erased_is_told() -> None:
     made = rotation(KeyReplaced(announced(1), DAY), KeysErased(1))
-    assert made.due(SECTION, DAY + 1, 0) == 1
+    assert made.due(SECTION, DAY + 1) == 1
     made.apply(KeyReplaced(announced(1, 1), DAY + 1))
-    assert made.due(SECTION, DAY + 1, 0) is None
+    assert made.due(SECTION, DAY + 1) is None
