@@ -288,7 +288,9 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     private, run = kit / "private" / "holder-1", federation.pinned.run.id
     shutil.rmtree(run_folder(private, run))
     (private / RUNS).write_text(run.hex())
-    simulation._kit.secrets["holder-1"] = load_keys(kit, "holder-1")
+    secrets = simulation._kit.secrets
+    assert isinstance(secrets, dict)
+    secrets["holder-1"] = load_keys(kit, "holder-1")
     simulation.start("holder-1")
     group = federation.groups["all"]
     simulation.run(lambda: group.version >= 3)
