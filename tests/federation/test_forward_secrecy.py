@@ -279,6 +279,7 @@ def test_a_holder_that_is_away_keeps_its_last_key_and_erases_it_when_it_is_back(
 def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    model = unharmed(versions=5)[0]
     simulation, kit = on_files(rotating(2, versions=5), tmp_path, monkeypatch)
     federation = simulation.coordinator.federation
     simulation.run(lambda: federation.keys.number("holder-1") == 1)
@@ -301,7 +302,7 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     keys, numbers = ({getattr(each, name) for each in announced} for name in ("key", "number"))
     assert len(keys) == len(numbers) > 1
     assert keys_of(simulation, "holder-1").newest == max(numbers)
-    assert same(simulation.model(), unharmed(versions=5)[0])
+    assert same(simulation.model(), model)
 
 
 # --- erased after a day, whoever still wants it -----------------------------------
