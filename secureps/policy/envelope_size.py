@@ -1,4 +1,4 @@
-"""How many bytes a submission carries for a committee, whatever it updates.
+"""How many bytes a submission carries for a committee, whatever it updates, and an order to open.
 
 Envelopes, commitments and the correction belong to the key of a submission, whose length is the
 ring's degree and not the model's.
@@ -11,6 +11,22 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import COEFFICIENT_BYTES, choose
 from secureps.crypto.sharing import Committee
 from secureps.messages.encoding import DIGEST_BYTES
+
+ORDER_BYTES, SHARD_BYTES = 200, 104
+"""Of an order to open without its members: at the most, and for each shard that holds."""
+MEMBER_BYTES = 664
+"""Of a member and its receipt in an order, at the most, without the name of its group, which comes
+three times, and what is sealed."""
+_ENVELOPE_FRAMING, _KEY_NUMBER, _DIGEST_FRAMING = 4, 5, 2
+
+
+def order_bytes(committee: Committee, members: int, group: str, shards: int) -> int:
+    """Of the order to open a cohort, which every holder gets, at the most: with all receipts."""
+    each = committee.seed_bytes + envelope.OVERHEAD + _ENVELOPE_FRAMING + _KEY_NUMBER
+    sealed = len(committee.holders) * each
+    committed = len(committee.subsets) * (DIGEST_BYTES + _DIGEST_FRAMING)
+    member = MEMBER_BYTES + 3 * len(group) + sealed + committed
+    return ORDER_BYTES + len(group) + shards * SHARD_BYTES + members * member
 
 
 def value_bytes(parameters: CipherParameters) -> float:

@@ -33,7 +33,7 @@ from secureps.model.layout import SCALE, GroupLayout, Layout, cut
 from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
-from secureps.policy.checks.committee import refuse_holders
+from secureps.policy.checks.committee import refuse_crowded, refuse_holders
 from secureps.policy.checks.evaluation import (
     evaluated_versions,
     evaluation_group,
@@ -486,7 +486,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_steps(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        _ = plan.unnamed_committee
+        refuse_crowded(plan.unnamed_committee, plan._bounds, section.shards)
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

@@ -37,10 +37,8 @@ from secureps.messages import (
     submission,
 )
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, field_types
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.wire import secureps_pb2
-
-MESSAGE_LIMIT = 16 << 20
-"""Bytes: no encoded message is longer."""
 
 PAYLOAD = "payload"
 """The one field that never travels inside its message."""

@@ -37,7 +37,6 @@ ELSEWHERE = {
         "policy/rules/priority",
         "policy/rules/ssp",
     ),
-    "policy/test_plan.py": ("policy/checks/committee",),
     "policy/rules/test_user_rule.py": ("policy/rules/registry",),
     "policy/explain/test_committee_cost.py": ("policy/envelope_size",),
     "federation/test_forward_secrecy.py": ("roles/coordinator/key_release",),

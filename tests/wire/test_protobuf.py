@@ -26,6 +26,7 @@ from secureps.messages import (
 )
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskStatus,
     Figure,
@@ -303,9 +304,9 @@ def test_an_impostor_of_the_same_name_is_not_encoded() -> None:
 
 def test_limits() -> None:
     with pytest.raises(Oversized):
-        protobuf.encode(Heartbeat("x" * protobuf.MESSAGE_LIMIT))
+        protobuf.encode(Heartbeat("x" * MESSAGE_LIMIT))
     with pytest.raises(Oversized):
-        protobuf.decode(bytes(protobuf.MESSAGE_LIMIT + 1))
+        protobuf.decode(bytes(MESSAGE_LIMIT + 1))
 
 
 def test_reporting_messages_exist() -> None:

@@ -39,6 +39,7 @@ from secureps.errors import (
     Unreachable,
     from_wire,
 )
+from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskRun,
     AskStatus,
@@ -52,7 +53,7 @@ from secureps.messages.requests import (
 )
 from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
-from secureps.wire.protobuf import MESSAGE_LIMIT, decode, encode
+from secureps.wire.protobuf import decode, encode
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
 SHARD_SERVICE = "secureps.Shard"

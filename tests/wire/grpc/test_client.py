@@ -25,7 +25,7 @@ from secureps.errors import (
     Unreachable,
     Unsigned,
 )
-from secureps.messages.orders import Commit
+from secureps.messages.orders import MESSAGE_LIMIT, Commit
 from secureps.messages.requests import (
     AskBlock,
     AskStatus,
@@ -39,7 +39,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import framing, servers, uploads
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.protobuf import MESSAGE_LIMIT, encode
+from secureps.wire.protobuf import encode
 from secureps.wire.transport import running
 from tests.kits.transport_kit import (
     BLOCK_LIMIT,
