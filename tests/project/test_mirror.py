@@ -43,6 +43,7 @@ ELSEWHERE = {
     "federation/test_accusing.py": ("policy/cohorts/accusations",),
     "federation/test_evaluation.py": ("policy/checks/evaluation",),
     "roles/test_extreme_lives.py": ("roles/machine", "roles/pinned_run"),
+    "roles/coordinator/test_commit.py": ("roles/coordinator/answers",),
     "roles/coordinator/test_coordinator.py": (
         "roles/coordinator/cache",
         "roles/coordinator/checkpointing",
@@ -70,7 +71,12 @@ ELSEWHERE = {
     "client/test_site_policy.py": ("config/site",),
     "federation/test_batch_norm.py": ("policy/groups",),
     "policy/checks/test_local_work.py": ("roles/member/timing",),
-    "roles/shard/test_shard.py": ("roles/shard/state", "roles/shard/tasks", "roles/validation"),
+    "roles/shard/test_shard.py": (
+        "roles/shard/keys",
+        "roles/shard/state",
+        "roles/shard/tasks",
+        "roles/validation",
+    ),
     # the client and the script that it runs
     "client/test_session.py": ("client/exchange",),
     "client/test_worker.py": ("client/integers", "client/sealing", "client/site"),

@@ -8,30 +8,24 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from secureps.crypto.field import parse_vector
 from secureps.errors import (
     ConfigError,
-    Conflict,
     Malformed,
     NotReady,
     PlanRefused,
     UnknownParty,
 )
 from secureps.messages import requests
-from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
-from secureps.messages.encoding import DIGEST_BYTES
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION, Evaluated, VersionEvaluated
+from secureps.messages.evaluation import Evaluated
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import cohort_digest
 from secureps.model.layout import Layout
-from secureps.policy.checks.evaluation import from_vector
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator import (
+    answers,
     checkpointing,
-    commit,
     committees,
     envelope_checks,
     key_release,
@@ -41,11 +35,10 @@ from secureps.roles.coordinator import (
     resubscribe,
     scheduler,
     submissions,
-    termination,
 )
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.founding import LATER
-from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
@@ -69,7 +62,6 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.validation import check_digests, check_part, check_prepared
 
 BEFORE_A_RUN = (
     requests.Register,
@@ -112,6 +104,7 @@ class Coordinator:
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state."""
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
@@ -119,6 +112,7 @@ class Coordinator:
         self._lay_out()
 
     def resume(self, now: float) -> Step:
+        """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
         if (pinned := self._federation.pinned) is not None:
             known = self._settings.roster.number_of(pinned.run.roster) is not None
             if pinned.run.plan != self._plan.text or not known:
@@ -138,9 +132,11 @@ class Coordinator:
         return self._close_turn(tx)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
+        """Refuses: nobody sends the coordinator payloads."""
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
     def troubled(self, reason: str) -> list[Effect]:
+        """Shows what its own disk refuses in the status."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 
@@ -157,13 +153,16 @@ class Coordinator:
         return replace(seen, finished="", failure="")
 
     def wake(self) -> float | None:
+        """When time alone may move a group, or a lease may run out."""
         times = (self._until, self._sessions.next_look)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
+        """Malformed: it gives orders, and takes none."""
         raise Malformed("the coordinator watches nobody")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
+        """One event, and then every group as far as it can go; answers come after the records."""
         if isinstance(event, Tick):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
@@ -199,6 +198,7 @@ class Coordinator:
 
     @property
     def plan(self) -> Plan:
+        """Of the run, which is in its settings."""
         return self._plan
 
     def live(self, now: float) -> frozenset[str]:
@@ -234,7 +234,7 @@ class Coordinator:
             case requests.Subscribe(party, unsettled, epoch):
                 self._same(sender, party)
                 self._sessions.epochs[party] = epoch
-                if self._settings.roster.find(party).role == "client":
+                if self._role(party) == "client":
                     for id in unsettled:
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
@@ -268,31 +268,38 @@ class Coordinator:
                 self._same(sender, party)
                 membership.evaluated(tx, self._settings.roster, event)
             case requests.Held(shard):
-                self._held(tx, self._shard(sender, shard), event)
-            case requests.Missing(party):
-                self._missing(tx, self._same(sender, party), event)
+                self._shard(sender, shard)
+                answers.held(tx, event)
+            case requests.Missing(party, ids=ids) if self._role(sender) == "client":
+                self._same(sender, party)
+                membership.gone(tx, sender, ids)
+            case requests.Missing(shard):
+                self._shard(sender, shard)
+                answers.missing(tx, event)
             case requests.Opened(holder):
-                self._opened(tx, self._holder(sender, holder), event)
+                self._holder(sender, holder)
+                answers.opened(tx, event)
             case requests.Examined(holder, id):
                 self._holder(sender, holder, committee=True)
-                envelope_checks.looked_into(tx, self._group(id.group), event)
+                envelope_checks.looked_into(tx, tx.group(id.group), event)
             case EnvelopeKeyAnnounced(holder=holder):
                 self._holder(sender, holder, committee=True)
                 key_release.announced(tx, self._settings.roster, event)
             case requests.KeyShare(holder):
-                self._key_share(tx, self._holder(sender, holder, committee=True), event)
+                self._holder(sender, holder, committee=True)
+                answers.key_share(tx, event)
             case requests.Spoilt(shard):
                 self._shard(sender, shard)
-                if state := self._at(event.group, Phase.PREPARING, event.cohort):
-                    commit.unusable(tx, state, event)
+                answers.spoilt(tx, event)
             case requests.OpenRefused(holder):
                 self._holder(sender, holder)
-                if state := self._asked(event):
-                    commit.refused(tx, state, holder, event.reason)
-            case requests.Prepared():
-                self._prepared(tx, self._shard(sender, event.shard), event)
+                answers.refused(tx, event)
+            case requests.Prepared(shard=shard):
+                self._shard(sender, shard)
+                answers.prepared(tx, event)
             case requests.Checkpointed(shard):
-                self._checkpointed(tx, self._shard(sender, shard), event)
+                self._shard(sender, shard)
+                answers.checkpointed(tx, event)
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
@@ -312,80 +319,7 @@ class Coordinator:
         shards, sequences = tx.federation.addresses, tx.federation.next_of(client)
         return requests.Welcome(pinned.run, pinned.placement, shards, sequences)
 
-    # --- the steps ----------------------------------------------------------------
-
-    def _held(self, tx: Transaction, shard: str, event: requests.Held) -> None:
-        holding = self._at(event.group, Phase.HOLDING, event.cohort)
-        state = holding or self._opening(event.group, event.cohort)
-        if state is not None:
-            owned = tx.federation.owners(event.group).get(shard, ())
-            check_digests(shard, event.group, owned, event.sums)
-            (commit.held if holding else commit.held_again)(tx, state, shard, event.sums)
-
-    def _missing(self, tx: Transaction, sender: str, event: requests.Missing) -> None:
-        if self._settings.roster.find(sender).role == "client":
-            membership.gone(tx, sender, event.ids)
-            return
-        self._shard(sender, sender)
-        state = self._group(event.group)
-        wanted = tuple(id for id in event.ids if id in state.receipts)
-        if state.phase is Phase.FOUNDING:
-            commit.send_again(tx, wanted)
-        elif self._opening(event.group, event.cohort) is not None:
-            commit.opening_lost(tx, state, wanted)
-        elif state.phase is Phase.HOLDING and state.number == event.cohort and wanted:
-            commit.missing(tx, state, wanted)
-
-    def _opened(self, tx: Transaction, holder: str, event: requests.Opened) -> None:
-        if opening.wanted(self._plan):
-            raise Malformed(f"{holder}: a committee gives shares of keys, and opens no sums")
-        state, sums = self._asked(event), event.sums
-        if state is None:
-            return
-        if state.phase is Phase.PREPARING:
-            if state.closed_cohort.opened == sums:
-                commit.prepare_again(tx, state)
-            return
-        assert self._layout is not None
-        blocks = self._layout.group(event.group).blocks
-        if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
-            raise Malformed(f"{holder}: {event.group} has {blocks} blocks, each one digest")
-        commit.opened(tx, state, sums, holders=(holder,))
-
-    def _key_share(self, tx: Transaction, holder: str, event: requests.KeyShare) -> None:
-        """One holder's answer, kept although others may suffice: it may be needed after all."""
-        state = self._asked(event)
-        assert self._layout is not None
-        parse_vector(event.share, self._plan.key_length(self._layout.group(event.group)))
-        if state is not None and holder in opening.silent(tx, state):
-            tx.write(ShareReceived(event.group, event.cohort, holder, event.share))
-
-    def _prepared(self, tx: Transaction, shard: str, event: requests.Prepared) -> None:
-        state = tx.federation.groups.get(event.group)
-        if state is None or event.version != state.version + 1:
-            return
-        if state.phase not in (Phase.PREPARING, Phase.FOUNDING):
-            return
-        owned = tx.federation.owners(event.group).get(shard, ())
-        check_digests(shard, event.group, owned, event.blocks)
-        check_prepared(self._plan, event, tx.federation.last_owner(event.group))
-        section, result = self._plan.section.evaluation, None
-        if section is not None and event.group == EVALUATION and event.version > 0:
-            metrics = from_vector(section, event.mean)
-            result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
-        elif event.mean:
-            raise Malformed(f"{shard}: version {event.version} of {event.group} has no metrics")
-        if commit.prepared(tx, state, event) and result is not None:
-            termination.judged(tx, result)
-
-    def _checkpointed(self, tx: Transaction, shard: str, event: requests.Checkpointed) -> None:
-        number, checkpoints = event.number, tx.federation.checkpoints
-        if not checkpoints or checkpoints[-1].number != number:
-            return
-        check_part(event)
-        if shard not in checkpoints[-1].parts:
-            tx.write(CheckpointPart(number, shard, event.file, event.size, event.digest))
-            checkpointing.manifest_again(tx)
+    # --- works --------------------------------------------------------------------
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
@@ -447,52 +381,21 @@ class Coordinator:
         if sender in self._federation.members and sender not in self._federation.why_gone:
             self._renew(now, sender)
 
-    def _same(self, sender: str, claimed: str) -> str:
+    def _same(self, sender: str, claimed: str) -> None:
         if sender != claimed:
             raise UnknownParty(f"{sender} speaks as {claimed}; everyone speaks for themselves")
-        return sender
 
-    def _shard(self, sender: str, claimed: str) -> str:
+    def _role(self, party: str) -> str:
+        return self._settings.roster.find(party).role
+
+    def _shard(self, sender: str, claimed: str) -> None:
         self._same(sender, claimed)
         pinned = self._federation.pinned
         assert pinned is not None
         if sender not in pinned.placement.shards:
             raise UnknownParty(f"{sender} holds no blocks of this run, which is placed already")
-        return sender
 
-    def _holder(self, sender: str, claimed: str, committee: bool = False) -> str:
+    def _holder(self, sender: str, claimed: str, committee: bool = False) -> None:
         self._same(sender, claimed)
         if committee and not opening.wanted(self._plan):
             raise Malformed(f"{sender} speaks for a committee, and this run has none")
-        return sender
-
-    def _group(self, name: str) -> GroupState:
-        state = self._federation.groups.get(name)
-        if state is None:
-            raise Malformed(f"no group is called {name!r}")
-        return state
-
-    def _asked(
-        self, answer: requests.Opened | requests.KeyShare | requests.OpenRefused
-    ) -> GroupState | None:
-        """The group whose cohort, being opened or opened, a holder answers for; None if past.
-
-        Conflict if its answer is about another cohort of this number, or of another run.
-        """
-        name, number = answer.group, answer.cohort
-        state = self._opening(name, number)
-        if state is not None:
-            assert self._federation.pinned is not None
-            cohort = state.closed_cohort.cohort
-            if answer.about != cohort_digest(self._federation.pinned.run.id, cohort):
-                raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
-        return state
-
-    def _opening(self, group: str, cohort: int) -> GroupState | None:
-        """The group, if this cohort of it is being opened or is opened; None if that is past."""
-        return self._at(group, Phase.OPENING, cohort) or self._at(group, Phase.PREPARING, cohort)
-
-    def _at(self, group: str, phase: Phase, cohort: int) -> GroupState | None:
-        """The group, if it is at this step of this cohort; None if the message is late."""
-        state = self._group(group)
-        return state if state.phase is phase and state.number == cohort else None

@@ -97,10 +97,7 @@ def _group(tx: Transaction, receipt: Receipt) -> GroupState:
     assert pinned is not None
     if receipt.run != pinned.run.id:
         raise WrongRun(f"{receipt.id} was made for another run; join this one first")
-    group = tx.federation.groups.get(receipt.id.group)
-    if group is None:
-        raise Malformed(f"no group is called {receipt.id.group!r}")
-    return group
+    return tx.group(receipt.id.group)
 
 
 def _is_known(tx: Transaction, receipt: Receipt) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
 from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.submission import SubmissionId
@@ -16,6 +17,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator.cache import Cache
+from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Order, Step
@@ -59,6 +61,13 @@ class Transaction:
     def again(self) -> Wait:
         """What a step returns that is to be taken once more at once; its records say why."""
         return Wait(self.now, "")
+
+    def group(self, name: str) -> GroupState:
+        """A group of the plan, or that of the metrics; Malformed if there is none of that name."""
+        found = self.federation.groups.get(name)
+        if found is None:
+            raise Malformed(f"no group is called {name!r}")
+        return found
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group."""

@@ -54,11 +54,12 @@ from secureps.roles.member.budget import Budget
 from secureps.roles.member.committees import Committees
 from secureps.roles.member.evaluation import Appraiser
 from secureps.roles.member.example_count import ExampleCount
+from secureps.roles.member.invitations import Invitations
 from secureps.roles.member.leaving import Departure, Leaving
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import FOUNDED, ReleaseHistory
-from secureps.roles.member.schedule import Desk, Gathering, unanswered
+from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE, MemberSettings
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
 from secureps.roles.member.timing import LeaseRenewal, Timing
@@ -85,8 +86,7 @@ class Member:
         self._history = ReleaseHistory()
         self._model = PulledModel()
         self._timing = Timing()
-        self._invites: dict[str, Invite] = {}
-        self._followed: dict[str, Invite] = {}
+        self._invites = Invitations()
         self._working = self._watching = self._greeting = False
         self._departure = Departure(settings.name)
         self._appraiser: Appraiser
@@ -97,6 +97,7 @@ class Member:
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state; InternalError for one that is no member's."""
         match record:
             case RunPinned():
                 self._pinned = Pinned.of(record)
@@ -129,6 +130,7 @@ class Member:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
 
     def resume(self, now: float) -> Step:
+        """Joins, and has everything deleted from the outbox that nobody will ask for."""
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
@@ -142,20 +144,25 @@ class Member:
         return self._settings.joins(self._pinned, self._groups, told)
 
     def wake(self) -> float | None:
+        """When its lease is to be renewed, or it has gathered invitations, or a rest is over."""
         times = (self._lease.at, self._gathering.until, self._departure.until)
         return min([t for t in times if t is not None], default=None)
 
     def subscription(self) -> requests.Subscribe:
+        """What it has sealed and does not know the outcome of, and its roster."""
         own, unsettled = self._follower.roster, tuple(sorted(self._out.sealed))
         return requests.Subscribe(self._settings.name, unsettled, own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
+        """Refuses: nobody sends a client payloads."""
         raise Malformed("nobody dials a client")
 
     def troubled(self, reason: str) -> list[Effect]:
+        """Says nothing to anybody."""
         return []  # its disk is its own person's matter: its log says it
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
+        """One event, and then the next thing that can begin: founding, pulling, or training."""
         step = Step()
         match event:
             case Tick():
@@ -184,8 +191,8 @@ class Member:
                     self._leave(step, Leaving(Halt(reason)))
             case tasks.Resting() if sender == WORKER:
                 self._working = False
-                followed = {aim.group: self._followed[aim.group] for aim in event.aims}
-                self._invites = followed | self._invites  # it may be back before anybody asks anew
+                for aim in event.aims:  # it may be back before anybody asks anew
+                    self._invites.again(aim.group)
                 self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
@@ -222,11 +229,11 @@ class Member:
                 if keys := self._out.over(order.group, order.version):
                     step.effects.append(Work(Prune(keys)))
             case Invite(_, group):
-                self._invites[group] = order
+                self._invites.open[group] = order
                 self._out.forget_order(group)
             case SealAgain(_, id):
                 self._out.ask_again(self._settings.name, order)
-                self._invites.pop(id.group, None)  # it waits for what comes of this
+                self._invites.open.pop(id.group, None)  # it waits for what comes of this
             case Settled():
                 burnt = order.version if order.again else None
                 self._settle(step, order.id, order.outcome, order.reason, burnt)
@@ -272,9 +279,9 @@ class Member:
         busy = self._pinned is None or self._working or self._departure.leaving is not None
         if busy or self._follower.holds_back(step, self._settings.name):
             return
-        for group, invite in list(self._invites.items()):
+        for group, invite in list(self._invites.open.items()):
             if invite.version == -1 and not self._desk().pending(group, FOUNDED):
-                self._followed[group] = self._invites.pop(group)
+                self._invites.follow(group)
                 if group not in self._history.trained and group not in self._model.published:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
@@ -297,7 +304,7 @@ class Member:
         if self._unaffordable(step, facts):
             return
         for each in due:
-            self._followed[each.invite.group] = self._invites.pop(each.invite.group)
+            self._invites.follow(each.invite.group)
         self._gathering = Gathering()
         part = portion(self._plan.section, self._timing.paces)
         self._timing.begins(now, part)
@@ -315,7 +322,7 @@ class Member:
 
     def _seal_again(self, step: Step) -> bool:
         """Begins to seal an update of a burnt cohort anew, if asked."""
-        task = self._out.follow(self._settings.name, self._desk(), self._invites, step)
+        task = self._out.follow(self._settings.name, self._desk(), self._invites.open, step)
         if task is not None:
             self._begin(step, task)
         return task is not None
@@ -329,7 +336,7 @@ class Member:
     def _desk(self) -> Desk:
         plan, seen, evaluated = self._plan, self._model.published, self._appraiser.evaluated
         out = self._out.sealed.values(), self._out.moving.keys()
-        invites = self.committees.sealable(plan, self._invites, seen)
+        invites = self.committees.sealable(plan, self._invites.open, seen)
         return Desk(plan, self._groups, seen, invites, evaluated, *out)
 
     def _unaffordable(self, step: Step, facts: list[Fact]) -> bool:
@@ -356,10 +363,10 @@ class Member:
 
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
-        waits, task = self._appraiser.turn(step, self._desk(), self._invites, self._aim)
+        waits, task = self._appraiser.turn(step, self._desk(), self._invites.open, self._aim)
         if task is not None:
             if task.aim is not None:
-                self._followed[EVALUATION] = self._invites.pop(EVALUATION)
+                self._invites.follow(EVALUATION)
             self._begin(step, task)
         return waits
 
@@ -382,7 +389,8 @@ class Member:
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
         for aim in event.others:
-            self._appraiser.decline(step, self._followed[aim.group], evaluation.unsent(aim.group))
+            invite = self._invites.followed[aim.group]
+            self._appraiser.decline(step, invite, evaluation.unsent(aim.group))
         if event.updates and event.figures:  # they go with the first one's receipt
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down)
@@ -415,7 +423,7 @@ class Member:
                 self._lease.beating = False
             case requests.Submit(receipt):
                 transfer = self._out.moving.pop(receipt.id, None)
-                self._invites = unanswered(self._plan, self._invites, receipt)
+                self._invites.arrived(self._plan, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._timing.sent(now - transfer.since)
 
@@ -471,20 +479,15 @@ class Member:
     def _refused(
         self, step: Step, id: SubmissionId, error: SecurepsError, submitted: bool = False
     ) -> None:
-        """A submission never comes. Without rounds, nobody asks for another who is not told."""
+        """A submission never comes."""
         sealed = self._out.sealed.get(id)
         self._settle(step, id, Outcome.DROPPED, str(error))
         if sealed is None:
             return
-        if not submitted:
-            # it may have been accepted, and be asked for
-            step.tell(requests.Missing.of_outbox(self._settings.name, id))
+        for message in self._out.refused(self._plan, sealed, error, submitted):
+            step.tell(message)
         if isinstance(error, Conflict) and not submitted:
-            if id.group in self._followed:  # known from before its state was lost: try the next
-                self._invites.setdefault(id.group, self._followed[id.group])
-        elif sealed.receipt.purpose != FOUNDING and not self._plan.bounds(id.group).rounds:
-            known, name = sealed.receipt, self._settings.name
-            step.tell(requests.Withdraw(name, id, known.version, known.step, str(error)))
+            self._invites.again(id.group)  # known from before its state was lost: try the next
 
     # --- small things -------------------------------------------------------------
 

@@ -7,14 +7,15 @@ which the coordinator asks for it again. What must not live here: what is sealed
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from secureps.errors import Malformed
+from secureps.errors import Conflict, Malformed, SecurepsError
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion, Invite, SealAgain
 from secureps.messages.outcome import Outcome
-from secureps.messages.requests import Decline
-from secureps.messages.submission import BlockHeader, Receipt, SubmissionId
+from secureps.messages.requests import Decline, Missing, Withdraw
+from secureps.messages.submission import FOUNDING, BlockHeader, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
@@ -173,6 +174,23 @@ class Outbox:
     def leaves(self, now: float, id: SubmissionId) -> None:
         """Its blocks are on their way."""
         self.moving[id] = Transfer(now)
+
+    @staticmethod
+    def refused(
+        plan: Plan, sealed: Sealed, error: SecurepsError, submitted: bool
+    ) -> Iterator[Missing | Withdraw]:
+        """What the coordinator is told when a submission of this client is refused.
+
+        Args:
+            submitted: its receipt was refused, and not a block on its way to a shard.
+        """
+        receipt, id = sealed.receipt, sealed.receipt.id
+        if not submitted:
+            yield Missing.of_outbox(id.client, id)  # it may have been accepted, and be asked for
+        known = isinstance(error, Conflict) and not submitted  # the next sequence is tried
+        # Without rounds, nobody asks for another who is not told.
+        if not known and receipt.purpose != FOUNDING and not plan.bounds(id.group).rounds:
+            yield Withdraw(id.client, id, receipt.version, receipt.step, str(error))
 
     def stored(self, header: BlockHeader) -> Receipt | None:
         """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""

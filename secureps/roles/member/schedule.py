@@ -142,16 +142,3 @@ class Desk:
             return True
         newest = self.published.get(group)
         return newest is None or newest.version <= receipt.version
-
-
-def unanswered(plan: Plan, invites: Mapping[str, Invite], receipt: Receipt) -> dict[str, Invite]:
-    """The invitations that are left when a receipt has arrived.
-
-    In a group without rounds nobody is asked twice for one update: what came once more while it
-    was on its way asks for nothing new.
-    """
-    group, base = receipt.id.group, Base(receipt.version, receipt.step)
-    invite, rounds = invites.get(group), plan.bounds(group).rounds
-    if invite is None or rounds or Base(invite.version, invite.step) > base:
-        return dict(invites)
-    return {name: each for name, each in invites.items() if name != group}

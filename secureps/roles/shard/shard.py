@@ -57,7 +57,15 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard.state import Shelves, block_name, name_under, submission_of
+from secureps.roles.shard.keys import (
+    block_name,
+    model_key,
+    name_under,
+    noise_key,
+    submission_of,
+    sum_key,
+)
+from secureps.roles.shard.state import Shelves
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -78,21 +86,6 @@ UNSETTLED = 8
 """Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
 
 
-def sum_key(group: str, cohort: int, block: int) -> str:
-    """Where a shard keeps the ciphertext sum of a block of a cohort."""
-    return f"sum/{group}/{cohort}/{block}"
-
-
-def noise_key(group: str, cohort: int, block: int) -> str:
-    """Where it keeps what it added to that sum itself, sealed."""
-    return f"{sum_key(group, cohort, block)}/noise"
-
-
-def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
-    """Where a shard's worker finds a published block, or its differences `since` a version."""
-    return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
-
-
 class Shard:
     """The machine of one shard; the seed of its noise may be `unsafe`."""
 
@@ -108,6 +101,7 @@ class Shard:
     # --- Machine ------------------------------------------------------------------
 
     def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state."""
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
         else:
@@ -118,6 +112,7 @@ class Shard:
         return self._follower.roster
 
     def resume(self, now: float) -> Step:
+        """Says that it is up, and has everything deleted from the spool that is not on record."""
         referenced = frozenset(header.key for header in self.shelves.spooled.values())
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
@@ -128,9 +123,11 @@ class Shard:
         return Step(effects=[Call(COORDINATOR, register)])
 
     def wake(self) -> float | None:
+        """Never: a shard waits for requests and orders alone."""
         return None
 
     def subscription(self) -> requests.Subscribe:
+        """Of which submissions it has blocks, and its roster."""
         own = self._roster
         return requests.Subscribe(self._name, self.shelves.submissions(), own.number, own.expires)
 
@@ -181,6 +178,7 @@ class Shard:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
+        """One event: a block or a question of a party, an order, an answer, the end of a work."""
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:

@@ -27,10 +27,8 @@ from secureps.messages.submission import (
 from secureps.policy.block_deltas import block_delta
 from secureps.roles.machine import Record
 from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.shard.keys import BlockName, block_name, submission_of
 from secureps.roles.shard.tasks import MakeState, StepState
-
-BlockName = tuple[str, str, str, int, int]
-"""(purpose, author, group, sequence, block): one payload, for ever."""
 
 
 @dataclass(slots=True)
@@ -42,23 +40,6 @@ class ShardState:
     sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
-
-
-def block_name(header: BlockHeader) -> BlockName:
-    """The name of a header's payload."""
-    return (header.purpose, header.author, header.group, header.sequence, header.block)
-
-
-def name_under(key: str) -> BlockName:
-    """The name of the payload under a spool key (`BlockHeader.key`)."""
-    purpose, author, group, sequence, block, _ = key.split("/")
-    return (purpose, author, group, int(sequence), int(block))
-
-
-def submission_of(name: BlockName) -> SubmissionId | None:
-    """The submission that a block is part of; None for an opened sum."""
-    purpose, author, group, sequence, _ = name
-    return None if purpose == OPENED else SubmissionId(author, group, sequence)
 
 
 class Shelves:

@@ -33,7 +33,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.machine import Halt
-from secureps.roles.shard.shard import model_key
+from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
 from secureps.service.environment import Environment, Stores

@@ -31,7 +31,7 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
-from secureps.roles.shard.shard import noise_key, sum_key
+from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import Shelves
 from secureps.roles.shard.tasks import (
     AdoptState,

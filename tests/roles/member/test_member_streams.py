@@ -300,7 +300,7 @@ def test_an_invitation_waits_for_what_is_sealed_anew() -> None:
     client.machine._working = True
     invite(client, 0, 1)
     client.order(again(0, 0, 0))
-    assert client.machine._invites == {}
+    assert client.machine._invites.open == {}
 
 
 def test_a_newer_version_is_the_end_of_it() -> None:
@@ -379,7 +379,7 @@ def test_a_newer_invitation_is_the_end_of_an_order_to_seal_anew() -> None:
     client.order(again(0, 0, 0))
     invite(client, 0, 1)
     assert client.machine._out.again == {}
-    assert client.machine._invites["all"].step == 1
+    assert client.machine._invites.open["all"].step == 1
 
 
 def test_what_was_burnt_is_kept_until_after_the_version_that_was_the_newest() -> None:

@@ -35,7 +35,8 @@ from secureps.roles.machine import (
     WatchLost,
     Work,
 )
-from secureps.roles.shard.shard import UNSETTLED, model_key, sum_key
+from secureps.roles.shard.keys import model_key, sum_key
+from secureps.roles.shard.shard import UNSETTLED
 from secureps.roles.tasks import Sweep
 from tests.kits.roles_kit import (
     HOLDER,

@@ -22,7 +22,7 @@ from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.roles.machine import WORKER, Call, Halt, Step, Work, WorkFailed
-from secureps.roles.shard.shard import sum_key
+from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.tasks import (
     Damaged,
     MakeState,

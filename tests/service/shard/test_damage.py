@@ -23,7 +23,8 @@ from secureps.messages import coordinator_records, shard_records
 from secureps.messages.requests import GetSum
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import Fate, GroupState, Phase
-from secureps.roles.shard.shard import Shard, model_key, sum_key
+from secureps.roles.shard.keys import model_key, sum_key
+from secureps.roles.shard.shard import Shard
 from secureps.roles.shard.state import Shelves
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.checkpoint import checkpoint_path

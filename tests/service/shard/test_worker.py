@@ -16,7 +16,7 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.requests import PutBlock
 from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.shard.shard import sum_key
+from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.state import Shelves
 from secureps.roles.shard.tasks import MakeState
 from secureps.service.shard.noise import ShardNoise

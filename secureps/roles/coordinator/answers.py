@@ -1,0 +1,174 @@
+"""What shards and key holders answer in the six steps of a version: to which cohort, and if right.
+
+An answer may come late, come twice, or be about a cohort of another run: what is past changes
+nothing. What must not live here: what follows from an answer (`roles.coordinator.commit`), and
+who may give one (`roles.coordinator.coordinator`).
+"""
+
+from __future__ import annotations
+
+from secureps.crypto.field import parse_vector
+from secureps.errors import Conflict, Malformed
+from secureps.messages.coordinator_records import CheckpointPart, ShareReceived
+from secureps.messages.encoding import DIGEST_BYTES
+from secureps.messages.evaluation import EVALUATION, VersionEvaluated
+from secureps.messages.requests import (
+    Checkpointed,
+    Held,
+    KeyShare,
+    Missing,
+    Opened,
+    OpenRefused,
+    Prepared,
+    Spoilt,
+)
+from secureps.messages.submission import cohort_digest
+from secureps.policy.checks.evaluation import from_vector
+from secureps.roles.coordinator import checkpointing, commit, opening, termination
+from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.validation import check_digests, check_part, check_prepared
+
+# --- of shards --------------------------------------------------------------------
+
+
+def held(tx: Transaction, event: Held) -> None:
+    """A shard holds sums of a cohort, or says so again while that is opened.
+
+    Raises:
+        Malformed: they are not of its blocks.
+    """
+    holding = _at(tx, event.group, Phase.HOLDING, event.cohort)
+    group = holding or _opening(tx, event.group, event.cohort)
+    if group is not None:
+        owned = tx.federation.owners(event.group).get(event.shard, ())
+        check_digests(event.shard, event.group, owned, event.sums)
+        (commit.held if holding else commit.held_again)(tx, group, event.shard, event.sums)
+
+
+def missing(tx: Transaction, event: Missing) -> None:
+    """A shard lacks blocks, of a founding model or of a cohort's members, or opened sums."""
+    group = tx.group(event.group)
+    wanted = tuple(id for id in event.ids if id in group.receipts)
+    if group.phase is Phase.FOUNDING:
+        commit.send_again(tx, wanted)
+    elif _opening(tx, event.group, event.cohort) is not None:
+        commit.opening_lost(tx, group, wanted)
+    elif group.phase is Phase.HOLDING and group.number == event.cohort and wanted:
+        commit.missing(tx, group, wanted)
+
+
+def spoilt(tx: Transaction, event: Spoilt) -> None:
+    """A shard cannot use what was opened of a cohort."""
+    if group := _at(tx, event.group, Phase.PREPARING, event.cohort):
+        commit.unusable(tx, group, event)
+
+
+def prepared(tx: Transaction, event: Prepared) -> None:
+    """A shard has made its blocks of the next version.
+
+    Raises:
+        Malformed: they are not its blocks, or come with metrics or a scale that nobody asked for.
+    """
+    group = tx.federation.groups.get(event.group)
+    if group is None or event.version != group.version + 1:
+        return
+    if group.phase not in (Phase.PREPARING, Phase.FOUNDING):
+        return
+    owned = tx.federation.owners(event.group).get(event.shard, ())
+    check_digests(event.shard, event.group, owned, event.blocks)
+    check_prepared(tx.plan, event, tx.federation.last_owner(event.group))
+    section, result = tx.plan.section.evaluation, None
+    if section is not None and event.group == EVALUATION and event.version > 0:
+        metrics = from_vector(section, event.mean)
+        result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
+    elif event.mean:
+        raise Malformed(f"{event.shard}: version {event.version} of {event.group} has no metrics")
+    if commit.prepared(tx, group, event) and result is not None:
+        termination.judged(tx, result)
+
+
+def checkpointed(tx: Transaction, event: Checkpointed) -> None:
+    """A shard has written its part of the newest checkpoint; Malformed if it is none."""
+    number, checkpoints = event.number, tx.federation.checkpoints
+    if not checkpoints or checkpoints[-1].number != number:
+        return
+    check_part(event)
+    if event.shard not in checkpoints[-1].parts:
+        tx.write(CheckpointPart(number, event.shard, event.file, event.size, event.digest))
+        checkpointing.manifest_again(tx)
+
+
+# --- of key holders ---------------------------------------------------------------
+
+
+def opened(tx: Transaction, event: Opened) -> None:
+    """A holder that decrypts has opened the sums of a cohort.
+
+    Raises:
+        Malformed: the run has a committee, or there is not one digest for each block.
+        Conflict: they are of another cohort.
+    """
+    if opening.wanted(tx.plan):
+        raise Malformed(f"{event.holder}: a committee gives shares of keys, and opens no sums")
+    group, sums = _asked(tx, event), event.sums
+    if group is None:
+        return
+    if group.phase is Phase.PREPARING:
+        if group.closed_cohort.opened == sums:
+            commit.prepare_again(tx, group)
+        return
+    assert tx.layout is not None
+    blocks = tx.layout.group(event.group).blocks
+    if len(sums) != blocks or any(len(d) != DIGEST_BYTES for d in sums):
+        raise Malformed(f"{event.holder}: {event.group} has {blocks} blocks, each one digest")
+    commit.opened(tx, group, sums, holders=(event.holder,))
+
+
+def key_share(tx: Transaction, event: KeyShare) -> None:
+    """A holder's share of a sum of keys, kept although others may suffice: it may yet be needed.
+
+    Raises:
+        Malformed: it is no vector of the group's keys.
+        Conflict: it is of another cohort.
+    """
+    group = _asked(tx, event)
+    assert tx.layout is not None
+    parse_vector(event.share, tx.plan.key_length(tx.layout.group(event.group)))
+    if group is not None and event.holder in opening.silent(tx, group):
+        tx.write(ShareReceived(event.group, event.cohort, event.holder, event.share))
+
+
+def refused(tx: Transaction, event: OpenRefused) -> None:
+    """A holder takes no part in the opening of a cohort; Conflict if it means another one."""
+    if group := _asked(tx, event):
+        commit.refused(tx, group, event.holder, event.reason)
+
+
+# --- of which cohort --------------------------------------------------------------
+
+
+def _asked(tx: Transaction, answer: Opened | KeyShare | OpenRefused) -> GroupState | None:
+    """The group whose cohort, being opened or opened, a holder answers for; None if past.
+
+    Conflict if its answer is about another cohort of this number, or of another run.
+    """
+    name, number = answer.group, answer.cohort
+    group = _opening(tx, name, number)
+    if group is not None:
+        assert tx.federation.pinned is not None
+        cohort = group.closed_cohort.cohort
+        if answer.about != cohort_digest(tx.federation.pinned.run.id, cohort):
+            raise Conflict(f"{answer.holder} answers for another cohort {number} of {name}")
+    return group
+
+
+def _opening(tx: Transaction, group: str, cohort: int) -> GroupState | None:
+    """The group, if this cohort of it is being opened or is opened; None if that is past."""
+    return _at(tx, group, Phase.OPENING, cohort) or _at(tx, group, Phase.PREPARING, cohort)
+
+
+def _at(tx: Transaction, name: str, phase: Phase, cohort: int) -> GroupState | None:
+    """The group, if it is at this step of this cohort; None if the message is late."""
+    group = tx.group(name)
+    return group if group.phase is phase and group.number == cohort else None

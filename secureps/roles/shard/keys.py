@@ -1,0 +1,43 @@
+"""Under which keys a shard's payloads lie, and of what a payload is.
+
+What must not live here: payloads, and which of them are here (`roles.shard.state`).
+"""
+
+from __future__ import annotations
+
+from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
+
+BlockName = tuple[str, str, str, int, int]
+"""(purpose, author, group, sequence, block): one payload, for ever."""
+
+
+def block_name(header: BlockHeader) -> BlockName:
+    """The name of a header's payload."""
+    return (header.purpose, header.author, header.group, header.sequence, header.block)
+
+
+def name_under(key: str) -> BlockName:
+    """The name of the payload under a spool key (`BlockHeader.key`)."""
+    purpose, author, group, sequence, block, _ = key.split("/")
+    return (purpose, author, group, int(sequence), int(block))
+
+
+def submission_of(name: BlockName) -> SubmissionId | None:
+    """The submission that a block is part of; None for an opened sum."""
+    purpose, author, group, sequence, _ = name
+    return None if purpose == OPENED else SubmissionId(author, group, sequence)
+
+
+def sum_key(group: str, cohort: int, block: int) -> str:
+    """Where a shard keeps the ciphertext sum of a block of a cohort."""
+    return f"sum/{group}/{cohort}/{block}"
+
+
+def noise_key(group: str, cohort: int, block: int) -> str:
+    """Where it keeps what it added to that sum itself, sealed."""
+    return f"{sum_key(group, cohort, block)}/noise"
+
+
+def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
+    """Where a shard's worker finds a published block, or its differences `since` a version."""
+    return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")
