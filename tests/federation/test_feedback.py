@@ -13,12 +13,14 @@ from secureps.messages import coordinator_records
 from secureps.messages.outcome import Outcome
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.holder.key_rotation import KEPT
 from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, spoils, until
-from tests.kits.federations import finished, killed_at, small_plan
+from tests.kits.federations import finished, killed_at, same, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
+from tests.kits.key_rotation import HOLDERS, calendar, later, rotating
 
 SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
@@ -100,6 +102,33 @@ def test_a_dropped_update_leaves_what_was_kept_before_it(tmp_path: Path) -> None
         if Outcome.INCLUDED in fates:
             assert_kept(simulation, "client-02")
     assert dropped
+
+
+def test_what_no_key_opens_any_more_leaves_what_was_kept_before_it(tmp_path: Path) -> None:
+    """Updates whose envelope keys are erased are dropped as stale, and made again: the same run."""
+    plan = rotating(1000, seconds=1e9, group=[GROUP | {"rule": {"quorum": 6, "deadline": 10.0}}])
+    unharmed = federation(tmp_path / "unharmed", plan)
+    unharmed.run(lambda: finished(unharmed))
+    simulation = federation(tmp_path / "run", plan)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version == 2)
+    for holder in HOLDERS[1:]:
+        simulation.kill(holder)  # too few look, so that the round stays open
+    simulation.run(lambda: len(group.receipts) == 6)
+    simulation.kill("coordinator")
+    for holder in HOLDERS[1:]:
+        simulation.start(holder)
+    for passed in (0.0, KEPT):
+        calendar(simulation, 1.7e9 + passed)
+        later(simulation, 1.0)
+    simulation.start("coordinator")
+    simulation.run(lambda: finished(simulation))
+    for client in client_names(6):
+        fates = [outcome for _, outcome in outcomes(simulation, client)]
+        assert fates.count(Outcome.DROPPED) == 1
+        assert fates[-1] == Outcome.INCLUDED
+        assert_kept(simulation, client)
+    assert same(simulation.model(), unharmed.model())
 
 
 def test_an_update_that_is_sealed_anew_leaves_the_same(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from tests.kits.key_rotation import (
     calendar,
     ends,
     keys_of,
+    later,
     machine,
     on_files,
     received,
@@ -357,12 +358,6 @@ def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
     (refused,) = journalled(simulation, HolderRefused)
     assert "is sealed for key 0, which is erased" in refused.reason
     assert same(simulation.model(), unharmed()[0])
-
-
-def later(simulation: Simulation, seconds: float) -> None:
-    over = simulation.loop.now() + seconds
-    simulation.loop.call_later(seconds, lambda: None)
-    simulation.run(lambda: simulation.loop.now() >= over)
 
 
 # --- announcements that are none --------------------------------------------------
