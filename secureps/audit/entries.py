@@ -23,7 +23,14 @@ from secureps.messages.encoding import to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import KeyCommittee
-from secureps.messages.records import Dated, Incarnated, RosterFollowed, RunPinned
+from secureps.messages.records import (
+    Dated,
+    Incarnated,
+    RefusedRequests,
+    RequestsRefused,
+    RosterFollowed,
+    RunPinned,
+)
 from secureps.messages.submission import (
     Cohort,
     Receipt,
@@ -88,6 +95,7 @@ TOLD: Mapping[type, Told] = {
     coordinator.SubmissionWithdrawn: Told("refused", "update withdrawn", ("group", "id", "reason")),
     coordinator.RoundGivenUp: Told("refused", "round given up", ("group", "round", "reason")),
     coordinator.GroupResigned: Told("refused", "row-block resigned", ("group", "reason")),
+    RequestsRefused: Told("refused", "requests refused", ("requests",)),
     EvaluationSkipped: Told("refused", "evaluation skipped", ("version", "reason")),
     coordinator.RoundOpened: Told(
         "course", "round opened", ("group", "round", "version", "invited", "reason")
@@ -127,6 +135,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
         # parts of other records
         holder.BaseModel,
+        RefusedRequests,
         # a shard's: it opens nothing that the coordinator does not say
         holder.KeySumTaken,
         shard.BlockSpooled,

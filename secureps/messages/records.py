@@ -33,6 +33,22 @@ class Dated:
 
 
 @dataclass(frozen=True, slots=True)
+class RefusedRequests:
+    """How many requests were refused of one party, as one class of error."""
+
+    party: str
+    error: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RequestsRefused:
+    """What was refused since the last of these; no machine's fact."""
+
+    requests: tuple[RefusedRequests, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class RunPinned:
     """The run this party takes part in, for good."""
 

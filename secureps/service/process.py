@@ -22,6 +22,7 @@ from typing import Protocol
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
+from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -84,6 +85,9 @@ class Server(Protocol):
 
     def stop(self, grace: float) -> None:
         """Ends; requests under way have `grace` seconds."""
+
+    def refused(self) -> tuple[RefusedRequests, ...]:
+        """Requests that were refused since the last call."""
 
 
 Serve = Callable[[Link, Endpoint, str, Authenticate], Server]
@@ -188,8 +192,14 @@ def _run(
     listen: str,
     shutdown: Shutdown,
 ) -> Halt:
+    server: Server | None = None
+
+    def refused() -> tuple[RefusedRequests, ...]:
+        return () if server is None else server.refused()
+
+    own_journal = SqliteJournal(party.state / "journal.db")
     with (
-        closing(DatedJournal(SqliteJournal(party.state / "journal.db"), time.time)) as journal,
+        closing(DatedJournal(own_journal, time.time, refused)) as journal,
         closing(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,
@@ -208,7 +218,6 @@ def _run(
                 executor.fail(error)
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)
-        server: Server | None = None
         try:
             executor.start()
             KitWatch(party.name, executor, party.kit).start()

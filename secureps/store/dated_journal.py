@@ -1,46 +1,80 @@
-"""A journal that says what day it is: the run's clock has no date, and people ask when.
+"""A journal that says what day it is, and what was refused: people ask, and no machine knows.
 
 The first transaction of a process begins with a `Dated`, and so does one after the calendar and
-the run's clock came apart (a host that slept, a clock that was set). What must not live here:
-machines, which know of no calendar and never see these rows.
+the run's clock came apart (a host that slept, a clock that was set). Requests that were refused are
+counted in the next transaction, but not sooner than EVERY after the last that had any, and when the
+journal is closed: a flood of them takes no more of the disk than one. What must not live here:
+machines, which never see these rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 
-from secureps.messages.records import Dated
+from secureps.errors import SecurepsError
+from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.store.journal import Journal, Record
 from secureps.store.journal_height import Mark
 
 APART = 60.0
 """Seconds by which a date on record may be off."""
+EVERY = 3600.0
+"""Seconds of the run's clock between two counts of what was refused."""
 
 
 class DatedJournal:
-    """A journal whose rows have dates; `unix` reads the calendar, in seconds since 1970."""
+    """A journal whose rows have dates.
 
-    def __init__(self, journal: Journal, unix: Callable[[], float]) -> None:
-        self._journal, self._unix = journal, unix
+    Args:
+        unix: reads the calendar, in seconds since 1970.
+        refused: requests that were refused since it was last called.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        unix: Callable[[], float],
+        refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
+    ) -> None:
+        self._journal, self._unix, self._refused = journal, unix, refused
         self._began: float | None = None
+        self._at, self._counted = 0.0, -EVERY
+        self._counts: tuple[RefusedRequests, ...] = ()
 
     def append(self, at: float, records: Sequence[Record]) -> None:
-        """Appends records, after the date where it is not on record; all of them or none."""
+        """Appends records, after what is to be said before them; all of them or none."""
+        before: list[Record] = []
         unix = self._unix()
         began = unix - at
-        known = self._began is not None and abs(began - self._began) <= APART
-        if known or not records:
-            self._journal.append(at, records)
-            return
-        self._journal.append(at, [Dated(unix), *records])
-        self._began = began
+        dated = self._began is not None and abs(began - self._began) <= APART
+        if records and not dated:
+            before.append(Dated(unix))
+        if records and at - self._counted >= EVERY:
+            before += self._refusals()
+        self._journal.append(at, [*before, *records])
+        self._at = at
+        if records:
+            self._began = self._began if dated else began
+        if any(isinstance(record, RequestsRefused) for record in before):
+            self._counted, self._counts = at, ()
+
+    def _refusals(self) -> list[Record]:
+        """One record of what was refused and is not yet on the disk, if anything was."""
+        self._counts = self._counts or self._refused()
+        return [RequestsRefused(self._counts)] if self._counts else []
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records but dates, with the time of each."""
-        return (row for row in self._journal.replay() if not isinstance(row[1], Dated))
+        """All records but those that no machine knows, with the time of each."""
+        unknown = (Dated, RequestsRefused)
+        return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
     def close(self) -> None:
-        """Closes the journal."""
+        """Closes the journal; a second call does nothing."""
+        with suppress(SecurepsError):  # a disk that refuses has been told of
+            if rest := self._refusals():
+                self._journal.append(self._at, rest)
+                self._counts = ()
         self._journal.close()
 
     @property

@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from secureps.audit.chained_file import load
+from secureps.errors import Malformed, Unsigned
+from secureps.messages.requests import AskStatus
 from secureps.run.audit_log import export, verify
+from secureps.wire.grpc import framing
+from tests.kits.hostile_peer import HostilePeer
 from tests.kits.processes import Processes
 
 
@@ -36,3 +44,39 @@ def test_a_running_coordinator_tells_what_it_did_and_when(tmp_path: Path) -> Non
     seconds = [datetime.fromisoformat(str(date)).astimezone(UTC).timestamp() for date in dates]
     assert began - 2 < min(seconds)
     assert max(seconds) < time.time() + 2
+
+
+def test_what_a_server_turned_away_is_counted_in_its_log(tmp_path: Path) -> None:
+    """Of a flood there are counts, and not an entry for each."""
+    with Processes(tmp_path, "plain", clients=7, versions=100_000, insecure=True) as processes:
+        processes.start_all(clients=6)
+        processes.wait(lambda: processes.reached(1), "a version")
+        stranger = HostilePeer(processes, "client-05", "client-06")
+        member = HostilePeer(processes, "client-06", "client-06")
+        for _ in range(200):
+            with pytest.raises(Unsigned):
+                stranger.ask("coordinator", AskStatus())
+        for to, method in (("coordinator", framing.COORDINATOR_TELL), ("shard-0", framing.GET)):
+            with pytest.raises(Unsigned):
+                stranger.raw(to, method, [b"x"], anonymous=True)
+            for _ in range(3):
+                with pytest.raises(Malformed):
+                    member.raw(to, method, [b"no message"])
+        stranger.close()
+        member.close()
+        counts, rows = Counter[tuple[str, str, str]](), 0
+        for server in ("coordinator", "shard-0"):
+            assert processes.stop(server) == 0
+            log = tmp_path / f"{server}.jsonl"
+            export(tmp_path / server, processes.kit(server), server, log)
+            for entry in load(log.read_bytes()).entries:
+                if entry.what == "requests refused":
+                    rows += 1
+                    requests: Any = entry.facts["requests"]
+                    found = {(server, r["party"], r["error"]): r["count"] for r in requests}
+                    counts.update(found)
+    assert counts["coordinator", "(nobody known)", "Unsigned"] == 201
+    assert counts["coordinator", "client-06", "Malformed"] == 3
+    assert counts["shard-0", "(nobody known)", "Unsigned"] == 1
+    assert counts["shard-0", "client-06", "Malformed"] == 3
+    assert rows <= 4, "one when it begins, one at the end"

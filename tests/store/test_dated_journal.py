@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from secureps.errors import InternalError
-from secureps.messages.records import Dated, Incarnated
-from secureps.store.dated_journal import APART, DatedJournal
+from secureps.messages.records import Dated, Incarnated, RefusedRequests, RequestsRefused
+from secureps.store.dated_journal import APART, EVERY, DatedJournal
 from secureps.store.journal import MemoryJournal
 
 
@@ -53,3 +53,56 @@ def test_a_date_that_was_not_written_is_written_with_what_comes_next() -> None:
     journal._journal = MemoryJournal(rows)
     journal.append(0.0, [Incarnated(1)])
     assert rows == [(0.0, Dated(1.0)), (0.0, Incarnated(1))]
+
+
+class Server:
+    """What was refused since it was last asked; `note` refuses one more."""
+
+    def __init__(self) -> None:
+        self.refused: tuple[RefusedRequests, ...] = ()
+
+    def note(self, count: int = 1) -> None:
+        self.refused = (RefusedRequests("client-00", "Malformed", count),)
+
+    def __call__(self) -> tuple[RefusedRequests, ...]:
+        taken, self.refused = self.refused, ()
+        return taken
+
+
+def counts(rows: list[tuple[float, object]]) -> list[tuple[float, int]]:
+    return [(at, r.requests[0].count) for at, r in rows if isinstance(r, RequestsRefused)]
+
+
+def test_what_was_refused_is_counted_once_an_hour_and_at_the_end() -> None:
+    inner, server = MemoryJournal(), Server()
+    journal = DatedJournal(inner, lambda: 0.0, server)
+    journal.append(0.0, [Incarnated(1)])
+    server.note(1)
+    journal.append(1.0, [])
+    assert counts(inner.rows) == [], "nothing is written for it alone"
+    journal.append(2.0, [Incarnated(2)])
+    for second in range(3, 100):
+        server.note(second)
+        journal.append(float(second), [Incarnated(second)])
+    assert counts(inner.rows) == [(2.0, 1)]
+    journal.append(2.0 + EVERY, [Incarnated(100)])
+    assert counts(inner.rows) == [(2.0, 1), (2.0 + EVERY, 99)]
+    server.note(7)
+    assert not any(isinstance(r, RequestsRefused) for _, r in journal.replay())
+    journal.close()
+    assert counts(inner.rows)[2:] == [(2.0 + EVERY, 7)]
+
+
+def test_what_could_not_be_written_is_counted_later() -> None:
+    broken, server = MemoryJournal(), Server()
+    broken.close()
+    journal = DatedJournal(broken, lambda: 0.0, server)
+    server.note(3)
+    with pytest.raises(InternalError):
+        journal.append(0.0, [Incarnated(1)])
+    journal._journal = inner = MemoryJournal()
+    journal.append(0.0, [Incarnated(1)])
+    assert counts(inner.rows) == [(0.0, 3)]
+    journal._journal = broken
+    server.note(3)
+    journal.close()

@@ -17,13 +17,22 @@ from typing import Any
 
 from grpc.aio import EOF
 
-from secureps.errors import Busy, ConfigError, Malformed, Oversized, Unreachable, WrongRun
+from secureps.errors import (
+    Busy,
+    ConfigError,
+    Malformed,
+    Oversized,
+    SecurepsError,
+    Unreachable,
+    WrongRun,
+)
 from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.run import other_run
 from secureps.wire.grpc.authentication import Claim, claim_of
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.grpc.concurrency import Connections, Place, Places
 from secureps.wire.grpc.links import Link
+from secureps.wire.grpc.refusals import NOBODY, Refusals
 from secureps.wire.grpc.uploads import RETRY_SECONDS
 
 Authenticate = Callable[[str, bytes, bytes], None]
@@ -55,6 +64,7 @@ class Callers:
         self._calls: Counter[str] = Counter()
         self._connections = Connections()
         self._places: list[Places] = []
+        self.refusals = Refusals()
 
     @contextmanager
     def admitted(self, method: str, context: Any) -> Iterator[Claim]:
@@ -70,6 +80,28 @@ class Callers:
             WrongRun: of a party in another run.
             Busy: too many of this party's are under way.
         """
+        with self._counted(NOBODY):
+            claim = self._known(method, context)
+        with self._counted(claim.party):
+            if claim.run and (ours := self._run()) and claim.run != ours:
+                raise WrongRun(other_run(claim.party, claim.run, ours))
+            self._make_room(claim.party, context.peer())
+            self._calls[claim.party] += 1
+            try:
+                yield claim
+            finally:
+                self._calls[claim.party] -= 1
+
+    @contextmanager
+    def _counted(self, party: str) -> Iterator[None]:
+        try:
+            yield
+        except SecurepsError as error:
+            self.refusals.note(party, error)
+            raise
+
+    def _known(self, method: str, context: Any) -> Claim:
+        """Whose call it is; raises as `admitted`."""
         claim = claim_of(context.invocation_metadata())
         if claim.to != self._name:
             raise Unreachable(f"{claim.to} is asked, and this is {self._name}; check the address")
@@ -79,14 +111,7 @@ class Callers:
         self._challenges.check(claim)
         self._authenticate(claim.party, claim.signed(method), claim.signature)
         self._challenges.use(claim)
-        if claim.run and (ours := self._run()) and claim.run != ours:
-            raise WrongRun(other_run(claim.party, claim.run, ours))
-        self._make_room(claim.party, context.peer())
-        self._calls[claim.party] += 1
-        try:
-            yield claim
-        finally:
-            self._calls[claim.party] -= 1
+        return claim
 
     def places(self, most: int, each: int) -> Places:
         """Of which a call takes one; where a party has no room for more calls, those there go."""

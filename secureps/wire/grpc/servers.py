@@ -29,6 +29,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
+from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing
@@ -86,6 +87,10 @@ class _Server(ABC):
     def port(self) -> int:
         """The port it listens on, once started."""
         return self._started.result(0)
+
+    def refused(self) -> tuple[RefusedRequests, ...]:
+        """Requests that were refused since the last call; from any thread."""
+        return self._callers.refusals.take()
 
     def set_ready(self, ready: bool) -> None:
         """What its health says from now on, until it stops; from any thread."""
@@ -159,6 +164,9 @@ class _Server(ABC):
                 several = len(envelopes) > 1
                 asked = [self._ask(claim.party, each, several) for each in envelopes]
             replies = [await self._reply(claim.party, *each) for each in asked]
+        for reply in replies:
+            if isinstance(reply, SecurepsError):
+                self._callers.refusals.note(claim.party, reply)
         if several:  # each succeeds or fails alone
             return framing.bundle(
                 [framing.refusal(r) if isinstance(r, SecurepsError) else r for r in replies]
