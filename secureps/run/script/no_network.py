@@ -2,7 +2,8 @@
 
 It leaves the network before it imports anything of the script's, in user and network namespaces
 of its own, whose only interface is down; then it makes the trainer that it is told, and calls what
-it is asked for (`run.script.cut_off`, which starts it). It has no key and no connection. What must
+it is asked for (`run.script.cut_off`, which starts it). It has no key, no connection, and of the
+client's open files none but its output, which may be a socket, and FD. What must
 not live here: anything imported beside the standard library before `leave_network`, for a process
 of several threads cannot leave.
 """
@@ -71,6 +72,7 @@ def serve(channel: Channel) -> None:
 def main(arguments: list[str]) -> None:
     """Leaves the network, says whether it could, and serves."""
     connection = socket.socket(fileno=int(arguments[0]))
+    connection.set_inheritable(False)  # a program that the script starts does not speak for it
     failed = ""
     try:
         leave_network()

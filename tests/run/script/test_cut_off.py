@@ -59,19 +59,32 @@ class Caller(Own):
         return super().fit(parameters, config)
 
 
+class Lists(Own):
+    def fit(self, parameters, config):
+        for number in os.listdir("/proc/self/fd"):
+            try:
+                found = os.stat(int(number))
+            except OSError:  # that of the listing itself
+                continue
+            assert found.st_ino != INODE, number
+            assert int(number) <= 2 or not os.get_inheritable(int(number)), number
+        return super().fit(parameters, config)
+
+
 class Ends(Own):
     def fit(self, parameters, config):
         os._exit(3)
 
 
 def make(settings):
-    global TRIES, UID
+    global TRIES, UID, INODE
+    INODE = settings.get("inode")
     port, UID = settings["port"], settings["uid"]
     abstract = "\\0" + settings["abstract"]
     TRIES = [(socket.AF_INET, ("127.0.0.1", port)), (socket.AF_UNIX, abstract)]
     if settings["kind"] == "raises":
         raise ValueError("no such records")
-    return {"own": Own, "caller": Caller, "ends": Ends}[settings["kind"]]()
+    return {"own": Own, "caller": Caller, "ends": Ends, "lists": Lists}[settings["kind"]]()
 """
 PRIVACY = RecordPrivacy(1.1, 1.0, 0.1, 1e-5)
 CONFIG = FitConfig({"all": 2}, 11, {"lr": 0.5}, PRIVACY, secret=bytes(range(32)))
@@ -130,6 +143,22 @@ def test_it_reaches_nobody(tmp_path: Path, listener: socket.socket) -> None:
             beside.fit(beside.parameters(0), CONFIG)
         with cut_off(path, own, tmp_path / "state", "a") as trainer:
             assert trainer.fit(trainer.parameters(0), CONFIG).steps == 3
+
+
+def test_it_has_none_of_the_clients_open_files(tmp_path: Path, listener: socket.socket) -> None:
+    """Nor does a program that it starts have the way to the client."""
+    (tmp_path / "journal.db").write_bytes(b"rows")
+    held = os.open(tmp_path / "journal.db", os.O_RDWR)
+    os.set_inheritable(held, True)
+    own = {**settings(listener, "lists"), "inode": os.fstat(held).st_ino}
+    path = script(tmp_path)
+    with listener:
+        beside = Script(path).make(own)
+        with pytest.raises(AssertionError):
+            beside.fit(beside.parameters(0), CONFIG)
+        with cut_off(path, own, tmp_path / "state", "a") as trainer:
+            assert trainer.fit(trainer.parameters(0), CONFIG).steps == 3
+    os.close(held)
 
 
 def test_what_fails_there_is_said_here(tmp_path: Path, listener: socket.socket) -> None:
