@@ -2,7 +2,8 @@
 
 Five clients have sealed, and the one shard is stopped; when it goes on, all of them send at once,
 until the coordinator has every receipt: a client gives its own when all of its blocks are durable.
-Beside it as many processes stream as many bytes to one that keeps nothing, in the same run.
+Beside it, in the same run, as many processes stream as many bytes to one that keeps nothing, and
+to one that does the least that durability asks for: it digests a stream, writes it and syncs it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import grpc
 from benchmarks.large import Large
 from benchmarks.peers.apps.grpc_party import OPTIONS, pieces
 from benchmarks.report import Row, report
+from secureps.messages.encoding import payload_digest
 
 CLIENTS, TURNS = 5, 3
 VALUES = 10_000_000
@@ -69,9 +71,9 @@ def _rest(parties: Large) -> None:
     parties.wait(rested, "clients to rest")
 
 
-def carried(size: int, turns: int) -> list[float]:
-    """Bytes a second that gRPC alone carries, by turn."""
-    server = _Child("serve")
+def carried(size: int, turns: int, folder: str = "") -> list[float]:
+    """Bytes a second that gRPC alone carries, by turn; kept in a folder, if there is one."""
+    server = _Child("serve", folder)
     senders = [_Child("send", server.line(), str(size))]
     senders += [_Child(*senders[0].words) for _ in range(CLIENTS - 1)]
     rates = []
@@ -111,9 +113,16 @@ class _Child:
         self._process.communicate()
 
 
-def _serve() -> None:
+def _serve(folder: str) -> None:
     def push(stream: Iterator[bytes], _: Any) -> bytes:
-        return str(sum(map(len, stream))).encode()
+        if not folder:
+            return str(sum(map(len, stream))).encode()
+        payload = b"".join(stream)
+        payload_digest(payload)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(payload)
+            os.fsync(file.fileno())
+        return str(len(payload)).encode()
 
     handlers: dict[str, Any] = {"push": grpc.stream_unary_rpc_method_handler(push)}
     server = grpc.server(futures.ThreadPoolExecutor(CLIENTS), options=OPTIONS)
@@ -138,6 +147,7 @@ def measure(values: int = VALUES, turns: int = TURNS) -> Sequence[Row]:
     for cipher in ("rlwe", "plain"):
         with tempfile.TemporaryDirectory(prefix="secureps-ingest-") as folder:
             rates, size = taken_in(Path(folder), cipher, values, turns)
+            synced = statistics.median(carried(size, turns, folder))
         raw = statistics.median(carried(size, turns))
         kept = statistics.median(rates)
         rows.append(
@@ -148,6 +158,8 @@ def measure(values: int = VALUES, turns: int = TURNS) -> Sequence[Row]:
                 "gRPC alone MB/s": raw / 1e6,
                 "ratio": kept / raw,
                 "goal": GOAL,
+                "digested, synced MB/s": synced / 1e6,
+                "ratio to that": kept / synced,
             }
         )
     return rows
@@ -155,8 +167,8 @@ def measure(values: int = VALUES, turns: int = TURNS) -> Sequence[Row]:
 
 def main() -> None:
     match sys.argv[1:]:
-        case ["serve"]:
-            _serve()
+        case ["serve", folder]:
+            _serve(folder)
         case ["send", port, size]:
             _send(port, int(size))
         case _:
