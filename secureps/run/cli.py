@@ -456,6 +456,7 @@ def flower(
     prepare(plan, out, SecretSeed.from_os(), Console())
 
 
+app.command(rich_help_panel=_APART)(commands.preflight)
 app.command(rich_help_panel=_APART)(commands.warm)
 app.command(rich_help_panel=_APART)(commands.backup)
 app.command(rich_help_panel=_APART)(commands.restore)

@@ -108,6 +108,53 @@ def status(
     look(find(run, server, kit, name, insecure, passphrase_fd), as_json, again, Console())
 
 
+def preflight(
+    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's start-up kit.")],
+    name: Annotated[str, typer.Option(help="Who it is on the kit's roster.")],
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator that it would dial.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Its state. Default: KIT/state/NAME.")
+    ] = None,
+    plan: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A plan, to hold --site against.")
+    ] = None,
+    site: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="What the site allows, for --plan.")
+    ] = None,
+    ca_fingerprint: Annotated[
+        str | None,
+        typer.Option(
+            show_envvar=False, metavar="HEX", help="Refuse a kit that another CA has signed."
+        ),
+    ] = None,
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Say whether one party could take part from this machine, before it does.
+
+    Its kit, keys, roster and certificate, by this machine's calendar; the
+    coordinator and every shard, by dialling them; the disk, the kernels, and what
+    its site allows. A line each, with what to do; 1 if one of them is in the way.
+    """
+    from secureps.run.preflight import Departure
+    from secureps.run.preflight import preflight as look
+    from secureps.store.passphrases import Passphrases
+
+    if (plan is None) != (site is None):
+        raise typer.BadParameter("--plan and --site go together")
+    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
+    colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
+    outcomes = set()
+    for found in look(Departure(*of, Passphrases(passphrase_fd))):
+        mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
+        typer.echo(f"{mark}  {found.what:12}{found.text}")
+        outcomes.add(found.outcome)
+    if "no" in outcomes:
+        raise typer.Exit(1)
+
+
 def log(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
     party: Annotated[

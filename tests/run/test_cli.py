@@ -25,7 +25,7 @@ COMMANDS = (
     *("new", "check", "up"),
     *("runs", "status", "log", "stop", "resume", "export"),
     *("simulate", "study"),
-    *("keys", "serve", "join", "flower", "warm", "backup", "restore", "budget"),
+    *("keys", "serve", "join", "flower", "preflight", "warm", "backup", "restore", "budget"),
 )
 """In the order in which one needs them, a panel of `--help` a line."""
 HEAVY = ("torch", "matplotlib", "tenseal", "dp_accounting", "grpc", "numba", "numpy", "pydantic")

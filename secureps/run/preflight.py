@@ -1,0 +1,224 @@
+"""`secureps preflight`: whether one party could take part from this machine, before it does.
+
+Each look says one thing in one line, and what to do about it; none of them changes anything that is
+there. What must not live here: what a key, a roster or a policy is, and starting a party.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from secureps.crypto.roster import Certificate
+from secureps.errors import SecurepsError
+from secureps.messages.requests import Status
+from secureps.run.status_client import StatusClient
+from secureps.store.keyring import (
+    PublicKit,
+    default_state,
+    load_holder_secret,
+    load_private,
+    load_public,
+)
+from secureps.store.passphrases import Passphrases
+from secureps.store.tls_files import certificate_end, load_credentials
+from secureps.wording import duration, named, size
+
+Outcome = Literal["ok", "look", "no"]
+
+SOON = timedelta(hours=6)
+"""Before an end in which somebody should be told of it."""
+
+SLOW = 1.0
+"""Seconds for PROBE bytes after which a disk holds every version up."""
+PROBE = 4 << 20
+LEAST = 1 << 30
+"""Free bytes below which a disk is worth a look."""
+
+TRIED = 5.0
+"""Seconds that a connection may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a look came to: `no` keeps this party from taking part, `look` may."""
+
+    what: str
+    outcome: Outcome
+    text: str
+
+
+@dataclass(frozen=True)
+class Departure:
+    """Who would take part, and from where.
+
+    Args:
+        kit, name: its start-up kit, and who it is on the roster.
+        server: HOST:PORT of the coordinator; None: nobody is dialled.
+        state: where it would keep its state; None: where it does by default.
+        site, plan: files; the one is held against the other, if both are given.
+    """
+
+    kit: Path
+    name: str
+    server: str | None = None
+    state: Path | None = None
+    site: Path | None = None
+    plan: Path | None = None
+    ca_fingerprint: str | None = None
+    insecure: bool = False
+    passphrases: Passphrases = field(default_factory=Passphrases)
+
+
+def preflight(whom: Departure) -> Iterator[Finding]:
+    """Looks one after another; without a kit the others make no sense, and are left out."""
+    try:
+        public = load_public(whom.kit, whom.ca_fingerprint)
+        own = public.roster.find(whom.name)
+    except SecurepsError as error:
+        yield Finding("kit", "no", _line(error))
+        return
+    yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
+    yield _looked("keys", lambda: _keys(whom, own))
+    yield _ends("roster", _date(public.roster.expires), "secureps roster renew")
+    if not whom.insecure:
+        yield _looked("TLS", lambda: _certificate(whom, public))
+    if whom.server is not None:
+        yield from _dialled(whom, whom.server)
+    yield _looked("disk", lambda: _disk(whom.state or default_state(whom.kit, whom.name)))
+    yield _looked("kernels", _kernels)
+    if whom.site is not None and whom.plan is not None:
+        plan, site = whom.plan, whom.site
+        yield _looked("site", lambda: _allowed(plan, site))
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())
+
+
+def _looked(what: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except (SecurepsError, OSError) as error:
+        return Finding(what, "no", _line(error))
+
+
+def _keys(whom: Departure, own: Certificate) -> Finding:
+    load_private(whom.kit, whom.name, whom.passphrases)
+    if own.cipher_key_digest:
+        load_holder_secret(whom.kit, whom.name, whom.passphrases)
+    return Finding("keys", "ok", "its private keys are here, and are those on the roster")
+
+
+def _date(expires: int) -> datetime | None:
+    return datetime.fromtimestamp(expires, UTC) if expires else None
+
+
+def _ends(what: str, end: datetime | None, how: str) -> Finding:
+    """A date after which nothing goes on, held against this machine's calendar."""
+    if end is None:
+        return Finding(what, "ok", "it holds for ever")
+    now, mend = datetime.now(UTC), f"`{how}`, at whoever issues keys"
+    text = f"it holds until {end:%Y-%m-%d %H:%M} UTC"
+    if now >= end:
+        clock = f"or this machine's clock is wrong, by which it is {now:%Y-%m-%d %H:%M} UTC"
+        return Finding(what, "no", f"{text}: {mend}; {clock}")
+    if end - now < SOON:
+        return Finding(what, "look", f"{text}: {mend}")
+    return Finding(what, "ok", text)
+
+
+def _certificate(whom: Departure, public: PublicKit) -> Finding:
+    load_credentials(whom.kit, whom.name, public.ca, whom.passphrases)
+    return _ends("TLS", certificate_end(whom.kit, whom.name), "secureps keys renew")
+
+
+def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
+    """The coordinator, and then every shard where it says that it is."""
+    reached = _reached("coordinator", server)
+    yield reached
+    if reached.outcome == "no":
+        return
+    status: Status | None = None
+
+    def asked() -> Finding:
+        nonlocal status
+        client = StatusClient(whom.kit, whom.name, server, whom.insecure, whom.passphrases)
+        began = time.perf_counter()
+        try:
+            status = client.status()
+        finally:
+            client.close()
+        took = duration(time.perf_counter() - began)
+        run = f"run {status.run.hex()[:16]}" if status.run else "no run is founded yet"
+        over = f", over: {status.finished}" if status.finished else ""
+        return Finding("answer", "ok", f"it knows {whom.name}, after {took}: {run}{over}")
+
+    yield _looked("answer", asked)
+    for shard in () if status is None else status.shards:
+        yield _reached(shard.name, shard.advertise)
+
+
+def _reached(what: str, address: str) -> Finding:
+    host, _, port = address.rpartition(":")
+    began = time.perf_counter()
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), TRIED):
+            took = duration(time.perf_counter() - began)
+    except ValueError:
+        return Finding(what, "no", f"{address} is not HOST:PORT")
+    except socket.gaierror as error:
+        text = f"nobody knows an address of {host} ({error.strerror}): is its name right?"
+        return Finding(what, "no", text)
+    except OSError as error:
+        why = error.strerror or f"nothing came within {TRIED:g} s"
+        text = f"{address} cannot be reached ({why}): is it up, and its port open to this machine?"
+        return Finding(what, "no", text)
+    return Finding(what, "ok", f"{address} takes a connection within {took}")
+
+
+def _disk(state: Path) -> Finding:
+    """Writes PROBE bytes where the state folder is, or is going to be, and removes them."""
+    folder = state
+    while not folder.exists():
+        folder = folder.parent
+    began = time.perf_counter()
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            file.write(os.urandom(PROBE))
+            os.fsync(file.fileno())
+    except OSError as error:
+        return Finding("disk", "no", f"{folder} cannot be written: {error.strerror}")
+    took, free = time.perf_counter() - began, shutil.disk_usage(folder).free
+    text = f"{size(free)} are free for {state}; {size(PROBE)} are durable after {duration(took)}"
+    if took > SLOW:
+        return Finding("disk", "look", f"{text}: every version waits for it; is it a network's?")
+    if free < LEAST:
+        return Finding("disk", "look", f"{text}: `secureps check PLAN` says what a plan needs")
+    return Finding("disk", "ok", text)
+
+
+def _kernels() -> Finding:
+    from secureps.compiled import all_kept, kernel_folder
+
+    if all_kept():
+        return Finding("kernels", "ok", f"they are compiled, in {kernel_folder()}")
+    return Finding("kernels", "look", "the first update compiles them: `secureps warm` does before")
+
+
+def _allowed(plan: Path, site: Path) -> Finding:
+    from secureps.run.site_check import accepted, held_against
+
+    verdicts = held_against(plan, site)
+    if accepted(verdicts):
+        return Finding("site", "ok", f"{site} allows {plan}")
+    refused = named([each.key for each in verdicts if each.objection])
+    return Finding("site", "no", f"{site} refuses {plan} by {refused}: `secureps check --site`")

@@ -1,0 +1,200 @@
+"""What a party hears before it takes part: a line for each thing that may be in the way."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.cipher import CipherParameters
+from secureps.messages.requests import AskStatus
+from secureps.messages.run import COORDINATOR, ShardAddress
+from secureps.run import preflight as module
+from secureps.run.preflight import Departure, Finding, preflight
+from secureps.store.issuing import create_kit, issue
+from secureps.wire.grpc.client import CoordinatorServer
+from secureps.wire.transport import running
+from tests.kits.command import run
+from tests.kits.transport_kit import EchoServer
+from tests.run.report.test_status_tables import STATUS
+from tests.wire.grpc.test_tls import tls_of
+
+RLWE = CipherParameters("rlwe", 8, 14)
+ME = "hospital-1"
+
+
+class Asked(EchoServer):
+    """A coordinator that tells where one shard is."""
+
+    shards: tuple[ShardAddress, ...] = ()
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        future = running()
+        assert isinstance(message, AskStatus), "looking changes nothing"
+        future.set_result(dataclasses.replace(STATUS, shards=self.shards))
+        return future
+
+
+@pytest.fixture
+def kit(tmp_path: Path) -> Path:
+    made = tmp_path / "kit"
+    create_kit(made, RLWE)
+    issue(made, "coordinator", COORDINATOR)
+    issue(made, "client", ME)
+    issue(made, "holder", "holder-0")
+    return made
+
+
+@pytest.fixture
+def server(kit: Path) -> Iterator[tuple[Asked, int]]:
+    asked = Asked()
+    made = CoordinatorServer(tls_of(kit, COORDINATOR), asked, "127.0.0.1:0", lambda *_: None)
+    made.start()
+    yield asked, made.port
+    made.stop(0)
+
+
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secureps.compiled.all_kept", lambda: True)
+
+
+def looked(whom: Departure) -> dict[str, Finding]:
+    return {found.what: found for found in preflight(whom)}
+
+
+def the_only_no(whom: Departure, what: str) -> str:
+    found = looked(whom)
+    assert [each.what for each in found.values() if each.outcome != "ok"] == [what]
+    assert found[what].outcome == "no"
+    return found[what].text
+
+
+def test_who_has_all_that_it_takes_hears_of_nothing_in_the_way(
+    kit: Path, server: tuple[Asked, int]
+) -> None:
+    asked, port = server
+    asked.shards = (ShardAddress("shard-0", f"127.0.0.1:{port}", 1.0),)
+    found = looked(Departure(kit, ME, f"127.0.0.1:{port}"))
+    assert {each.outcome for each in found.values()} == {"ok"}, found
+    assert list(found) == [
+        *("kit", "keys", "roster", "TLS"),
+        *("coordinator", "answer", "shard-0", "disk", "kernels"),
+    ]
+    assert found["kit"].text == f"client {ME} is on roster 3"
+    assert f"it knows {ME}" in found["answer"].text
+    assert not (kit / "state").exists(), "looking leaves nothing behind"
+
+
+def test_without_a_kit_there_is_no_more_to_say(kit: Path, tmp_path: Path) -> None:
+    (found,) = preflight(Departure(tmp_path / "none", ME))
+    assert (found.what, found.outcome) == ("kit", "no")
+    (found,) = preflight(Departure(kit, "hospital-2"))
+    assert "hospital-2" in found.text
+    (found,) = preflight(Departure(kit, ME, ca_fingerprint="ab" * 32))
+    assert found.outcome == "no"
+
+
+def test_keys_that_are_not_here_or_that_others_may_read(kit: Path) -> None:
+    key = kit / "private" / ME / "identity.key"
+    key.chmod(0o644)
+    assert "chmod 600" in the_only_no(Departure(kit, ME), "keys")
+    key.unlink()
+    assert str(key) in the_only_no(Departure(kit, ME), "keys")
+    (kit / "private" / "holder-0" / "envelope.key").unlink()
+    assert "envelope.key" in the_only_no(Departure(kit, "holder-0"), "keys")
+
+
+def test_a_certificate_that_was_not_copied(kit: Path) -> None:
+    (kit / "public" / "tls" / f"{ME}.pem").unlink()
+    assert "secureps keys renew" in the_only_no(Departure(kit, ME), "TLS")
+
+
+def test_a_roster_by_this_machines_calendar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    outcomes = {}
+    for hours in (0, 24.0, 1.0, -1.0):
+        kit = tmp_path / f"kit{hours}"
+        monkeypatch.setattr("secureps.store.issuing.HOURS", hours)
+        create_kit(kit, RLWE, hours=hours)
+        issue(kit, "client", ME)
+        found = looked(Departure(kit, ME))["roster"]
+        outcomes[hours] = found.outcome
+        assert ("`secureps roster renew`" in found.text) == (hours in (1.0, -1.0))
+        assert ("this machine's clock is wrong" in found.text) == (hours == -1.0)
+    assert outcomes == {0: "ok", 24.0: "ok", 1.0: "look", -1.0: "no"}
+
+
+@pytest.mark.parametrize(
+    ("address", "text"),
+    [
+        ("127.0.0.1:1", "127.0.0.1:1 cannot be reached (Connection refused): is it up"),
+        ("no-such-host.invalid:7600", "nobody knows an address of no-such-host.invalid"),
+        ("ps.example", "ps.example is not HOST:PORT"),
+    ],
+)
+def test_a_coordinator_that_is_not_there(kit: Path, address: str, text: str) -> None:
+    assert the_only_no(Departure(kit, ME, address), "coordinator").startswith(text)
+
+
+def test_a_server_of_another_kit_a_shard_behind_a_wall(
+    kit: Path, tmp_path: Path, server: tuple[Asked, int]
+) -> None:
+    asked, port = server
+    other = tmp_path / "other"
+    create_kit(other, RLWE)
+    issue(other, "client", ME)
+    assert the_only_no(Departure(other, ME, f"127.0.0.1:{port}"), "answer")
+    asked.shards = (ShardAddress("shard-0", "127.0.0.1:1", 1.0),)
+    assert "its port open" in the_only_no(Departure(kit, ME, f"127.0.0.1:{port}"), "shard-0")
+
+
+def test_a_disk_that_is_slow_small_or_not_to_be_written(
+    kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*arguments: Any, **named: Any) -> Any:
+        raise OSError(30, "Read-only file system")
+
+    state = tmp_path / "not" / "there" / "yet"
+    assert looked(Departure(kit, ME, state=state))["disk"].outcome == "ok"
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: usage)
+        found = looked(Departure(kit, ME))["disk"]
+    assert (found.outcome, found.text[:19]) == ("look", "1.0 kB are free for")
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "SLOW", 0.0)
+        assert "is it a network's?" in looked(Departure(kit, ME))["disk"].text
+    monkeypatch.setattr(os, "fsync", refused)
+    assert "Read-only file system" in the_only_no(Departure(kit, ME), "disk")
+
+
+def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secureps.compiled.all_kept", lambda: False)
+    found = looked(Departure(kit, ME))["kernels"]
+    assert (found.outcome, "secureps warm" in found.text) == ("look", True)
+
+
+def test_a_plan_that_the_site_refuses_and_the_exit_status(
+    kit: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plan, site = tmp_path / "plan.toml", tmp_path / "site.toml"
+    plan.write_text('name = "p"\nversions = 1\n[[group]]\nrule = { quorum = 4, minimum = 3 }\n')
+    site.write_text("minimum = 3\n")
+    both = ("--plan", plan, "--site", site)
+    assert run(monkeypatch, "preflight", kit, "--name", ME, *both) == 0
+    assert f"{site} allows {plan}" in capsys.readouterr().out.replace("\n", "")
+    site.write_text("minimum = 5\n")
+    assert run(monkeypatch, "preflight", kit, "--name", ME, *both) == 1
+    assert "by minimum: `secureps check --site`" in capsys.readouterr().out
+    assert run(monkeypatch, "preflight", kit, "--name", ME, "--site", site) == 2
