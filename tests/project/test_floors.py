@@ -53,7 +53,7 @@ FLOORS = (
     ("run/simulate",),
     ("run/check", "run/study"),
     ("run/profile", "run/site_check", "run/up"),
-    ("run/api", "run/status"),
+    ("run/api", "run/preflight", "run/status"),
     ("run/commands",),
     ("run/cli",),
     ("__init__",),
