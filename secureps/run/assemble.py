@@ -81,7 +81,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     machine = Shard(address, kit.roster, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints)
     noise = ShardNoise(own.seed, kit.holder_keys)
-    worker = ShardWorker(address.name, machine.shelves, stores.spool, folders, noise, own.threads)
+    worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, own.threads)
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

@@ -69,7 +69,7 @@ class Snapshot:
             case Coordinator():
                 return cls._coordinator(machine, now, spending)
             case Shard():
-                return cls(ready=machine.shelves.founded)
+                return cls(ready=machine.state.founded)
             case Holder():
                 return cls(ready=machine.configured)
         return cls(ready=True)

@@ -192,7 +192,7 @@ class World(Simulation):
         """Whether this is a server's machine that takes part in a run."""
         match machine:
             case Shard():
-                return machine.shelves.founded
+                return machine.state.founded
             case Holder():
                 return machine.configured
         return False
@@ -422,6 +422,6 @@ class World(Simulation):
 
 
 def _has_model(shard: Shard, versions: dict[str, int]) -> bool:
-    return shard.shelves.founded and all(
-        version in shard.shelves.shelf(group).states for group, version in versions.items()
+    return shard.state.founded and all(
+        version in shard.state.group(group).states for group, version in versions.items()
     )

@@ -139,7 +139,7 @@ def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
     assert isinstance(worker, ShardWorker)
     values = worker._states.values("all", 4).values
     assert float(values[layout.blocks - 1][-1]) == state.scale != 1.0
-    assert {s.version: s.scale for s in machine.shelves.shelf("all").states.values()}[4] == (
+    assert {s.version: s.scale for s in machine.state.group("all").states.values()}[4] == (
         state.scale
     )
 

@@ -141,8 +141,8 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     assert isinstance(shard, Shard)
     header = next(
         h
-        for h in shard.shelves.spooled.values()
-        if h.purpose == FOUNDING and h.block == shard.shelves.own("all")[-1]
+        for h in shard.state.spooled.values()
+        if h.purpose == FOUNDING and h.block == shard.state.own("all")[-1]
     )
     values = np.frombuffer(spools[owner].get(header.key), dtype="<f4").copy()
     assert values[-1] == 1

@@ -126,7 +126,7 @@ def test_what_a_late_client_leaves_on_the_shards_is_bounded(tmp_path: Path) -> N
     for name in ("shard-0", "shard-1"):
         shard = late.play.parties[name].machine
         assert isinstance(shard, Shard)
-        left = shard.shelves.unsummed(LATE, "all")
+        left = shard.state.unsummed(LATE, "all")
         assert 0 < len(left) <= UNSETTLED + 2
         keys = late.spools[name].keys(f"update/{LATE}/all/")
         assert {int(key.split("/")[3]) for key in keys} == set(left)
@@ -193,7 +193,7 @@ def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:
     def begun() -> bool:
         shard = simulation.parties["shard-0"].machine
         assert isinstance(shard, Shard)
-        return any(name[:4] == (UPDATE, party, "all", 2) for name in shard.shelves.spooled)
+        return any(name[:4] == (UPDATE, party, "all", 2) for name in shard.state.spooled)
 
     simulation.run(begun)
     simulation.kill(party)

@@ -171,7 +171,7 @@ def test_a_coordinator_that_is_killed_meanwhile_decides_the_same(
         simulation.run(lambda: simulation.coordinator.federation.incarnation > number)  # noqa: B023
         again, kills = group_of(simulation), kills + 1
         assert (again.suspicion, again.invited) == (known.suspicion, known.invited)
-        assert (again.places, again.pool.again) == (known.places, known.pool.again)
+        assert (again.places, again.open_stream.again) == (known.places, known.open_stream.again)
         chosen = known.suspicion.chosen
         simulation.run(lambda: group_of(simulation).suspicion.chosen != chosen)  # noqa: B023
     assert kills > 1
@@ -270,7 +270,7 @@ def test_a_flaw_in_what_is_sealed_anew_gives_the_set_up(tmp_path: Path) -> None:
 def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation = begun(tmp_path, LOCKSTEP, 6)
     group = stands(simulation, Phase.HOLDING)
-    chosen, clocks = group.suspicion.chosen, dict(group.pool.clocks)
+    chosen, clocks = group.suspicion.chosen, dict(group.open_stream.clocks)
     simulation.kill("shard-0")
     spool = simulation._stores["shard-0"].spool
     for key in spool.keys("update"):
@@ -278,8 +278,8 @@ def test_blocks_that_are_lost_meanwhile_come_again(tmp_path: Path) -> None:
     simulation.start("shard-0")
     simulation.run(lambda: bool(journalled(simulation, coordinator_records.CohortReopened)))
     assert group.suspicion.chosen == chosen
-    assert group.pool.returning
-    assert group.pool.clocks == clocks, "what is sealed anew counts for no clock"
+    assert group.open_stream.returning
+    assert group.open_stream.clocks == clocks, "what is sealed anew counts for no clock"
     simulation.run()
     found(simulation)
 
@@ -432,7 +432,7 @@ def test_a_cohort_of_uneven_weights_is_followed_by_those_who_were_behind() -> No
     world.wait(50.0)
     play(world)
     assert world.group().version == 2
-    assert world.group().suspicion.pools == {frozenset(FAST)}
+    assert world.group().suspicion.suspect_sets == {frozenset(FAST)}
     while not world.federation.isolated:
         play(world, *FAST, *SLOW)
         world.wait(50.0)

@@ -155,7 +155,7 @@ def test_lost_blocks_whose_client_lost_them_too_are_given_up(rule: str, tmp_path
     simulation = begun(rule, "plain", tmp_path)
     group = simulation.coordinator.federation.groups["all"]
     simulation.run(lambda: group.version == 1 and len(group.receipts) >= 3)
-    victim = min(group.receipts, key=lambda id: group.pool.arrived[id])
+    victim = min(group.receipts, key=lambda id: group.open_stream.arrived[id])
     for party in ("shard-0", victim.client):
         simulation.kill(party)
     spool = simulation._stores["shard-0"].spool

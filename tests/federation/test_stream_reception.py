@@ -97,7 +97,7 @@ def test_another_base_than_was_asked_for(version: int, step: int, text: str) -> 
     while world.due:
         world.deliver(world.due[0])
     assert world.group().version == 1
-    asked = world.federation.groups["all"].pool.training["c0"]
+    asked = world.federation.groups["all"].open_stream.training["c0"]
     assert (asked.version, asked.step) == (0, 0), "it may still come"
     base = model_digest("all", version, model_blocks("all", version, 4)) if version >= 0 else b""
     receipt = dataclasses.replace(made(world, "c0", 0), version=version, base=base, step=step)
@@ -161,16 +161,19 @@ def test_what_returns_is_what_was_lost_and_answers_no_invitation() -> None:
     number = hold.order.cohort.number
     world.replace(hold, requests.Missing(hold.to, "all", number, (lost,)))
     world.deliver(next(due for due in world.due if due.to == hold.to))
-    assert world.group().pool.returning.keys() == {lost}
-    training, clocks = dict(world.group().pool.training), dict(world.group().pool.clocks)
+    assert world.group().open_stream.returning.keys() == {lost}
+    training, clocks = (
+        dict(world.group().open_stream.training),
+        dict(world.group().open_stream.clocks),
+    )
     assert "c1" in training, "it trains its next one meanwhile"
     for changes in ({"magnitude": 3}, {"step": 1}):
         other = made(world, "c1", 0, lost.sequence, **changes)
         refused(world, other, Conflict, "known with another receipt")
     assert world.group().version == 0
     world.give("c1", requests.Submit(world.senders["c1"].outbox[lost]))
-    assert world.group().pool.training == training
-    assert world.group().pool.clocks == clocks
+    assert world.group().open_stream.training == training
+    assert world.group().open_stream.clocks == clocks
     id = world.train("c1")
     while world.due:
         world.deliver(world.due[0])

@@ -239,7 +239,7 @@ class Watch:
         return list(self._lives.values())
 
 
-def pool(lives: list[Life]) -> dict[type, Any]:
+def heard_of_each_class(lives: list[Life]) -> dict[type, Any]:
     """One record of every class that was heard, by itself or inside another."""
     found: dict[type, Any] = {}
 

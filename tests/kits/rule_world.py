@@ -22,7 +22,7 @@ class RuleWorld:
     rule: Rule
     now: float = 0.0
     version: int = 0
-    pool: Clocks = field(default_factory=Clocks)
+    clocks: Clocks = field(default_factory=Clocks)
     live: set[str] = field(default_factory=set)
     waiting: list[Arrival] = field(default_factory=list)
     bases: dict[SubmissionId, Base] = field(default_factory=dict)
@@ -47,18 +47,18 @@ class RuleWorld:
     def leave(self, member: str) -> None:
         """Its lease runs out."""
         self.live.discard(member)
-        self.pool.leave(member)
+        self.clocks.leave(member)
         self.settle()
 
     def crash(self, member: str) -> None:
         """It is gone with what it was training."""
         self.live.discard(member)
-        self.pool.forget(member)
+        self.clocks.forget(member)
         self.settle()
 
     def send(self, member: str) -> Arrival | None:
         """What it trains arrives, if it does train and is live; it trained from what was asked."""
-        base = self.pool.training.get(member)
+        base = self.clocks.training.get(member)
         if base is None or member not in self.live:
             return None
         number = self.numbers.get(member, 0)
@@ -66,8 +66,8 @@ class RuleWorld:
         arrival = Arrival(SubmissionId(member, "all", number), base.version, self.now)
         self.bases[arrival.id] = base
         self.waiting.append(arrival)
-        was_passed = member in self.pool.passed
-        self.pool.arrive(arrival.id, base, self.now)
+        was_passed = member in self.clocks.passed
+        self.clocks.arrive(arrival.id, base, self.now)
         if was_passed:
             self._enter(member, 1)
         self.settle()
@@ -81,29 +81,29 @@ class RuleWorld:
         """The version in the making is committed."""
         if self.making:
             self.version, self.making, self.since = self.version + 1, (), self.now
-            self.pool.settle()
+            self.clocks.settle()
             self.settle()
 
     # --- what follows -------------------------------------------------------------
 
     @property
     def training(self) -> list[str]:
-        return sorted(set(self.pool.training) & self.live)
+        return sorted(set(self.clocks.training) & self.live)
 
     @property
     def least(self) -> int:
-        clocks = [self.pool.clocks[m] for m in self.live if m in self.pool.clocks]
-        return min([*clocks, self.pool.closed])
+        clocks = [self.clocks.clocks[m] for m in self.live if m in self.clocks.clocks]
+        return min([*clocks, self.clocks.closed])
 
     def _enter(self, member: str, waiting: int = 0) -> None:
-        if member not in self.pool.passed:
+        if member not in self.clocks.passed:
             least, clock = self.least, self.rule.enter(self._state)
             self.entered.append((clock, least))
-            self.pool.enter(member, clock + waiting, self.now)
+            self.clocks.enter(member, clock + waiting, self.now)
 
     @property
     def _state(self) -> RuleState:
-        return self.pool.state(self.version, frozenset(self.live), self.since)
+        return self.clocks.state(self.version, frozenset(self.live), self.since)
 
     def settle(self) -> None:
         """Everything that the rule wants done now, as the coordinator does it."""
@@ -111,9 +111,9 @@ class RuleWorld:
             pass
         for member in sorted(self.live):
             if isinstance(self.rule.admit(self.now, member, self._state), Admit):
-                clock = self.pool.clocks.get(member, self.rule.enter(self._state))
+                clock = self.clocks.clocks.get(member, self.rule.enter(self._state))
                 self.started.append((member, clock, self.least, self.version))
-                self.pool.ask(member, self.pool.next_base(member, self.version), self.now)
+                self.clocks.ask(member, self.clocks.next_base(member, self.version), self.now)
 
     def _decide(self) -> bool:
         if self.making:
@@ -130,12 +130,12 @@ class RuleWorld:
             case Drop(ids, reason):
                 self.dropped += [a for a in self.waiting if a.id in ids]
                 self.waiting = [a for a in self.waiting if a.id not in ids]
-                self.pool.drop(ids, self.version, self.now)
+                self.clocks.drop(ids, self.version, self.now)
                 self.reason = reason
                 return True
             case PassOver(members, reason):
                 for member in members:
-                    self.pool.pass_over(member)
+                    self.clocks.pass_over(member)
                 self.reason = reason
                 return True
             case Wait(until, reason):

@@ -141,7 +141,7 @@ def calls(step: Step) -> list[Any]:
 
 def shelved(shard: Shard) -> dict[str, Any]:
     """All that a shard knows."""
-    return dict(vars(shard.shelves))
+    return dict(vars(shard.state))
 
 
 def refused(desk: Desk, sender: str, event: Any, error: type[SecurepsError], text: str) -> None:

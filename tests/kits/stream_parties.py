@@ -205,8 +205,8 @@ class StreamWorld(World):
         """The least clock of whoever may hold others back, and the cohorts that are settled."""
         group = self.group()
         live = self.live - group.sitting_out
-        clocks = [clock for name, clock in group.pool.clocks.items() if name in live]
-        return int(min([*clocks, group.pool.closed]))
+        clocks = [clock for name, clock in group.open_stream.clocks.items() if name in live]
+        return int(min([*clocks, group.open_stream.closed]))
 
     def reply(self, to: str, order: Any) -> Any:
         if to not in self.senders:
@@ -259,7 +259,7 @@ class StreamWorld(World):
             case coordinator_records.MemberEntered(_, _, clock):
                 self.entered.append((clock, self._least_before))
             case coordinator_records.MemberAsked(_, client) if self.group().streaming:
-                clock = self.group().pool.clocks.get(client, self.least)
+                clock = self.group().open_stream.clocks.get(client, self.least)
                 self.asked.append((client, clock, self.least))
 
 

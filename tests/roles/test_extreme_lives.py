@@ -33,7 +33,15 @@ from secureps.roles.permissions import MESSAGES
 from secureps.roles.shard.shard import Shard
 from secureps.wire import protobuf
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.extremes import Moment, Watch, demand_kept, example, pool, sendable, signed_anew
+from tests.kits.extremes import (
+    Moment,
+    Watch,
+    demand_kept,
+    example,
+    heard_of_each_class,
+    sendable,
+    signed_anew,
+)
 from tests.kits.federations import small_plan
 
 ORDERS = frozenset(kind for kind in MESSAGES if kind.__module__ == orders.__name__)
@@ -68,7 +76,7 @@ class Played:
         self.moments = watch.moments
         self.identities: dict[str, Identity] = dict(simulation._kit.identities)
         self.roster = simulation._kit.public.roster
-        self.known = pool(watch.lives)
+        self.known = heard_of_each_class(watch.lives)
         self.tried: Counter[tuple[type, type]] = Counter()
         self.taken: Counter[tuple[type, type]] = Counter()
 

@@ -6,10 +6,11 @@
                             that opened since, and half of a set of suspects, until one is left
 
 A cohort that did not open has somebody in it who spoilt it, and not among those who are cleared:
-such a set is a `pool`, and what opens later is taken off it. A pool of one is an offender. That
-is sound of offenders that spoil whatever they are in; one that behaves at times can have another
-client suspected in its place. Pure functions of the state; what must not live here: whether it
-was clients who spoilt a cohort (`roles.coordinator.opening`), rounds and records (`roles`), I/O.
+such a set is one of suspects, and what opens later is taken off it. The only one of a set is an
+offender. That is sound of offenders that spoil whatever they are in; one that behaves at times can
+have another client suspected in its place. Pure functions of the state; what must not live here:
+whether it was clients who spoilt a cohort (`roles.coordinator.opening`), rounds and records
+(`roles`), I/O.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class Suspicion:
     """What is known of the clients of one group.
 
     Args:
-        pools: sets of whom one at least spoils cohorts, none within another.
+        suspect_sets: sets of whom one at least spoils cohorts, none within another.
         cleared: clients that stood in a cohort that opened while others were suspected.
         flawed: clients in whose envelopes a holder found a flaw too late to leave them out.
         burnt, passed: cohorts that were burnt for the version in the making, and sets that were
@@ -46,7 +47,7 @@ class Suspicion:
         chosen: whom the round that is open is for.
     """
 
-    pools: frozenset[Clients] = frozenset()
+    suspect_sets: frozenset[Clients] = frozenset()
     cleared: Clients = frozenset()
     flawed: Clients = frozenset()
     burnt: tuple[Clients, ...] = ()
@@ -57,7 +58,7 @@ class Suspicion:
     @property
     def chooses(self) -> bool:
         """Whether it says who makes the next cohort; else a rule does."""
-        return bool(self.pools or self.burnt)
+        return bool(self.suspect_sets or self.burnt)
 
     @property
     def exact(self) -> bool:
@@ -67,7 +68,7 @@ class Suspicion:
     @property
     def alone(self) -> Clients:
         """Offenders: each the only suspect of a burnt cohort."""
-        return _union(pool for pool in self.pools if len(pool) == 1)
+        return _union(suspects for suspects in self.suspect_sets if len(suspects) == 1)
 
     def weight(self, client: str) -> int:
         """What a client weighs in this version: what it weighed in a burnt cohort."""
@@ -85,13 +86,13 @@ class Suspicion:
     def burns(self, weights: Mapping[str, int], spoilt: bool) -> Suspicion:
         """A cohort of these clients came to nothing; `spoilt`: for what some of them sent."""
         clients = frozenset(weights)
-        pools, cleared = self.pools, self.cleared
+        suspect_sets, cleared = self.suspect_sets, self.cleared
         if spoilt:
             doubted = clients - cleared or clients
-            pools, cleared = _smallest({*pools, doubted}), cleared - doubted
+            suspect_sets, cleared = _smallest({*suspect_sets, doubted}), cleared - doubted
         return dataclasses.replace(
             self,
-            pools=pools,
+            suspect_sets=suspect_sets,
             cleared=cleared,
             burnt=(*self.burnt, clients),
             weights=self.weights | frozenset(weights.items()),
@@ -100,15 +101,15 @@ class Suspicion:
 
     def opens(self, clients: Clients) -> Suspicion:
         """A version was made of these clients' updates."""
-        pools = _smallest(pool - clients for pool in self.pools)
-        cleared = self.cleared | clients if pools else frozenset()
-        return Suspicion(pools, cleared, self.flawed)
+        suspect_sets = _smallest(suspects - clients for suspects in self.suspect_sets)
+        cleared = self.cleared | clients if suspect_sets else frozenset()
+        return Suspicion(suspect_sets, cleared, self.flawed)
 
     def without(self, client: str) -> Suspicion:
         """A client is left out of the run: what it is to blame for says nothing of others."""
-        pools = frozenset(pool for pool in self.pools if client not in pool)
-        cleared = self.cleared - {client} if pools else frozenset()
-        return dataclasses.replace(self, pools=pools, cleared=cleared)
+        suspect_sets = frozenset(each for each in self.suspect_sets if client not in each)
+        cleared = self.cleared - {client} if suspect_sets else frozenset()
+        return dataclasses.replace(self, suspect_sets=suspect_sets, cleared=cleared)
 
     def doubt(self, client: str) -> Suspicion:
         """A holder found a flaw in what a client sent, too late."""
@@ -172,23 +173,23 @@ def _divide(state: Suspicion, cut: Cut, live: Clients, minimum: int, most: int) 
     if len(live) < minimum:
         return Choice(frozenset(), f"waits for members: {len(live)} of {minimum} are live")
     trusted = sorted(live & state.cleared)
-    pools = sorted((pool & live for pool in state.pools if pool & live), key=_order)
-    if not pools:
+    here = sorted((each & live for each in state.suspect_sets if each & live), key=_order)
+    if not here:
         clients = frozenset([*trusted, *sorted(live.difference(trusted))][:most])
         return Choice(clients, f"{len(clients)} members are invited, no suspects of old are here")
-    pool = pools[0]
-    half = cut(pool, 1)[0] if len(pool) > 1 else pool
-    reason = f"{len(half)} of {len(pool)} suspects stand to the test"
+    suspects = here[0]
+    half = cut(suspects, 1)[0] if len(suspects) > 1 else suspects
+    reason = f"{len(half)} of {len(suspects)} suspects stand to the test"
     all_cleared = half.union(trusted[: most - len(half)])
     if len(all_cleared) >= 2 * minimum:
         return Choice(all_cleared, f"{reason} among all who are cleared")
     if len(live) >= 2 * minimum:
-        others = [*trusted, *sorted(live.difference(trusted, pool)), *sorted(pool - half)]
+        others = [*trusted, *sorted(live.difference(trusted, suspects)), *sorted(suspects - half)]
         size = min(len(live) // 2, most)
         return Choice(half.union(others[: size - len(half)]), f"{reason} in half of all members")
     if len(trusted) >= minimum:
         return Choice(
-            frozenset(trusted[:most]), f"too few for a test: without {named(sorted(pool))}"
+            frozenset(trusted[:most]), f"too few for a test: without {named(sorted(suspects))}"
         )
     return Choice(frozenset(sorted(live)[:most]), "too few for a test: all are invited")
 
@@ -223,7 +224,7 @@ def _parts(whole: Clients, cut: Cut, least: int) -> Iterator[Clients]:
 
 def _spoils(state: Suspicion, clients: Clients) -> bool:
     """Whether there is somebody among them who spoils cohorts, beyond doubt."""
-    return any(pool <= clients for pool in state.pools)
+    return any(suspects <= clients for suspects in state.suspect_sets)
 
 
 def _smallest(sets: Iterable[Clients]) -> frozenset[Clients]:

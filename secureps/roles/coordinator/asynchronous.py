@@ -89,7 +89,7 @@ def _move(tx: Transaction, group: GroupState) -> Wait:
         if not chosen.over and not _suffice(tx, group, _others(tx, group)):
             until = _earliest(waits.until, _patience(tx, group))
             return Wait(until, lacking or chosen.reason)
-    spent, reason = len(group.pool.spent), waits.reason
+    spent, reason = len(group.open_stream.spent), waits.reason
     asked = _ask(tx, group)
     if asked.reason and group.phase is Phase.COLLECTING:  # a version in the making keeps its words
         reason = f"{reason or group.reason}; {asked.reason}"
@@ -97,7 +97,7 @@ def _move(tx: Transaction, group: GroupState) -> Wait:
         _end_if_too_few(tx, group, chosen.reason if chosen is not None else "")
     if group.resigned:
         return tx.again
-    if tx.federation.ending or len(group.pool.spent) > spent:
+    if tx.federation.ending or len(group.open_stream.spent) > spent:
         return Wait(tx.now, reason)
     until = _earliest(waits.until, asked.until, _patience(tx, group), _rest(tx, group))
     return Wait(until, reason)
@@ -117,8 +117,8 @@ def _patience(tx: Transaction, group: GroupState) -> float | None:
 
 def _rest(tx: Transaction, group: GroupState) -> float | None:
     """When somebody whose submissions were refused too often is asked once more."""
-    pool, pause = group.pool, _deadline(tx, group)
-    untils = (pool.rests_until(client, group.version, pause) for client in pool.refused)
+    stream, pause = group.open_stream, _deadline(tx, group)
+    untils = (stream.rests_until(client, group.version, pause) for client in stream.refused)
     return min((until for until in untils if until > tx.now), default=None)
 
 
@@ -137,9 +137,9 @@ def _may_follow(tx: Transaction, group: GroupState) -> bool:
 
 def _others(tx: Transaction, group: GroupState) -> frozenset[str]:
     """Who is here and does not sit out, or has sent something before it went."""
-    here, pool = tx.takers(group.name), group.pool
-    coming = {id.client for id in group.pending} | (pool.training.keys() & here)
-    return (here - pool.spent | coming) - group.sitting_out
+    here, stream = tx.takers(group.name), group.open_stream
+    coming = {id.client for id in group.pending} | (stream.training.keys() & here)
+    return (here - stream.spent | coming) - group.sitting_out
 
 
 def _suffice(tx: Transaction, group: GroupState, clients: frozenset[str]) -> bool:
@@ -154,7 +154,7 @@ def _send_back(tx: Transaction, group: GroupState, chosen: Choice) -> None:
     if not chosen.over and _patience(tx, group) is not None:
         return
     clients = recovery.behind(tx, group)
-    here = clients & tx.takers(group.name) - group.pool.spent
+    here = clients & tx.takers(group.name) - group.open_stream.spent
     if here and _suffice(tx, group, _others(tx, group) | here):
         tx.write(records.MembersReturned(group.name, tuple(sorted(clients)), chosen.reason))
 
@@ -194,11 +194,11 @@ def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
 def state(tx: Transaction, group: GroupState) -> RuleState:
     """As the rule sees a group: whoever may train no more is there for what it has sent."""
-    gone = group.pool.spent
+    gone = group.open_stream.spent
     if gone:
         gone = gone - {id.client for id in group.receipts}
     here = tx.takers(group.name) - group.sitting_out - gone
-    return group.pool.state(group.version, here, group.opened_at)
+    return group.open_stream.state(group.version, here, group.opened_at)
 
 
 def _end(tx: Transaction, group: GroupState) -> None:
@@ -229,14 +229,14 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
         tx.drop(group.name, given_up, f"{names} left out of this run")
-    returning = sorted(group.pool.returning)
+    returning = sorted(group.open_stream.returning)
     if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    here = tx.takers(group.name) - group.pool.spent - group.sitting_out
-    clocks = group.pool.clocks
+    here = tx.takers(group.name) - group.open_stream.spent - group.sitting_out
+    clocks = group.open_stream.clocks
     for client in sorted(clocks.keys() - here):
         tx.write(records.MemberLeft(group.name, client))
-    for client in sorted(here - clocks.keys() - group.pool.passed):
+    for client in sorted(here - clocks.keys() - group.open_stream.passed):
         clock = tx.plan.rule(group.name).enter(state(tx, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
@@ -246,7 +246,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     if recovery.under_way(group):
         return _decide_set(tx, group)
     receipts, waiting = opening.examined(tx, group)
-    arrived, seen_ids = group.pool.arrived, _seen(group, {r.id for r in receipts})
+    arrived, seen_ids = group.open_stream.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
         Arrival(r.id, r.version, arrived[r.id], r.magnitude, r.step)
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
@@ -268,13 +268,13 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
             if id.client in clocks:
                 clocks[id.client] -= 1
         stood = {id.client: at for id, at in arrived.items() if id.client in done}
-        asked = {id.client for id in group.pool.returning}.union(seen.invited)
+        asked = {id.client for id in group.open_stream.returning}.union(seen.invited)
         seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
     decision = rule.decide(tx.now, chosen, seen)
     decision = supports.not_for_ever(period, decision, chosen, bases, group.version)
     match decision:
         case Close(members, reason):
-            if opening.wanted(tx.plan) and group.suspicion.pools:
+            if opening.wanted(tx.plan) and group.suspicion.suspect_sets:
                 members = tuple(replace(member, weight=1) for member in members)
             sealed = tx.plan.opening is not Opening.NOTHING
             here = {arrival.id for arrival in chosen}
@@ -298,17 +298,17 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
 
 def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
     """Who is not waited for: may train no more; or sends nothing for now, while nobody trains."""
-    pool = group.pool
-    found = set(seen.live & pool.spent)
-    if seen.live.isdisjoint(pool.training):
-        behind = (c for c in seen.live if pool.clocks.get(c, seen.closed + 1) <= seen.closed)
+    stream = group.open_stream
+    found = set(seen.live & stream.spent)
+    if seen.live.isdisjoint(stream.training):
+        behind = (c for c in seen.live if stream.clocks.get(c, seen.closed + 1) <= seen.closed)
         found.update(client for client in behind if _all_sent(tx, group, client))
     return found
 
 
 def _all_sent(tx: Transaction, group: GroupState, client: str) -> bool:
     """Whether a client has made all updates of the newest version that the plan allows."""
-    base = group.pool.next_base(client, group.version)
+    base = group.open_stream.next_base(client, group.version)
     return base.step > tx.plan.bounds(group.name).ahead
 
 
@@ -336,9 +336,9 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, lacking)
     if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts
-    pool, rule = group.pool, tx.plan.rule(group.name)
+    stream, rule = group.open_stream, tx.plan.rule(group.name)
     now = state(tx, group)
-    idle, held, until = now.live - pool.training.keys() - pool.spent, "", None
+    idle, held, until = now.live - stream.training.keys() - stream.spent, "", None
     if idle and holds_everybody(first := rule.admit(tx.now, min(idle), now)):
         idle, held, until = frozenset(), first.reason, _until(first)
     for client in sorted(idle, key=lambda client: _order(group, client)):
@@ -354,16 +354,16 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             tx.write(records.MemberLeft(group.name, client, spent=True))
             now = state(tx, group)  # nobody waits for its clock
             continue
-        if pool.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
+        if stream.rests_until(client, group.version, _deadline(tx, group)) > tx.now:
             held = held or f"what {client} sent was refused {MOST_REFUSED} times"
             continue
         if _all_sent(tx, group, client):
             held = held or f"{client} has sent all that it may from version {group.version}"
             continue
-        base = pool.next_base(client, group.version)
+        base = stream.next_base(client, group.version)
         tx.write(records.MemberAsked(group.name, client, base.version, base.step))
         tx.order(client, recovery.make_invite(tx, group, client))
-    return Wait(until, "" if pool.training else held or "no member is live")
+    return Wait(until, "" if stream.training else held or "no member is live")
 
 
 def _until(answer: Admission) -> float | None:
@@ -372,8 +372,8 @@ def _until(answer: Admission) -> float | None:
 
 def _order(group: GroupState, client: str) -> tuple[int, bytes]:
     """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
-    last = group.pool.sent.get(client)
-    return (-1 if last is None else last.version), _drawn(client, group.pool.closed)
+    last = group.open_stream.sent.get(client)
+    return (-1 if last is None else last.version), _drawn(client, group.open_stream.closed)
 
 
 @lru_cache(maxsize=1 << 14)
@@ -395,8 +395,8 @@ def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str
             tx.write(records.SubmissionWithdrawn(group.name, id, reason))
             _give_up(tx, group, f"given up: what {id.client} sent was refused: {reason}")
         return
-    asked = group.pool.training.get(id.client)
-    if id in group.pool.returning:
+    asked = group.open_stream.training.get(id.client)
+    if id in group.open_stream.returning:
         tx.drop(group.name, (id,), f"its blocks were refused when they came again: {reason}")
     elif asked is not None and asked <= base:
         tx.write(records.SubmissionWithdrawn(group.name, id, reason))
@@ -408,7 +408,7 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     `tried`: why no set of a burnt cohort makes it, if there was one.
     Of a row-block they would be those who joined; of others it is not known that they touch it.
     """
-    federation, pool = tx.federation, group.pool
+    federation, stream = tx.federation, group.open_stream
     out = group.sitting_out - recovery.behind(tx, group)
     retired = frozenset(federation.retired)
     block = termination.row_block(tx, group)
@@ -416,11 +416,13 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
         return
     joined = tx.clients.intersection(federation.members) if block else tx.clients
     least = tx.plan.bounds(group.name).minimum
-    able, spent = tx.takers(group.name, joined) - retired, frozenset(pool.spent)
-    if tx.live.isdisjoint(pool.training):
+    able, spent = tx.takers(group.name, joined) - retired, frozenset(stream.spent)
+    if tx.live.isdisjoint(stream.training):
         spent |= termination.exhausted(tx, (group,))
     gone = out | spent | retired | federation.isolated.keys()
-    coming = {id.client for id in group.pending} | pool.training.keys() - federation.isolated.keys()
+    coming = {
+        id.client for id in group.pending
+    } | stream.training.keys() - federation.isolated.keys()
     if not gone or len((able - spent | coming) - out) >= least:
         return
     if not out and not federation.isolated:

@@ -1,7 +1,7 @@
 """What the coordinator knows of a group without rounds: who trains, whose clock is where.
 
 Folded from the journal, shown to the rule. A member takes part from the moment at which it
-is live until its lease runs out; what it sent stays in the pool, and what it is training may
+is live until its lease runs out; what it sent waits on, and what it is training may
 still come. What must not live here: receipts and cohorts (`roles.coordinator.state`), and
 decisions.
 """

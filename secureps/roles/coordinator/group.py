@@ -123,7 +123,7 @@ class GroupState:
         return self.stream is not None
 
     @property
-    def pool(self) -> Clocks:
+    def open_stream(self) -> Clocks:
         """Who trains, while there are no rounds."""
         assert self.stream is not None
         return self.stream
@@ -200,7 +200,7 @@ class GroupState:
         if self.invited:
             self.end_set(at, reason)
         else:
-            self.pool.settle()
+            self.open_stream.settle()
         self.phase, self.reason, self.opened_at = Phase.COLLECTING, reason, at
 
     def begin_set(self, at: float, number: int, clients: frozenset[str], reason: str) -> None:
@@ -212,13 +212,13 @@ class GroupState:
         self.suspicion = self.suspicion.opened_for(clients)
         places = self.places
         for client in clients:
-            self.pool.training.pop(client, None)
-            self.pool.sent[client] = Base(places[client].version, places[client].step)
+            self.open_stream.training.pop(client, None)
+            self.open_stream.sent[client] = Base(places[client].version, places[client].step)
 
     def end_set(self, at: float, reason: str) -> None:
         """The stream goes on as it did, with the clocks that it had."""
         self.invited, self.opened_at, self.reason = frozenset(), at, reason
-        self.pool.again.clear()
+        self.open_stream.again.clear()
 
     def burn(self) -> None:
         """The cohort in the making comes to nothing: its members sit out until the next version."""
@@ -264,7 +264,7 @@ class GroupState:
         """Blocks of these are lost: they are sent again."""
         if self.streaming:
             lost = [self.receipts[id] for id in ids if id in self.receipts]
-            self.pool.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
+            self.open_stream.withdraw({each.id: Base(each.version, each.step) for each in lost}, at)
         else:
             self.missing |= set(ids)
         self.let_go(ids)
@@ -275,7 +275,7 @@ class GroupState:
         self.missing -= {receipt.id}
         if self.streaming:
             again = receipt.id.client in self.invited
-            self.pool.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
+            self.open_stream.arrive(receipt.id, Base(receipt.version, receipt.step), at, again)
 
     def excuse(self, client: str) -> None:
         """Nothing is asked of a client: its data has nothing for this group."""
@@ -313,17 +313,17 @@ class GroupState:
                 self.end_round()
                 self.phase, self.reason = Phase.WAITING, reason
             case records.MemberEntered(client=client, clock=clock):
-                self.pool.enter(client, clock, at)
+                self.open_stream.enter(client, clock, at)
             case records.MemberLeft(client=client, spent=spent):
-                (self.pool.exhaust if spent else self.pool.leave)(client)
+                (self.open_stream.exhaust if spent else self.open_stream.leave)(client)
             case records.MembersReturned(clients=clients):
                 self.sitting_out -= set(clients)
             case records.MemberPassed(client=client):
-                self.pool.pass_over(client)
+                self.open_stream.pass_over(client)
             case records.MemberAsked(client=client, version=version, step=step):
-                self.pool.ask(client, Base(version, step), at)
+                self.open_stream.ask(client, Base(version, step), at)
             case records.SubmissionWithdrawn(id=id):
-                self.pool.refuse(id.client, self.version, at)
+                self.open_stream.refuse(id.client, self.version, at)
             case records.SubmissionsDropped(ids=ids):
                 self.let_go(ids)
                 if self.phase is Phase.FOUNDING:

@@ -169,7 +169,7 @@ def withdraw(tx: Transaction, message: Withdraw) -> None:
     if id.client != message.party or group is None or tx.plan.bounds(group.name).rounds:
         raise Malformed(f"{id} is no submission of {message.party} to a group without rounds")
     news = id.sequence >= tx.federation.next.get((id.client, id.group), 0)
-    if group.streaming and (news or id in group.pool.returning):
+    if group.streaming and (news or id in group.open_stream.returning):
         asynchronous.withdrawn(tx, group, message, said(message.reason))
 
 

@@ -190,7 +190,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
     elif again := client in group.invited:
         evaluates, base, seconds = 0, base_of(group.places[client]), 0.0
     else:
-        evaluates, base = 0, group.pool.training[client]
+        evaluates, base = 0, group.open_stream.training[client]
     round = (number, group.name, group.round, base.version)
     invite = Invite(*round, seconds, evaluates, base.step, group.most_examples)
     if not again:
@@ -243,6 +243,8 @@ def end_if_hopeless(tx: Transaction, group: GroupState) -> None:
 def suspects(group: GroupState) -> str:
     """Who may have spoilt the burnt cohorts of the version in the making."""
     state = group.suspicion
-    least_known = min(state.pools, key=lambda pool: (len(pool), sorted(pool)), default=None)
+    least_known = min(
+        state.suspect_sets, key=lambda names: (len(names), sorted(names)), default=None
+    )
     names = frozenset().union(*state.burnt) if least_known is None else least_known
     return f"suspected: {', '.join(sorted(names))}"

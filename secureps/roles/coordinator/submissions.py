@@ -268,10 +268,10 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
     One whose blocks were lost comes once more as it was.
     """
-    id, pool, base = receipt.id, group.stream, Base(receipt.version, receipt.step)
-    if pool is None:
+    id, stream, base = receipt.id, group.stream, Base(receipt.version, receipt.step)
+    if stream is None:
         raise WrongVersion(f"{group.name} takes no updates now ({group.reason})")
-    if id in pool.returning:
+    if id in stream.returning:
         return
     if id.client in group.invited:
         # No client counts twice in a mean.
@@ -282,7 +282,7 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
             raise WrongVersion(f"{id}: {wrong or 'its base is another model'}")
         return
     # Who was not asked would be summed more often than the rule's clocks and the ledger allow.
-    asked = pool.training.get(id.client)
+    asked = stream.training.get(id.client)
     if not tx.federation.takes_part(id.client, group.name):
         raise WrongVersion(f"{id.client} takes no part in {group.name}: it joined for other groups")
     if asked is None:

@@ -65,7 +65,7 @@ from secureps.roles.shard.keys import (
     submission_of,
     sum_key,
 )
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -93,7 +93,7 @@ class Shard:
         self._name, self._address = address.name, address
         self._follower = RosterFollower(roster)
         self._unsafe = unsafe
-        self.shelves = Shelves(address.name)
+        self.state = ShardState(address.name)
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
@@ -105,7 +105,7 @@ class Shard:
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
         else:
-            self.shelves.apply(record)
+            self.state.apply(record)
 
     @property
     def _roster(self) -> Roster:
@@ -113,11 +113,11 @@ class Shard:
 
     def resume(self, now: float) -> Step:
         """Says that it is up, and has everything deleted from the spool that is not on record."""
-        referenced = frozenset(header.key for header in self.shelves.spooled.values())
+        referenced = frozenset(header.key for header in self.state.spooled.values())
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
     def _greet(self) -> Step:
-        here = self.shelves
+        here = self.state
         where = (self._name, self._address.advertise, self._address.weight)
         register = requests.Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
         return Step(effects=[Call(COORDINATOR, register)])
@@ -129,7 +129,7 @@ class Shard:
     def subscription(self) -> requests.Subscribe:
         """Of which submissions it has blocks, and its roster."""
         own = self._roster
-        return requests.Subscribe(self._name, self.shelves.submissions(), own.number, own.expires)
+        return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
         """Is this block wanted? Everything that can be said without its payload.
@@ -146,23 +146,23 @@ class Shard:
             raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
         self._check_run(header.run)
         role = self._roster.find(header.author).role
-        if header.block not in self.shelves.own(header.group):
+        if header.block not in self.state.own(header.group):
             raise Malformed(
                 f"block {header.block} of {header.group} is not placed on {self._name}; "
                 "ask the coordinator for the placement"
             )
-        pinned = self.shelves.pinned
+        pinned = self.state.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
         wanted = not self._known(header)
-        founded = self.shelves.shelf(header.group).committed >= 0
+        founded = self.state.group(header.group).committed >= 0
         if wanted and header.purpose == FOUNDING and founded:
             raise WrongVersion(f"{header.group} has its founding model already")
         return wanted
 
     def _known(self, header: BlockHeader) -> bool:
         # Other bytes under a name would take the place of those that are summed.
-        known = self.shelves.spooled.get(block_name(header))
+        known = self.state.spooled.get(block_name(header))
         if known is not None and known.digest != header.digest:
             raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
         return known is not None
@@ -172,8 +172,8 @@ class Shard:
 
         Should one of them be wanted after all, it is missing, and its client sends it again.
         """
-        kept = self.shelves.unsummed(header.author, header.group)
-        most = UNSETTLED + 2 * self.shelves.pinned.plan.section.checkpoint_every
+        kept = self.state.unsummed(header.author, header.group)
+        most = UNSETTLED + 2 * self.state.pinned.plan.section.checkpoint_every
         if len(kept) > most:
             self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
@@ -221,24 +221,24 @@ class Shard:
 
     def _get(self, sender: str, event: requests.GetBlock | requests.GetSum) -> Step:
         self._check_run(event.run)
-        own = self.shelves.own(event.group)
+        own = self.state.own(event.group)
         if event.block not in own:
             raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
-        shelf, place = self.shelves.shelf(event.group), own.index(event.block)
+        held, place = self.state.group(event.group), own.index(event.block)
         if isinstance(event, requests.GetSum):
-            if not self.shelves.opened_by_holder:
+            if not self.state.opened_by_holder:
                 raise UnknownParty("only a key holder that decrypts sums may ask for one")
-            made = shelf.sums.get(event.cohort)
+            made = held.sums.get(event.cohort)
             if made is None:
                 raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
             key = sum_key(event.group, event.cohort, event.block)
             return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
-        state = shelf.states.get(event.version)
+        state = held.states.get(event.version)
         if state is None:
-            if event.version > shelf.committed:
+            if event.version > held.committed:
                 raise NotReady(f"version {event.version} of {event.group} is not made yet")
             raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
-        since = self.shelves.since(event) if event.base else None
+        since = self.state.since(event) if event.base else None
         key = model_key(event.group, event.version, event.block, since)
         digest = state.blocks[place] if since is None else b""
         return Step(effects=[Answer(requests.Payload(digest), attach=key)])
@@ -246,7 +246,7 @@ class Shard:
     # --- orders -------------------------------------------------------------------
 
     def _obey(self, order: orders.ShardOrder) -> Step:
-        step, before = Step(), self.shelves.incarnation
+        step, before = Step(), self.state.incarnation
         if order.incarnation < before:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
@@ -254,13 +254,13 @@ class Shard:
         try:
             self._carry_out(step, order)
         except SecurepsError:
-            self.shelves.incarnation = before
+            self.state.incarnation = before
             raise
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
         always = orders.Configure | orders.RosterChanged
-        if not isinstance(order, always) and not self.shelves.founded:
+        if not isinstance(order, always) and not self.state.founded:
             raise NotReady(f"{self._name} is not configured yet")
         match order:
             case orders.Configure():
@@ -274,7 +274,7 @@ class Shard:
             case orders.Prepare():
                 self._prepare(step, order)
             case orders.Commit(group=group, version=version):
-                known = version in self.shelves.shelf(group).states
+                known = version in self.state.group(group).states
                 if order.state and not known:  # it lost its journal
                     self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
@@ -287,11 +287,11 @@ class Shard:
                 assert_never(order)
 
     def _configure(self, step: Step, order: orders.Configure) -> None:
-        if not self.shelves.founded:
+        if not self.state.founded:
             check_run(order.run, order.placement, self._roster)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
-        elif self.shelves.pinned.run.id != order.run.id:
-            ours = self.shelves.run
+        elif self.state.pinned.run.id != order.run.id:
+            ours = self.state.run
             raise WrongRun(other_run(self._name, ours, order.run.id))
 
     def _followed(self, step: Step, newer: bool) -> Step:
@@ -302,8 +302,8 @@ class Shard:
 
     def _found(self, step: Step, order: orders.Found) -> None:
         group, receipt = order.group, order.receipt
-        state = self.shelves.of_founding(group, receipt)
-        keys = None if receipt is None else self.shelves.founding_keys(group, receipt)
+        state = self.state.of_founding(group, receipt)
+        keys = None if receipt is None else self.state.founding_keys(group, receipt)
         if state is not None:
             step.tell(self._prepared(state))
         elif receipt is not None and keys is None:
@@ -313,16 +313,16 @@ class Shard:
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort = order.cohort
-        made = self.shelves.shelf(cohort.group).sums.get(cohort.number)
-        check_scale(self.shelves.pinned.plan, cohort.group, cohort.scale)
+        made = self.state.group(cohort.group).sums.get(cohort.number)
+        check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
             step.tell(self._held(made))
             return
-        if cohort.version - 1 not in self.shelves.shelf(cohort.group).states:
+        if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
-        keys = [self.shelves.keys(m.id, UPDATE, m.blocks) for m in order.members]
+        keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
             step.tell(requests.Missing.of_cohort(self._name, cohort, missing))
@@ -332,52 +332,52 @@ class Shard:
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key = order.cohort, order.key
-        shelf = self.shelves.shelf(cohort.group)
-        state = shelf.states.get(cohort.version)
+        held = self.state.group(cohort.group)
+        state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
             step.tell(self._prepared(state))
             return
-        made = shelf.sums.get(cohort.number)
+        made = held.sums.get(cohort.number)
         if made is None or made.cohort != cohort:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
         keys: tuple[str, ...] | None = None
-        if self.shelves.opened_by_holder:
-            keys = self.shelves.opened_keys(cohort, order.opened)
+        if self.state.opened_by_holder:
+            keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
-                lacking = self.shelves.lacking(cohort)
+                lacking = self.state.lacking(cohort)
                 step.tell(requests.Missing.of_cohort(self._name, cohort, lacking))
                 return
-        elif self.shelves.opened_by_key_sum:
-            pinned = self.shelves.pinned
+        elif self.state.opened_by_key_sum:
+            pinned = self.state.pinned
             due = 4 * pinned.plan.key_length(pinned.layout.group(cohort.group))
             if key is None or len(key) != due:
                 raise Malformed(
                     f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "
                     f"{due} bytes"
                 )
-            if shelf.keys.get(cohort.number) != key:
+            if held.keys.get(cohort.number) != key:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
         group, version, keep = order.group, order.version, order.keep
-        shelf = self.shelves.shelf(group)
-        if version < shelf.committed or version not in shelf.states:
+        held = self.state.group(group)
+        if version < held.committed or version not in held.states:
             return
-        if (version, keep) == (shelf.committed, shelf.keep):
+        if (version, keep) == (held.committed, held.keep):
             return
-        before, sums = dict(self.shelves.spooled), set(shelf.sums)
+        before, sums = dict(self.state.spooled), set(held.sums)
         self._write(step, records.StateCommitted(group, version, keep))
-        gone = tuple(h.key for name, h in before.items() if name not in self.shelves.spooled)
-        past = sorted(sums - set(shelf.sums))
-        own = self.shelves.own(group)
-        kinds = (sum_key, noise_key) if self.shelves.pinned.plan.noisy_shards else (sum_key,)
+        gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
+        past = sorted(sums - set(held.sums))
+        own = self.state.own(group)
+        kinds = (sum_key, noise_key) if self.state.pinned.plan.noisy_shards else (sum_key,)
         gone += tuple(key(group, n, block) for n in past for block in own for key in kinds)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
         wanted = set(ids)
-        gone = tuple(h.key for n, h in self.shelves.spooled.items() if submission_of(n) in wanted)
+        gone = tuple(h.key for n, h in self.state.spooled.items() if submission_of(n) in wanted)
         if gone:
             self._write(step, records.Discarded(ids))
             step.effects.append(Work(Prune(gone)))
@@ -404,7 +404,7 @@ class Shard:
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
                 step.tell(self._spoilt(task, reason, payload_digest(task.key or b"")))
-                newest = self.shelves.shelf(group).keys.get(cohort.number, task.key)
+                newest = self.state.group(group).keys.get(cohort.number, task.key)
                 if newest != task.key:  # it came while the one before was tried
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
@@ -445,9 +445,7 @@ class Shard:
                 opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
                 if opened:
                     self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
-                missing = requests.Missing.of_cohort(
-                    self._name, cohort, self.shelves.lacking(cohort)
-                )
+                missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
         step.tell(missing)
 
     def _failed(self, event: WorkFailed) -> Step:
@@ -485,5 +483,5 @@ class Shard:
         return requests.Prepared(self._name, *own)
 
     def _check_run(self, run: bytes) -> None:
-        if run != self.shelves.pinned.run.id:
+        if run != self.state.pinned.run.id:
             raise WrongRun("made for another run; join this one first")

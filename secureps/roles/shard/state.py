@@ -1,6 +1,6 @@
 """What a shard knows: the fold of its journal, and where its payloads lie.
 
-`Shelves.apply` takes one record; nothing else changes this state. What must not live
+`ShardState.apply` takes one record; nothing else changes this state. What must not live
 here: orders and answers (`roles.shard.shard`), and payloads themselves.
 """
 
@@ -32,7 +32,7 @@ from secureps.roles.shard.tasks import MakeState, StepState
 
 
 @dataclass(slots=True)
-class ShardState:
+class ShardGroup:
     """What a shard holds of one group: sums and sums of keys by cohort, states by version."""
 
     committed: int = -1
@@ -42,7 +42,7 @@ class ShardState:
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
 
 
-class Shelves:
+class ShardState:
     """Everything of one shard that survives a restart; `name` is the shard's."""
 
     def __init__(self, name: str) -> None:
@@ -50,7 +50,7 @@ class Shelves:
         self.spooled: dict[BlockName, BlockHeader] = {}
         self._name = name
         self._pinned: Pinned | None = None
-        self._shelves: dict[str, ShardState] = {}
+        self._groups: dict[str, ShardGroup] = {}
         self._sequences: dict[tuple[str, str], dict[int, int]] = {}
 
     # --- the fold -----------------------------------------------------------------
@@ -62,15 +62,15 @@ class Shelves:
                 self.incarnation = number
             case RunPinned():
                 self._pinned = Pinned.of(record)
-                self._shelves = {name: ShardState() for name in self._pinned.plan.all_groups}
+                self._groups = {name: ShardGroup() for name in self._pinned.plan.all_groups}
             case records.BlockSpooled(header):
                 self._put(header)
             case records.SumsMade(cohort):
-                self._shelves[cohort.group].sums[cohort.number] = record
+                self._groups[cohort.group].sums[cohort.number] = record
             case KeySumTaken():
-                self._shelves[record.group].keys[record.number] = record.key
+                self._groups[record.group].keys[record.number] = record.key
             case records.StatePrepared(group, version):
-                self._shelves[group].states[version] = record
+                self._groups[group].states[version] = record
             case records.StateCommitted():
                 self._commit(record)
             case records.Discarded(ids):
@@ -100,12 +100,12 @@ class Shelves:
                     del counts[header.sequence]
 
     def _commit(self, record: records.StateCommitted) -> None:
-        shelf = self._shelves[record.group]
-        shelf.committed, shelf.keep = record.version, record.keep
-        shelf.states = {v: s for v, s in shelf.states.items() if v >= record.keep}
-        past = [made for made in shelf.sums.values() if made.cohort.version <= record.keep]
-        shelf.sums = {n: s for n, s in shelf.sums.items() if s not in past}
-        shelf.keys = {n: key for n, key in shelf.keys.items() if n in shelf.sums}
+        held = self._groups[record.group]
+        held.committed, held.keep = record.version, record.keep
+        held.states = {v: s for v, s in held.states.items() if v >= record.keep}
+        past = [made for made in held.sums.values() if made.cohort.version <= record.keep]
+        held.sums = {n: s for n, s in held.sums.items() if s not in past}
+        held.keys = {n: key for n, key in held.keys.items() if n in held.sums}
         summed = {member.id for made in past for member in made.cohort.members}
         opened = {(record.group, made.cohort.number) for made in past}
         self._drop(
@@ -136,7 +136,7 @@ class Shelves:
     @property
     def reached(self) -> tuple[GroupVersion, ...]:
         """The committed version of each group of which there is one."""
-        known = self._shelves.items()
+        known = self._groups.items()
         return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
 
     @property
@@ -153,15 +153,15 @@ class Shelves:
     def _opening(self) -> Opening:
         return self.pinned.plan.opening
 
-    def shelf(self, group: str) -> ShardState:
+    def group(self, group: str) -> ShardGroup:
         """What is held of a group; Malformed if there is none of that name."""
-        if group not in self._shelves:
+        if group not in self._groups:
             raise Malformed(f"no group is called {group!r}")
-        return self._shelves[group]
+        return self._groups[group]
 
     def own(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
-        self.shelf(group)
+        self.group(group)
         return self.pinned.placement.of(group).blocks_of(self._name)
 
     def behind(self, group: str) -> int:
@@ -174,7 +174,7 @@ class Shelves:
         """The version on record since which a block's differences are to be served, if any is."""
         layout, place = self.pinned.layout.group(ask.group), self.own(ask.group).index(ask.block)
         delta = block_delta(self.pinned.plan, layout, ask.block)
-        states, most = self.shelf(ask.group).states, 0 if delta is None else delta.behind
+        states, most = self.group(ask.group).states, 0 if delta is None else delta.behind
         for version in range(ask.version - 1, ask.version - 1 - most, -1):
             if version not in states:
                 break
@@ -196,7 +196,7 @@ class Shelves:
         """Sequences of a client of which blocks are spooled, but for those in kept sums."""
         summed = {
             member.id.sequence
-            for made in self.shelf(group).sums.values()
+            for made in self.group(group).sums.values()
             for member in made.cohort.members
             if member.id.client == client
         }
@@ -204,16 +204,16 @@ class Shelves:
 
     def work_of(self, group: str, version: int) -> MakeState | StepState | None:
         """The work that made a version, to be done again; None if what it needs is gone."""
-        state = self.shelf(group).states.get(version)
+        state = self.group(group).states.get(version)
         if state is None:
             return None
         if version == 0:
             return self._founding(group, state)
-        made = self.shelf(group).sums.get(state.cohort)
+        made = self.group(group).sums.get(state.cohort)
         if made is None:
             return None
         opened = self.opened_keys(made.cohort, None) if self.opened_by_holder else None
-        key = self.shelf(group).keys.get(state.cohort)
+        key = self.group(group).keys.get(state.cohort)
         if (opened is None and self.opened_by_holder) or (key is None and self.opened_by_key_sum):
             return None
         return StepState(made.cohort, opened, key)
@@ -241,9 +241,9 @@ class Shelves:
 
         Until then it may be lost elsewhere, and a client may found the group with another one.
         """
-        shelf = self.shelf(group)
-        state = shelf.states.get(0)
-        if state is None or receipt is None or shelf.committed >= 0:
+        held = self.group(group)
+        state = held.states.get(0)
+        if state is None or receipt is None or held.committed >= 0:
             return state
         return state if state.blocks == self._founding_digests(group, receipt) else None
 

@@ -22,7 +22,7 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Checkpointed
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState
 from secureps.store.checkpoint import (
     Tensors,
@@ -67,9 +67,9 @@ class ShardFolders:
 class States:
     """All versions that a shard has on record; the newest are in memory too."""
 
-    def __init__(self, name: str, shelves: Shelves, folders: ShardFolders, make: Make) -> None:
+    def __init__(self, name: str, state: ShardState, folders: ShardFolders, make: Make) -> None:
         self._name = name
-        self._shelves = shelves
+        self._state = state
         self._folders = folders
         self._make = make
         self._newest: dict[str, dict[int, GroupValues]] = {}
@@ -134,7 +134,7 @@ class States:
         tensors: dict[str, NDArray[np.generic]] = {}
         metadata = {"shard": self._name}
         for at in versions:
-            if self._shelves.own(at.group):
+            if self._state.own(at.group):
                 tensors |= _tensors(at.group, self.values(at.group, at.version))
                 metadata |= {f"version.{at.group}": str(at.version)}
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
@@ -147,9 +147,7 @@ class States:
         for old in [v for v in held if v < version - 1]:
             del held[old]
         codes = self._codes.get(group, {})
-        for old in [
-            v for v in list(codes) if v < keep or v <= version - self._shelves.behind(group)
-        ]:
+        for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
         for path in self._folders.states.glob(f"{group}-*.safetensors"):
             name, _, number = path.stem.rpartition("-")
@@ -170,7 +168,7 @@ class States:
             except DamagedStore as damage:
                 log.warning("%s: %s", self._name, damage)
                 reasons.append(str(damage))
-                task = self._shelves.work_of(group, at)
+                task = self._state.work_of(group, at)
                 if task is None:
                     older = f"; so is version {at}: {reasons[-1]}" if tasks else ""
                     raise DamagedStore(
@@ -190,7 +188,7 @@ class States:
         Raises:
             DamagedStore: neither is whole; names the state file.
         """
-        record = self._shelves.shelf(group).states.get(version)
+        record = self._state.group(group).states.get(version)
         if record is None:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
         tensors: Tensors
@@ -226,7 +224,7 @@ class States:
     ) -> GroupValues:
         version = before.version + 1 if before is not None else 0
         path = self._file(group, version)
-        record = self._shelves.shelf(group).states.get(version)
+        record = self._state.group(group).states.get(version)
         try:
             made = self._make(task, before)
         except (ClientError, PeerError, DamagedStore) as error:

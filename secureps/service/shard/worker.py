@@ -32,7 +32,7 @@ from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.keys import noise_key, sum_key
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -73,19 +73,19 @@ class ShardWorker(Worker):
     def __init__(
         self,
         name: str,
-        shelves: Shelves,
+        state: ShardState,
         spool: Spool,
         folders: ShardFolders,
         noise: ShardNoise,
         threads: int = 1,
     ) -> None:
         self._name = name
-        self._shelves = shelves
+        self._state = state
         self._spool = spool
         self._noise = noise
         self._threads = threads
         self._buffers = Buffers(BUFFERS)
-        self._states = States(name, shelves, folders, self._make)
+        self._states = States(name, state, folders, self._make)
 
     # --- payloads -----------------------------------------------------------------
 
@@ -137,7 +137,7 @@ class ShardWorker(Worker):
         try:
             values = self._states.values(group, int(number)).values[int(block)]
         except DamagedStore:
-            if int(number) in self._shelves.shelf(group).states:
+            if int(number) in self._state.group(group).states:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
         return _published(values)
@@ -207,7 +207,7 @@ class ShardWorker(Worker):
         """The keys of a task's payloads that are not whole, and can be sent again."""
         match task:
             case SumCohort(cohort, keys):
-                for block in self._shelves.own(cohort.group):  # no record will name these
+                for block in self._state.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
                     self._spool.delete(noise_key(cohort.group, cohort.number, block))
                 return self._broken(key for member in keys for key in member)
@@ -216,7 +216,7 @@ class ShardWorker(Worker):
             case StepState(cohort, opened):
                 broken = self._broken(opened or ())
                 again = broken or task.key is not None
-                blocks = self._shelves.own(cohort.group) if again else ()
+                blocks = self._state.own(cohort.group) if again else ()
                 return broken.union(*(self._unsummable(cohort, block) for block in blocks))
 
     def _broken(self, keys: Iterable[str]) -> frozenset[str]:
@@ -242,7 +242,7 @@ class ShardWorker(Worker):
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
-        own = enumerate(self._shelves.own(cohort.group))
+        own = enumerate(self._state.own(cohort.group))
         digests = tuple(in_order(self._threads, summed, own))
         figures = (Figure("adding_seconds", time.perf_counter() - began),)
         report = Telemetry(self._name, cohort.group, cohort.version, figures)
@@ -265,7 +265,7 @@ class ShardWorker(Worker):
 
     def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
         """Seals and stores the shard's own noise for a sum that is not on record yet."""
-        plan = self._shelves.pinned.plan
+        plan = self._state.pinned.plan
         if not plan.noisy_shards:
             return None
         noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
@@ -277,12 +277,12 @@ class ShardWorker(Worker):
 
         If it is lost, noise in the clear is drawn again; encrypted, it would be another ciphertext.
         """
-        if not self._shelves.pinned.plan.noisy_shards:
+        if not self._state.pinned.plan.noisy_shards:
             return None
         try:
             return self._spool.get(noise_key(cohort.group, cohort.number, block))
         except (KeyError, OSError) as error:
-            if not self._shelves.opened_by_holder:
+            if not self._state.opened_by_holder:
                 return self._fresh_noise(cohort, block)
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise DamagedStore(f"{self._name}: {what} is gone") from error
@@ -294,16 +294,16 @@ class ShardWorker(Worker):
             Refused: neither the sum nor the blocks are whole.
         """
         name = f"the sum of block {block} of cohort {number} of {group}"
-        made = self._shelves.shelf(group).sums.get(number)
+        made = self._state.group(group).sums.get(number)
         if made is None:
             raise Refused(f"{self._name}: {name} is not held any more")
-        digest = made.sums[self._shelves.own(group).index(block)]
+        digest = made.sums[self._state.own(group).index(block)]
         key = sum_key(group, number, block)
         try:
             return self._payload(key, digest)
         except DamagedStore as damage:
             log.warning("%s; it is made again", damage)
-        keys = [self._shelves.block_key(member.id, block) for member in made.cohort.members]
+        keys = [self._state.block_key(member.id, block) for member in made.cohort.members]
         try:
             again = self._added(made.cohort, block, keys, self._kept_noise(made.cohort, block))
         except DamagedStore as damage:
@@ -318,7 +318,7 @@ class ShardWorker(Worker):
         try:
             self._held(cohort.group, cohort.number, block)
         except Refused:
-            keys = (self._shelves.block_key(member.id, block) for member in cohort.members)
+            keys = (self._state.block_key(member.id, block) for member in cohort.members)
             return self._broken(key for key in keys if key is not None)
         return frozenset()
 
@@ -333,7 +333,7 @@ class ShardWorker(Worker):
 
     def _founded(self, task: MakeState) -> GroupValues:
         group = task.group
-        own, init = self._shelves.own(group), self._shelves.pinned.plan.optimizer(group).init
+        own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
         if task.keys is not None:
             parts = [np.frombuffer(self._block(key), dtype="<f4") for key in task.keys]
             values = {b: part.astype(np.float32) for b, part in zip(own, parts, strict=True)}
@@ -343,7 +343,7 @@ class ShardWorker(Worker):
         return GroupValues(0, values, {b: init(v) for b, v in values.items()})
 
     def _initial(self, group: str) -> Values:
-        plan = self._shelves.pinned.plan
+        plan = self._state.pinned.plan
         if group == EVALUATION:
             return np.zeros(self._layout(group).size, dtype=np.float32)
         try:
@@ -364,8 +364,8 @@ class ShardWorker(Worker):
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
-        cohort, own = task.cohort, self._shelves.own(task.cohort.group)
-        plan, layout = self._shelves.pinned.plan, self._layout(cohort.group)
+        cohort, own = task.cohort, self._state.own(task.cohort.group)
+        plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         stepping = Stepping(plan, layout, cohort, before)
 
@@ -387,7 +387,7 @@ class ShardWorker(Worker):
 
     def _opener(self, task: StepState) -> Opener:
         """Makes the opener of a cohort's sums; _DoesNotOpen if the sum of keys is not usable."""
-        place = self._shelves.pinned.place(task.cohort.group)
+        place = self._state.pinned.place(task.cohort.group)
         weights = [member.weight for member in task.cohort.members]
         try:
             return self._cipher(task.cohort.group).opener(place, task.key, weights)
@@ -417,9 +417,7 @@ class ShardWorker(Worker):
         self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
     ) -> StateReady:
         state = self._states.keep(group, made)
-        digests = tuple(
-            payload_digest(_published(made.values[b])) for b in self._shelves.own(group)
-        )
+        digests = tuple(payload_digest(_published(made.values[b])) for b in self._state.own(group))
         mean: tuple[float, ...] = ()
         if group == EVALUATION and cohort >= 0:
             mean = tuple(float(value) for block in made.values.values() for value in block)
@@ -431,10 +429,10 @@ class ShardWorker(Worker):
     # --- small things -------------------------------------------------------------
 
     def _cipher(self, group: str) -> Cipher:
-        return self._shelves.pinned.plan.cipher_of(self._layout(group))
+        return self._state.pinned.plan.cipher_of(self._layout(group))
 
     def _layout(self, group: str) -> GroupLayout:
-        return self._shelves.pinned.layout.group(group)
+        return self._state.pinned.layout.group(group)
 
 
 def _published(values: Values) -> memoryview:

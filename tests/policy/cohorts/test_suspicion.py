@@ -72,7 +72,7 @@ class Played:
 
     def sound(self) -> None:
         """Nobody is cleared and suspected; and nobody is cleared for good."""
-        suspects = frozenset[str]().union(*self.state.pools)
+        suspects = frozenset[str]().union(*self.state.suspect_sets)
         assert self.state.cleared.isdisjoint(suspects)
         assert suspects or not self.state.cleared
 
@@ -198,7 +198,7 @@ def test_the_largest_set_without_a_known_offender_or_flaw_is_next() -> None:
     whole = crowd(16)
     first, second = cutting(3)(whole, 4)
     state = burns(whole, first)
-    assert state.pools == {first}
+    assert state.suspect_sets == {first}
     assert chosen(state, whole, whole).clients == second, "before the halves of the first"
     for half, other in ((first, second), (second, first)):
         flawed = burns(whole, spoilt=False).doubt(min(half))
@@ -258,10 +258,10 @@ def test_what_was_cleared_of_an_old_suspicion_counts_for_no_new_one() -> None:
     six = crowd(6)
     behaved = Suspicion().opens(six).opens(six)
     spoilt = behaved.burns(dict.fromkeys(crowd(7), 1), spoilt=True)
-    assert spoilt.pools == {crowd(7)}, "not the newcomer alone"
+    assert spoilt.suspect_sets == {crowd(7)}, "not the newcomer alone"
     among = dataclasses.replace(spoilt, burnt=()).opens(named(0, 1, 2))
     turned = among.burns(dict.fromkeys(named(0, 1, 2), 1), spoilt=True)
-    assert turned.pools == {named(3, 4, 5, 6), named(0, 1, 2)}
+    assert turned.suspect_sets == {named(3, 4, 5, 6), named(0, 1, 2)}
     assert turned.cleared == frozenset()
 
 

@@ -150,7 +150,7 @@ class SspMembers(Members):
 
     @invariant()
     def who_was_passed_over_has_no_clock(self) -> None:
-        assert self.world.pool.passed.isdisjoint(self.world.pool.clocks)
+        assert self.world.clocks.passed.isdisjoint(self.world.clocks.clocks)
 
     @invariant()
     def what_is_trained_from_holds_all_older_clocks(self) -> None:

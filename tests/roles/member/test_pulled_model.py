@@ -64,8 +64,8 @@ def publish(pulled: PulledModel, group: str, version: int, *names: str) -> None:
     pulled.publish(orders.Published(1, group, version, blocks))
 
 
-class ShardState:
-    """A library of groups, and what it asks for."""
+class Puller:
+    """A client's model by groups, and what it asks for."""
 
     def __init__(self, **blocks: int) -> None:
         self.run = pinned(blocks)
@@ -97,80 +97,80 @@ A, B = SHARDS
 
 
 def test_what_is_published_is_asked_for_once_and_what_stays_is_kept() -> None:
-    shelf = ShardState(w=3)
-    publish(shelf.pulled, "w", 0, "a", "b", "c")
-    assert shelf.asks() == [(A, "w", 0, 0), (B, "w", 0, 1), (A, "w", 0, 2)]
-    assert shelf.asks() == []
+    puller = Puller(w=3)
+    publish(puller.pulled, "w", 0, "a", "b", "c")
+    assert puller.asks() == [(A, "w", 0, 0), (B, "w", 0, 1), (A, "w", 0, 2)]
+    assert puller.asks() == []
     for at, name in enumerate("abc"):
-        assert shelf.lacks
-        assert shelf.got("w", 0, at, name)
-    assert not shelf.lacks
-    publish(shelf.pulled, "w", 0, "a", "b", "c")
-    assert not shelf.lacks
-    publish(shelf.pulled, "w", 1, "a", "x", "c")
-    assert shelf.asks() == [(B, "w", 1, 1)]
-    assert shelf.got("w", 1, 1, "x")
-    versions, blocks = shelf.pulled.take()
+        assert puller.lacks
+        assert puller.got("w", 0, at, name)
+    assert not puller.lacks
+    publish(puller.pulled, "w", 0, "a", "b", "c")
+    assert not puller.lacks
+    publish(puller.pulled, "w", 1, "a", "x", "c")
+    assert puller.asks() == [(B, "w", 1, 1)]
+    assert puller.got("w", 1, 1, "x")
+    versions, blocks = puller.pulled.take()
     assert versions == (orders.GroupVersion("w", 1),)
     assert blocks == tuple(map(block, "axc"))
-    assert shelf.pulled.take_account() == 16
-    publish(shelf.pulled, "w", 2, "a", "b", "c")
-    assert shelf.asks() == [(B, "w", 2, 1)], "nobody keeps what was published before"
+    assert puller.pulled.take_account() == 16
+    publish(puller.pulled, "w", 2, "a", "b", "c")
+    assert puller.asks() == [(B, "w", 2, 1)], "nobody keeps what was published before"
 
 
 def test_a_version_that_overtakes_asks_anew_for_what_is_on_its_way() -> None:
-    shelf = ShardState(w=2)
-    publish(shelf.pulled, "w", 0, "a", "b")
-    shelf.asks()
-    publish(shelf.pulled, "w", 1, "a", "y")
-    assert sorted(shelf.asks()) == [(A, "w", 1, 0), (B, "w", 1, 1)]
-    assert shelf.got("w", 0, 0, "a"), "of an old version: not kept, and no fault"
-    assert shelf.asks() == []
-    assert shelf.lacks
-    publish(shelf.pulled, "w", 0, "a", "b")
-    assert shelf.asks() == [], "an older version changes nothing"
-    assert not shelf.got("w", 1, 1, "b"), "not the one that was published"
-    assert shelf.got("w", 1, 1, "y")
-    assert shelf.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) is None
-    assert shelf.asks() == [(A, "w", 1, 0)]
-    assert shelf.got("w", 1, 0, "a")
-    assert not shelf.lacks
+    puller = Puller(w=2)
+    publish(puller.pulled, "w", 0, "a", "b")
+    puller.asks()
+    publish(puller.pulled, "w", 1, "a", "y")
+    assert sorted(puller.asks()) == [(A, "w", 1, 0), (B, "w", 1, 1)]
+    assert puller.got("w", 0, 0, "a"), "of an old version: not kept, and no fault"
+    assert puller.asks() == []
+    assert puller.lacks
+    publish(puller.pulled, "w", 0, "a", "b")
+    assert puller.asks() == [], "an older version changes nothing"
+    assert not puller.got("w", 1, 1, "b"), "not the one that was published"
+    assert puller.got("w", 1, 1, "y")
+    assert puller.pulled.not_got(requests.GetBlock(b"", "w", 1, 0), Unreachable("a")) is None
+    assert puller.asks() == [(A, "w", 1, 0)]
+    assert puller.got("w", 1, 0, "a")
+    assert not puller.lacks
 
 
-def with_bits(shelf: ShardState) -> ShardState:
-    shelf.pulled.groups = dict.fromkeys(shelf.pulled.groups, True)
-    return shelf
+def with_bits(puller: Puller) -> Puller:
+    puller.pulled.groups = dict.fromkeys(puller.pulled.groups, True)
+    return puller
 
 
-def bases(shelf: ShardState) -> list[tuple[int, int, bytes]]:
+def bases(puller: Puller) -> list[tuple[int, int, bytes]]:
     step = Step()
-    shelf.pulled.lacking(shelf.run, step)
+    puller.pulled.lacking(puller.run, step)
     asks = [each.message for each in step.effects if isinstance(each, Call)]
     return [(a.version, a.block, a.base) for a in asks if isinstance(a, requests.GetBlock)]
 
 
 def test_it_says_which_block_it_has_where_differences_are_pulled() -> None:
     """The newest that came: also over versions that it never asked for, or that never came."""
-    shelf = with_bits(ShardState(w=2))
-    publish(shelf.pulled, "w", 0, "a", "b")
-    assert bases(shelf) == [(0, 0, b""), (0, 1, b"")]
-    assert shelf.got("w", 0, 0, "a")
-    assert shelf.got("w", 0, 1, "b")
-    publish(shelf.pulled, "w", 1, "c", "d")
-    publish(shelf.pulled, "w", 2, "e", "f")
-    assert bases(shelf) == [(2, 0, block("a")), (2, 1, block("b"))]
-    assert shelf.got("w", 2, 0, "e", "a")
-    publish(shelf.pulled, "w", 3, "g", "b")
-    assert bases(shelf) == [(3, 0, block("e")), (3, 1, block("b"))]
-    assert shelf.got("w", 2, 1, "f", "b"), "late, and of no use"
-    assert shelf.got("w", 3, 0, "g", "e")
-    assert shelf.got("w", 3, 1, "b")
-    shelf.pulled.take()
-    publish(shelf.pulled, "w", 4, "b", "h")
-    assert bases(shelf) == [(4, 1, block("b"))]
-    publish(shelf.pulled, "w", 5, "i", "h")
-    assert (5, 0, block("b")) in bases(shelf), "it came for another place"
-    without = ShardState(w=1)
+    puller = with_bits(Puller(w=2))
+    publish(puller.pulled, "w", 0, "a", "b")
+    assert bases(puller) == [(0, 0, b""), (0, 1, b"")]
+    assert puller.got("w", 0, 0, "a")
+    assert puller.got("w", 0, 1, "b")
+    publish(puller.pulled, "w", 1, "c", "d")
+    publish(puller.pulled, "w", 2, "e", "f")
+    assert bases(puller) == [(2, 0, block("a")), (2, 1, block("b"))]
+    assert puller.got("w", 2, 0, "e", "a")
+    publish(puller.pulled, "w", 3, "g", "b")
+    assert bases(puller) == [(3, 0, block("e")), (3, 1, block("b"))]
+    assert puller.got("w", 2, 1, "f", "b"), "late, and of no use"
+    assert puller.got("w", 3, 0, "g", "e")
+    assert puller.got("w", 3, 1, "b")
+    puller.pulled.take()
+    publish(puller.pulled, "w", 4, "b", "h")
+    assert bases(puller) == [(4, 1, block("b"))]
+    publish(puller.pulled, "w", 5, "i", "h")
+    assert (5, 0, block("b")) in bases(puller), "it came for another place"
+    without = Puller(w=1)
     publish(without.pulled, "w", 0, "a")
     bases(without)
     assert without.got("w", 0, 0, "a")
@@ -180,19 +180,19 @@ def test_it_says_which_block_it_has_where_differences_are_pulled() -> None:
 
 @pytest.mark.parametrize("wrong", ["another digest", "another length"])
 def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) -> None:
-    shelf = with_bits(ShardState(w=1))
-    publish(shelf.pulled, "w", 0, "a")
-    bases(shelf)
-    assert shelf.got("w", 0, 0, "a")
-    publish(shelf.pulled, "w", 1, "b")
+    puller = with_bits(Puller(w=1))
+    publish(puller.pulled, "w", 0, "a")
+    bases(puller)
+    assert puller.got("w", 0, 0, "a")
+    publish(puller.pulled, "w", 1, "b")
     found: list[object] = []
     for base in (block("a"), b""):
-        assert bases(shelf) == [(1, 0, base)]
+        assert bases(puller) == [(1, 0, base)]
         ask = requests.GetBlock(b"", "w", 1, 0, base=base)
         if wrong == "another digest":
-            found.append(shelf.pulled.got(ask, block("c"), 4))
+            found.append(puller.pulled.got(ask, block("c"), 4))
         else:
-            found.append(shelf.pulled.not_got(ask, Malformed("a wrong length")))
+            found.append(puller.pulled.not_got(ask, Malformed("a wrong length")))
     said, halt = found
     assert isinstance(said, Say)
     assert said.text.endswith("differences were asked for, and now the whole block is")
@@ -201,25 +201,25 @@ def test_what_differences_did_not_bring_is_asked_for_whole_and_once(wrong: str) 
 
 
 def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None:
-    shelf = ShardState(w=2, v=1)
-    publish(shelf.pulled, "w", 0, "zero", "zero")
-    publish(shelf.pulled, "v", 0, "zero")
-    publish(shelf.pulled, "w", 1, "p", "q")
-    assert shelf.asks() == [(A, "v", 0, 0), (A, "w", 1, 0), (B, "w", 1, 1)]
-    assert shelf.got("v", 0, 0, "zero")
-    publish(shelf.pulled, "w", 2, "zero", "q")
-    publish(shelf.pulled, "v", 1, "q")
-    assert shelf.asks() == [(B, "w", 2, 1)], "zero is here, and q is on its way no more"
-    assert shelf.got("w", 2, 1, "q")
-    assert not shelf.lacks
+    puller = Puller(w=2, v=1)
+    publish(puller.pulled, "w", 0, "zero", "zero")
+    publish(puller.pulled, "v", 0, "zero")
+    publish(puller.pulled, "w", 1, "p", "q")
+    assert puller.asks() == [(A, "v", 0, 0), (A, "w", 1, 0), (B, "w", 1, 1)]
+    assert puller.got("v", 0, 0, "zero")
+    publish(puller.pulled, "w", 2, "zero", "q")
+    publish(puller.pulled, "v", 1, "q")
+    assert puller.asks() == [(B, "w", 2, 1)], "zero is here, and q is on its way no more"
+    assert puller.got("w", 2, 1, "q")
+    assert not puller.lacks
 
 
 def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:
-    shelf = ShardState(w=1)
-    publish(shelf.pulled, "elsewhere", 4, "a")
-    publish(shelf.pulled, "w", 0, "b")
-    assert shelf.pulled.published["elsewhere"].version == 4
-    assert shelf.asks() == [(A, "w", 0, 0)]
+    puller = Puller(w=1)
+    publish(puller.pulled, "elsewhere", 4, "a")
+    publish(puller.pulled, "w", 0, "b")
+    assert puller.pulled.published["elsewhere"].version == 4
+    assert puller.asks() == [(A, "w", 0, 0)]
 
 
 def test_a_client_that_pulls_looks_at_nothing_else_until_the_last_block_is_here() -> None:
@@ -247,20 +247,20 @@ def test_what_is_looked_at_grows_with_the_blocks_and_not_with_their_square(group
         global looked
         names = [f"g{number}" for number in range(groups)]
         each = blocks // groups
-        shelf = ShardState(**dict.fromkeys(names, each))
+        puller = Puller(**dict.fromkeys(names, each))
         looked = 0
         for version in (0, 1):
             for group in names:
                 publish(
-                    shelf.pulled, group, version, *(f"{group}/{version}/{b}" for b in range(each))
+                    puller.pulled, group, version, *(f"{group}/{version}/{b}" for b in range(each))
                 )
-                shelf.asks()
+                puller.asks()
             for group in names:
                 for at in range(each):
-                    assert shelf.lacks
-                    assert shelf.got(group, version, at, f"{group}/{version}/{at}")
-            assert not shelf.lacks
-            shelf.pulled.take()
+                    assert puller.lacks
+                    assert puller.got(group, version, at, f"{group}/{version}/{at}")
+            assert not puller.lacks
+            puller.pulled.take()
         return looked
 
     few, many = looks(30), looks(300)

@@ -59,10 +59,10 @@ def test_what_two_checkpoints_may_still_ask_for_is_kept() -> None:
     most = UNSETTLED + 2 * desk.plan.section.checkpoint_every
     ids = tuple(SubmissionId("c1", "all", sequence) for sequence in range(1, most + 3))
     desk.put_all(ids[:most])
-    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    own = [id for id in desk.shard.state.submissions() if id.client == "c1"]
     assert own == list(ids[:most])
     desk.put_all(ids[most:])
-    own = [id for id in desk.shard.shelves.submissions() if id.client == "c1"]
+    own = [id for id in desk.shard.state.submissions() if id.client == "c1"]
     assert own == list(ids[2:])
 
 
@@ -176,7 +176,7 @@ def test_before_the_run_is_founded() -> None:
     refused(desk, "c0", requests.GetBlock(desk.run, "all", 0, 0), NotReady, "waits for the run")
     refused(desk, COORDINATOR, desk.found(), NotReady, "not configured yet")
     with pytest.raises(NotReady):
-        _ = desk.shard.shelves.pinned
+        _ = desk.shard.state.pinned
 
 
 def test_a_founding_block_that_is_known_is_answered_as_before() -> None:
@@ -280,7 +280,7 @@ def test_a_restart_after_any_record_knows_the_same(cipher: str) -> None:
     for record in desk.journal:
         copy.shard.apply(0.0, record)
     assert shelved(copy.shard) == shelved(desk.shard)
-    referenced = {h.key for h in desk.shard.shelves.spooled.values()}
+    referenced = {h.key for h in desk.shard.state.spooled.values()}
     sweep = copy.shard.resume(0.0).effects[0]
     assert sweep == Work(Sweep(frozenset(referenced)))
 

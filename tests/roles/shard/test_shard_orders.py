@@ -73,7 +73,7 @@ def test_the_run_is_pinned_once() -> None:
         records.RunPinned(order.run, order.placement, order.shards),
     ]
     assert desk.order(order) == Step()
-    assert desk.shard.shelves.own("all") == OWN
+    assert desk.shard.state.own("all") == OWN
     other = configure(desk.plan, incarnation=5, nonce=bytes(32))
     refused(desk, COORDINATOR, other, WrongRun, "and keep the one that it has")
 
@@ -128,7 +128,7 @@ def test_a_lower_incarnation_is_fenced() -> None:
     reached = (orders.GroupVersion("all", 0),)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
         COORDINATOR,
-        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.shelves.run, reached),
+        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.state.run, reached),
     )
 
 
@@ -263,7 +263,7 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
     desk = Desk("rlwe").founded()
     cohort = make_cohort()
     desk.holding(cohort)
-    length = 4 * desk.plan.key_length(desk.shard.shelves.pinned.layout.group("all"))
+    length = 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
     wrong, right = bytes(length), b"\1" * length
     (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
     assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
@@ -329,7 +329,7 @@ def test_damaged_updates_are_forgotten_and_missing() -> None:
     step = desk.give(WORKER, Damaged(task, broken))
     assert step.records == [shard_records.Discarded((ids[0], ids[2]))]
     assert calls(step) == [requests.Missing("shard-a", "all", 0, (ids[0], ids[2]))]
-    assert desk.restarted().shard.shelves.lacking(cohort) == (ids[0], ids[2])
+    assert desk.restarted().shard.state.lacking(cohort) == (ids[0], ids[2])
     desk.put_all((ids[0], ids[2]))
     assert works(desk.order(desk.hold(cohort))) == [task]
 
@@ -396,17 +396,17 @@ def test_the_work_of_version_0_is_to_be_done_again_while_its_blocks_are_here() -
     (task,) = works(desk.order(desk.found()))
     found = tuple(desk.header(FOUND_ID, b, purpose=FOUNDING).digest for b in OWN)
     desk.give(WORKER, StateReady(shard_records.StatePrepared("all", 0, -1, found, STATE)))
-    assert desk.shard.shelves.work_of("all", 0) == task
+    assert desk.shard.state.work_of("all", 0) == task
     desk.order(orders.Discard(1, (FOUND_ID,)))
-    assert desk.shard.shelves.work_of("all", 0) is None
+    assert desk.shard.state.work_of("all", 0) is None
 
 
 def test_a_version_is_not_made_again_from_a_part_of_its_opened_sums() -> None:
     desk = Desk("bfv").founded()
     desk.version(1, keep=0)
-    assert desk.shard.shelves.work_of("all", 1) is not None
+    assert desk.shard.state.work_of("all", 1) is not None
     desk.shard.apply(0.0, shard_records.OpenedForgotten("all", 0, OWN[:1]))
-    assert desk.shard.shelves.work_of("all", 1) is None
+    assert desk.shard.state.work_of("all", 1) is None
 
 
 # --- the rest ---------------------------------------------------------------------
@@ -424,8 +424,8 @@ def test_telemetry_of_a_step_is_passed_on() -> None:
 def test_commit_forgets_what_is_older_than_keep() -> None:
     desk = Desk("bfv").founded()
     desk.version(1, keep=0)
-    assert len(desk.shard.shelves.spooled) == 2 + 6 + 2
-    assert tuple(desk.shard.shelves.shelf("all").sums) == (0,)
+    assert len(desk.shard.state.spooled) == 2 + 6 + 2
+    assert tuple(desk.shard.state.group("all").sums) == (0,)
     cohort = make_cohort(number=1, version=2)
     desk.holding(cohort)
     for block in OWN:
@@ -441,8 +441,8 @@ def test_commit_forgets_what_is_older_than_keep() -> None:
     gone |= {sum_key("all", 0, block) for block in OWN}
     assert prune == Prune(prune.keys, "all", 2, 1)
     assert set(prune.keys) == gone
-    assert tuple(desk.shard.shelves.shelf("all").sums) == (1,)
-    assert desk.shard.shelves.shelf("all").states.get(0) is None
+    assert tuple(desk.shard.state.group("all").sums) == (1,)
+    assert desk.shard.state.group("all").states.get(0) is None
     assert desk.order(orders.Commit(1, "all", 2, 1)) == Step()
     assert desk.order(orders.Commit(1, "all", 1, 0)) == Step()
     assert desk.order(orders.Commit(1, "all", 3, 2)) == Step()
@@ -452,10 +452,10 @@ def test_how_a_version_was_made() -> None:
     desk = Desk("bfv").founded()
     desk.version(1, keep=0)
     keys = tuple(opened_header(desk.plan, desk.run, "all", 0, b).key for b in OWN)
-    assert desk.shard.shelves.work_of("all", 1) == StepState(make_cohort(), keys)
+    assert desk.shard.state.work_of("all", 1) == StepState(make_cohort(), keys)
     desk.order(orders.Discard(1, (FOUND_ID,)))
-    assert desk.shard.shelves.work_of("all", 0) is None
-    assert desk.shard.shelves.work_of("all", 2) is None
+    assert desk.shard.state.work_of("all", 0) is None
+    assert desk.shard.state.work_of("all", 2) is None
 
 
 def test_discard() -> None:

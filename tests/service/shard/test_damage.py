@@ -25,7 +25,7 @@ from secureps.messages.submission import FOUNDING, OPENED, UPDATE
 from secureps.roles.coordinator.group import Fate, GroupState, Phase
 from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.shard import Shard
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
@@ -88,15 +88,15 @@ class Ward:
     # --- shard-0 ------------------------------------------------------------------
 
     @property
-    def shelves(self) -> Shelves:
+    def state(self) -> ShardState:
         machine = self.play.parties[SHARD].machine
         assert isinstance(machine, Shard)
-        return machine.shelves
+        return machine.state
 
     @property
     def block(self) -> int:
         """The first block that shard-0 holds."""
-        return self.shelves.own("all")[0]
+        return self.state.own("all")[0]
 
     def file(self, key: str) -> Path:
         return DiskSpool(self.folder / "spool" / SHARD).path(key)
@@ -107,7 +107,7 @@ class Ward:
         sequences = {m.id.client: m.id.sequence for m in cohort.members} if cohort else {}
         return [
             self.file(header.key)
-            for header in self.shelves.spooled.values()
+            for header in self.state.spooled.values()
             if header.purpose == purpose
             and author in (None, header.author)
             and (purpose != UPDATE or header.sequence == sequences[header.author])
@@ -254,7 +254,7 @@ def test_a_sum_that_is_lost_with_a_block_burns_its_cohort(
 def test_a_sum_that_went_while_its_request_waited_is_refused_and_no_more(tmp_path: Path) -> None:
     ward = Ward(tmp_path, "bfv")
     ward.until(Phase.OPENING, 2)
-    worker, run = ward.play.parties[SHARD].worker, ward.shelves.pinned.run.id
+    worker, run = ward.play.parties[SHARD].worker, ward.state.pinned.run.id
     with pytest.raises(Refused, match="the sum of block 0 of cohort 9 of all is not held any more"):
         worker.fetch(sum_key("all", 9, 0))
     with pytest.raises(Refused, match="version 7 of all is gone; pull the newest"):

@@ -15,7 +15,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState
 from secureps.service.shard.states import GroupValues, ShardFolders, States
 from secureps.store.checkpoint import checkpoint_path, read_metadata
@@ -67,14 +67,14 @@ class Disk:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.folders = ShardFolders(folder / "states", folder / "checkpoints")
-        self.shelves = Shelves(SHARDS[0])
-        self.shelves.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
+        self.state = ShardState(SHARDS[0])
+        self.state.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
         self.made: list[int] = []
         self.states = self.restarted()
 
     def restarted(self) -> States:
         """Nothing is in memory any more."""
-        self.states = States(SHARDS[0], self.shelves, self.folders, self.make)
+        self.states = States(SHARDS[0], self.state, self.folders, self.make)
         return self.states
 
     def make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
@@ -91,8 +91,8 @@ class Disk:
             if number:
                 member = Member(SubmissionId("c0", group, number), 1, number - 1)
                 cohort = Cohort(group, number, number, 1, (member,))
-                self.shelves.apply(SumsMade(cohort, blocks))
-            self.shelves.apply(StatePrepared(group, number, number, blocks, digest))
+                self.state.apply(SumsMade(cohort, blocks))
+            self.state.apply(StatePrepared(group, number, number, blocks, digest))
 
     def file(self, group: str, number: int) -> Path:
         return self.folders.states / f"{group}-{number:06d}.safetensors"
@@ -198,10 +198,10 @@ def test_a_thousand_versions_are_not_too_many(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.keep("a", 0)
     for number in range(1, 1001):
-        record = disk.shelves.shelf("a").states[0]
+        record = disk.state.group("a").states[0]
         member = Member(SubmissionId("c0", "a", number), 1, number - 1)
-        disk.shelves.apply(SumsMade(Cohort("a", number, number, 1, (member,)), (bytes(32),)))
-        disk.shelves.apply(StatePrepared("a", number, number, (bytes(32),), record.state))
+        disk.state.apply(SumsMade(Cohort("a", number, number, 1, (member,)), (bytes(32),)))
+        disk.state.apply(StatePrepared("a", number, number, (bytes(32),), record.state))
     with pytest.raises(DamagedStore, match=r"a-000001\.safetensors: made again, it came out diff"):
         disk.restarted().values("a", 1000)
 
@@ -231,7 +231,7 @@ def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(tmp_path: Path) -> N
     def refuse(task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
         raise Refused("the sum of block 0 of cohort 1 of a is lost")
 
-    states = States(SHARDS[0], disk.shelves, disk.folders, refuse)
+    states = States(SHARDS[0], disk.state, disk.folders, refuse)
     with pytest.raises(DamagedStore) as caught:
         states.values("a", 1)
     assert str(caught.value) == (
@@ -243,7 +243,7 @@ def test_a_reason_of_old_sums_is_never_one_of_todays_cohort(tmp_path: Path) -> N
 def test_a_version_that_is_older_than_what_is_kept_is_gone(tmp_path: Path) -> None:
     disk = Disk(tmp_path)
     disk.keep("a", 0, 1, 2)
-    disk.shelves.apply(StateCommitted("a", 2, 1))
+    disk.state.apply(StateCommitted("a", 2, 1))
     disk.states.forget("a", 2, 1)
     with pytest.raises(DamagedStore, match="nothing is on record of a version 0"):
         disk.restarted().values("a", 0)

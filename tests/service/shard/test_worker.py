@@ -17,7 +17,7 @@ from secureps.messages.requests import PutBlock
 from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import sum_key
-from secureps.roles.shard.state import Shelves
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders
@@ -37,11 +37,11 @@ class Shop:
     def __init__(self, folder: Path, plan: Plan | None = None) -> None:
         self.plan = plan or make_plan()
         self.run = make_run(self.plan)
-        self.shelves, self.spool = Shelves(SHARDS[0]), MemorySpool()
-        self.shelves.apply(records.RunPinned(self.run, make_placement(self.plan), ADDRESSES))
+        self.state, self.spool = ShardState(SHARDS[0]), MemorySpool()
+        self.state.apply(records.RunPinned(self.run, make_placement(self.plan), ADDRESSES))
         folders = ShardFolders(folder / "states", folder / "checkpoints")
         noise = ShardNoise(UnsafeSeed(1), {})
-        self.worker = ShardWorker(SHARDS[0], self.shelves, self.spool, folders, noise)
+        self.worker = ShardWorker(SHARDS[0], self.state, self.spool, folders, noise)
 
     def header(self, id: SubmissionId, payload: bytes) -> BlockHeader:
         own = (id.client, UPDATE, id.group, id.sequence, 0)
@@ -51,12 +51,12 @@ class Shop:
         payload = np.full(16, value, "<u2").tobytes()
         header = self.header(id, payload)
         self.worker.take(PutBlock(header), payload)()
-        self.shelves.apply(shard_records.BlockSpooled(header))
+        self.state.apply(shard_records.BlockSpooled(header))
 
     def made(self, total: bytes) -> None:
         """The sum of block 0 is on record, and this is it."""
         digests = (payload_digest(total), payload_digest(b""))
-        self.shelves.apply(shard_records.SumsMade(COHORT, digests))
+        self.state.apply(shard_records.SumsMade(COHORT, digests))
 
 
 TOTAL = np.full(16, 5 + 2 * 7, "<i8").tobytes()
