@@ -268,13 +268,13 @@ def run(
     """Runs a script as `run_client` does, for trainers that need the joining options too."""
     if _looked_at.get():
         return
-    given = _parser().parse_args(arguments)
-    if given.kernels is not None:
-        from secureps.compiled import keep_in
-
-        keep_in(given.kernels)
     dump_crashes()
     try:
+        given = _given(sys.argv[1:] if arguments is None else arguments)
+        if given.kernels is not None:
+            from secureps.compiled import keep_in
+
+            keep_in(given.kernels)
         with logging_as(given.log_format, given.name, given.verbose):
             settings = read_settings(given.set)
             policy = NO_POLICY if given.site is None else read_site(given.site)
@@ -318,12 +318,25 @@ def read_settings(given: Sequence[str]) -> dict[str, Setting]:
     return settings
 
 
+def _given(arguments: Sequence[str]) -> argparse.Namespace:
+    """What a command line says, and a profile where it says nothing."""
+    first = argparse.ArgumentParser(add_help=False)
+    first.add_argument("--profile")
+    if (profile := first.parse_known_args(arguments)[0].profile) is None:
+        return _parser().parse_args(arguments)
+    from secureps.config.profile import read_profile
+
+    words = (f"--{key.replace('_', '-')}={value}" for key, value in read_profile(profile).items())
+    return _parser().parse_args([*words, *arguments])
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="Takes part in a federation as a data holder.")
     add = parser.add_argument
     add("--server", required=True, metavar="HOST:PORT", help="the coordinator")
     add("--kit", required=True, type=Path, metavar="DIR", help="start-up kit")
     add("--name", required=True, help="who you are on the kit's roster")
+    add("--profile", metavar="NAME", help="the three, from ~/.config/secureps/config.toml")
     add("--state", type=Path, metavar="DIR", help="outbox and journal (default: KIT/state/NAME)")
     add("--unsafe-seed", type=int, metavar="N", help="repeatable runs on loopback: no privacy")
     add(

@@ -1,7 +1,7 @@
 """The command line: what an operator types, and how errors look.
 
-The only module that reads the environment. What must not live here: any work; every
-command imports what it needs when it runs, so that help is there at once.
+Beside `run.options` the only module that reads the environment. What must not live here: any work;
+every command imports what it needs when it runs, so that help is there at once.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from secureps import __version__
 from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
 from secureps.run.options import (
-    ENVIRONMENT,
     Insecure,
     InsecureForTests,
     LogFormat,
@@ -27,6 +26,7 @@ from secureps.run.options import (
     PassphraseFd,
     TensorBoard,
     UnsafeSeed,
+    settle_environment,
 )
 from secureps.service.limits import no_core_dumps
 
@@ -47,16 +47,14 @@ _HERE, _RUNS = "A federation on this machine", "Its runs"
 _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 
 
+PROFILED = ("join", "preflight", "status")
+"""The commands that a profile saves options."""
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"secureps {__version__}")
         raise typer.Exit
-
-
-def _settle_environment() -> None:
-    """Sets what the operator has not, before a script imports torch."""
-    for key, value in ENVIRONMENT.items():
-        os.environ.setdefault(key, value)
 
 
 @app.callback()
@@ -72,8 +70,23 @@ def root(
             help="Where compiled kernels are kept. Default: ~/.cache/secureps/kernels.",
         ),
     ] = None,
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            show_envvar=False,
+            metavar="NAME",
+            help="--server, --kit and --name of join, preflight and status, from "
+            "~/.config/secureps/config.toml.",
+        ),
+    ] = None,
 ) -> None:
     """Before every command."""
+    if profile is not None:
+        from click import get_current_context
+
+        from secureps.config.profile import read_profile
+
+        get_current_context().default_map = dict.fromkeys(PROFILED, read_profile(profile))
     if kernels is not None:
         from secureps.compiled import keep_in
 
@@ -134,7 +147,7 @@ def check(
     costs, bytes per update against plain fp32, memory per shard. Starts nothing.
     With --site it ends with status 1 if that site's policy refuses the plan.
     """
-    _settle_environment()
+    settle_environment()
     import json
 
     from rich.console import Console
@@ -180,7 +193,7 @@ def up(
     training centrally. Everything is in RUN: logs, checkpoints, report with
     curves, model.safetensors. Ctrl-C stops all of it.
     """
-    _settle_environment()
+    settle_environment()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -208,7 +221,7 @@ def resume(
     Every party starts from its journal: the model comes out as if nothing had
     happened.
     """
-    _settle_environment()
+    settle_environment()
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
@@ -234,7 +247,7 @@ def simulate(
     The same scenario gives the same model, bit for bit. Noise is seeded: no
     privacy.
     """
-    _settle_environment()
+    settle_environment()
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
@@ -262,7 +275,7 @@ def study(
     Ctrl-C lets the trials that are being played end, and keeps them: the same
     command goes on.
     """
-    _settle_environment()
+    settle_environment()
     from rich.console import Console
 
     from secureps.run.study.study import study as compare
@@ -433,29 +446,7 @@ def join(
     typer.echo(reason)
 
 
-@app.command(rich_help_panel=_APART)
-def flower(
-    plan: Annotated[
-        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
-) -> None:
-    """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
-
-    Writes DIR/plan.toml, with what the strategy asks for, and
-    DIR/initial.safetensors: version 0 and what clients are told in every
-    version. Says what became of each setting; what cannot be had is refused by
-    name. `up`, `simulate` and `check` do it by themselves.
-    """
-    _settle_environment()
-    from rich.console import Console
-
-    from secureps.crypto.sampling import SecretSeed
-    from secureps.run.server_app import prepare
-
-    prepare(plan, out, SecretSeed.from_os(), Console())
-
-
+app.command(rich_help_panel=_APART)(commands.flower)
 app.command(rich_help_panel=_APART)(commands.preflight)
 app.command(rich_help_panel=_APART)(commands.warm)
 app.command(rich_help_panel=_APART)(commands.backup)

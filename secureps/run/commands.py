@@ -1,4 +1,4 @@
-"""The commands about costs, kernels, existing runs, and a party's state.
+"""The commands about costs, kernels, existing runs, Flower's servers, and a party's state.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from secureps.run.options import Insecure, PassphraseFd
+from secureps.run.options import Insecure, PassphraseFd, settle_environment
 
 
 def profile(
@@ -223,6 +223,28 @@ def export(
         f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
         f"version {model.version}"
     )
+
+
+def flower(
+    plan: Annotated[
+        Path, typer.Argument(metavar="PLAN", help="A plan whose federation names a Flower app.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the results are written.")],
+) -> None:
+    """Run a Flower app's ServerApp once, where the plan is made, and nowhere else.
+
+    Writes DIR/plan.toml, with what the strategy asks for, and
+    DIR/initial.safetensors: version 0 and what clients are told in every
+    version. Says what became of each setting; what cannot be had is refused by
+    name. `up`, `simulate` and `check` do it by themselves.
+    """
+    settle_environment()
+    from rich.console import Console
+
+    from secureps.crypto.sampling import SecretSeed
+    from secureps.run.server_app import prepare
+
+    prepare(plan, out, SecretSeed.from_os(), Console())
 
 
 def warm() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -17,6 +18,13 @@ One thread, for small models on a machine that others share, and for the same bi
 number of cores: more threads add the same numbers in another order. MLflow tells its makers that it
 is used, unless it is told not to.
 """
+
+
+def settle_environment() -> None:
+    """Sets what the operator has not, before a script imports torch."""
+    for key, value in ENVIRONMENT.items():
+        os.environ.setdefault(key, value)
+
 
 UnsafeSeed = Annotated[
     int | None,

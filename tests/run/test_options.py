@@ -82,7 +82,7 @@ def wrong(module: str, text: str, known: dict[str, set[str]]) -> set[str]:
     if command is not None:
         words = command[1].split()
         return named - (known.get(" ".join(words)) or known.get(words[0]) or set())
-    if module in ("run/cli.py", "client/runner.py", "run/options.py"):
+    if module in ("run/cli.py", "run/commands.py", "run/options.py", "client/runner.py"):
         return named - set().union(*known.values())
     if module in OWN:
         return named - set().union(*(known[each] for each in OWN[module]))

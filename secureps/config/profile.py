@@ -1,0 +1,45 @@
+"""Connection profiles: who somebody is to which coordinator, told once in a file of one's own.
+
+What must not live here: anything secret, and which commands take a profile.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from secureps.config.sections import Table, parse, read_toml
+from secureps.errors import ConfigError
+from secureps.wording import meant
+
+
+class ProfileSection(Table):
+    """What the options of the same names would say; paths are relative to the file."""
+
+    server: str
+    kit: str
+    name: str | None = None
+    ca_fingerprint: str | None = None
+    site: str | None = None
+
+
+class ProfilesSection(Table):
+    """The whole file."""
+
+    profile: dict[str, ProfileSection]
+
+
+def profile_file() -> Path:
+    """Where profiles lie."""
+    return Path.home() / ".config" / "secureps" / "config.toml"
+
+
+def read_profile(name: str) -> dict[str, str]:
+    """The options that a profile gives, by name; ConfigError if there is none of this name."""
+    path = profile_file()
+    profiles = parse(ProfilesSection, read_toml(path), str(path)).profile
+    if name not in profiles:
+        raise ConfigError(f"{path} has no [profile.{name}]; {meant(name, profiles)}")
+    found = profiles[name]
+    options = {key: str(value) for key, value in found if value is not None}
+    here = {key: str(path.parent / options[key]) for key in ("kit", "site") if key in options}
+    return options | here
