@@ -126,7 +126,10 @@ def _verified(path: Path, kit: PublicKit) -> AuditLog:
         )
     name = begin.party
     if name not in kit.roster or kit.roster.find(name).role != begin.role:
-        raise DamagedStore(f"{path}: no {begin.role} called {name[:80]!r} is on the roster")
+        raise DamagedStore(
+            f"{path}: no {begin.role} called {name[:80]!r} is on the roster; of who was revoked or "
+            "replaced since then, verify it with the public/ of that time"
+        )
     try:
         verify_end(data, kit.roster.identity(name))
     except Unsigned:

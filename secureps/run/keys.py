@@ -31,9 +31,14 @@ Wanted = Annotated[
     Literal["coordinator", "shard", "holder", "keyholder", "client", "observer"],
     typer.Option(help="What the party does; a keyholder is a holder, an observer only looks."),
 ]
+MOST_HOURS = 87_600
 Hours = Annotated[
     float,
-    typer.Option(min=0, max=87_600, help="How long a roster holds after it was signed; 0: always."),
+    typer.Option(
+        min=0,
+        max=MOST_HOURS,
+        help="How long each roster holds after it was signed; 0: always.",
+    ),
 ]
 Name = Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit.")]
 

@@ -15,6 +15,15 @@ import typer
 from secureps.run import keys
 from secureps.run.options import PassphraseFd
 
+HoursOnce = Annotated[
+    float | None,
+    typer.Option(
+        min=0,
+        max=keys.MOST_HOURS,
+        help="How long it holds from now; 0: always. Default: as `keys init` was told.",
+    ),
+]
+
 roster = typer.Typer(
     help="Who takes part in a run, while it trains: at whoever issues keys.",
     no_args_is_help=True,
@@ -59,9 +68,7 @@ def replace_holder(
 
 
 @roster.command()
-def renew(
-    directory: keys.Kit, hours: keys.Hours = 24.0, passphrase_fd: PassphraseFd = None
-) -> None:
+def renew(directory: keys.Kit, hours: HoursOnce = None, passphrase_fd: PassphraseFd = None) -> None:
     """Sign the roster anew before it expires; nobody seals or opens by one that has."""
     from secureps.store.issuing import renew_roster
     from secureps.store.passphrases import Passphrases

@@ -2,6 +2,7 @@
 
     KIT/ca/ca.key         0600  the CA's secret; it stays with whoever runs `secureps keys`
     KIT/ca/cipher.json          the parameters that holders' keys are made for
+    KIT/ca/holds.json           seconds for which a roster holds after it was signed; 0: for ever
     KIT/ca/turn           0600  empty; locked by whoever signs
     KIT/ca/revoked.json   0600  digests of keys that were replaced or revoked, and come never again
     KIT/public/                 what it signs, for everybody (`store.keyring`, `store.tls_files`)
@@ -36,7 +37,7 @@ from secureps.store.party_keys import make_keys
 from secureps.store.passphrases import Passphrases
 
 HOURS = 24.0
-"""For which a roster holds after it was signed, by default."""
+"""For which a roster holds after it was signed, where its kit says nothing else."""
 
 
 def create_kit(
@@ -48,7 +49,7 @@ def create_kit(
     """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
 
     Args:
-        hours: for which its rosters hold after the last of them was signed; 0: for ever.
+        hours: for which each of its rosters holds after it was signed; 0: for ever.
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.
@@ -63,8 +64,9 @@ def create_kit(
         make_folder(directory / "public" / "holders", 0o755)
         text = json.dumps(to_plain(parameters), indent=1) + "\n"
         write(directory / "ca" / "cipher.json", text.encode(), 0o644)
+        write(directory / "ca" / "holds.json", f"{_seconds(hours)}\n".encode(), 0o644)
         write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        _write(directory, first_roster(ca, _end(hours)))
+        _write(directory, first_roster(ca, _end(_seconds(hours))))
         tls_files.create(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)
@@ -235,18 +237,26 @@ def renew(
         return {name: tls_files.renew(directory, ca, roster, name) for name in wanted}
 
 
-def renew_roster(directory: Path, hours: float, passphrases: Passphrases | None = None) -> Roster:
-    """Signs the same roster anew, to hold for so many hours from now (0: for ever).
+def renew_roster(
+    directory: Path, hours: float | None = None, passphrases: Passphrases | None = None
+) -> Roster:
+    """Signs the same roster anew, to hold for so many hours from now.
 
+    Args:
+        hours: this once (0: for ever); None: as many as the kit was made with.
     Raises:
         KitError: no CA is in this kit, or the roster holds longer already: parties that have it
             would go by that.
     """
     ca = _ca(directory, passphrases)
     with _line(directory, ca) as roster:
-        renewed = next_roster(ca, roster, roster.certificates, int(time.time()), _end(hours))
+        end = _end(_holds(directory) if hours is None else _seconds(hours))
+        renewed = next_roster(ca, roster, roster.certificates, int(time.time()), end)
         if roster.place > renewed.place:
-            raise KitError(f"roster {roster.number} is signed already, {roster.holds}: that stands")
+            raise KitError(
+                f"roster {roster.number} is signed already, {roster.holds}: that stands, and can "
+                "be made to hold longer alone"
+            )
         _write(directory, renewed)
     return renewed
 
@@ -339,9 +349,9 @@ def _publish(
 ) -> None:
     """Signs the next roster and writes it: whoever comes, goes or changes keys does so here alone.
 
-    It holds for HOURS, or longer where the last one does.
+    It holds as long as the kit says, or longer where the last one does.
     """
-    end = max(last.expires, _end(HOURS)) if last.expires else 0
+    end = max(last.expires, _end(_holds(directory))) if last.expires else 0
     _write(directory, next_roster(ca, last, certificates, int(time.time()), end))
 
 
@@ -349,9 +359,24 @@ def _write(directory: Path, roster: Roster) -> None:
     write(roster_file(directory), roster.to_bytes(), 0o644)
 
 
-def _end(hours: float) -> int:
-    """When a roster that is signed now for so many hours expires: Unix seconds; 0: never."""
-    return int(time.time() + 3600 * hours) if hours else 0
+def _holds(directory: Path) -> int:
+    """Seconds for which the kit's rosters hold; HOURS where it was made before kits said so."""
+    path = directory / "ca" / "holds.json"
+    if not path.exists():
+        return _seconds(HOURS)
+    try:
+        return int(json.loads(read(path, "")))
+    except (ValueError, TypeError, OverflowError, RecursionError) as error:
+        raise KitError(f"{path} is damaged: {error}") from None
+
+
+def _seconds(hours: float) -> int:
+    return int(3600 * hours)
+
+
+def _end(seconds: int) -> int:
+    """When a roster that is signed now for so long expires: Unix seconds; 0: never."""
+    return int(time.time()) + seconds if seconds else 0
 
 
 # --- keys that come never again ----------------------------------------------------

@@ -40,6 +40,8 @@ from secureps.wording import named
 
 IDENTITY = "identity.key"
 """Name of a party's private file."""
+NEXT = "next"
+"""Folder beside it, of new keys that are not in use yet."""
 _FETCH = ": fetch the kit anew"
 
 
@@ -180,9 +182,13 @@ def load_private(directory: Path, name: str, passphrases: Passphrases | None = N
     except UnknownParty as error:
         raise KitError(f"{error}; whoever issues keys adds it") from None
     if certificate.identity != identity.public:
-        raise KitError(
-            f"{path} is not the key that the CA certified for {name}: ask the CA for your own"
-        )
+        what = "ask the CA for your own"
+        if (path.parent / NEXT).is_dir():
+            what = (
+                "its new keys wait to be put into their place, "
+                f"`secureps keys rotate {directory} {name}` once more"
+            )
+        raise KitError(f"{path} is not the key that the CA certified for {name}: {what}")
     return identity
 
 
@@ -197,8 +203,8 @@ def find_observer(directory: Path, roster: Roster) -> str:
         if certificate.role == "observer" and private.is_dir():
             return certificate.name
     raise KitError(
-        f"{directory} has no observer's key: name a party whose key is in it by --name, or have "
-        f"one made before a run starts, `{_request_command(directory, 'observer', 'observer')}`"
+        f"{directory} has no observer's key: name a party whose key is in it by --name, or ask "
+        f"for one, `{_request_command(directory, 'observer', 'observer')}`, also while a run trains"
     )
 
 
@@ -238,11 +244,14 @@ def check_fits(kit: PublicKit, opening: Opening, holders: int) -> None:
         raise KitError(
             f"the kit was made for another cipher than the plan's: its holders have {has}; {new}"
         )
-    if len(kit.holder_keys) != holders:
+    has_keys = len(kit.holder_keys)
+    if has_keys != holders:
+        less = "have the missing ones approved, after `secureps keys request` at each"
+        more = "take off who is too much, `secureps roster revoke KIT NAME` at the issuer"
         raise KitError(
-            f"the plan has {holders} key holders, and the kit keys of {len(kit.holder_keys)}: "
-            "issue the missing ones with `secureps keys issue DIR --role holder --name NAME`, or "
-            "change cipher.holders"
+            f"the plan has {holders} key holders, and the kit keys of {has_keys}: "
+            f"{less if has_keys < holders else more}; before a run begins cipher.holders may "
+            "change instead"
         )
 
 

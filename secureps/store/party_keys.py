@@ -22,7 +22,7 @@ from secureps.crypto.key_request import KeyRequest, sign_request
 from secureps.crypto.tls import TlsKey
 from secureps.errors import ClientError, KitError, UnknownParty
 from secureps.store.holder_keys import KeyKind
-from secureps.store.keyring import IDENTITY, holder_kind, load_private, load_public
+from secureps.store.keyring import IDENTITY, NEXT, holder_kind, load_private, load_public
 from secureps.store.kit_files import make_folder, read, read_secret, write, write_new
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import KEY
@@ -78,7 +78,7 @@ def rotate(directory: Path, name: str, passphrases: Passphrases | None = None) -
     except UnknownParty as error:
         raise KitError(f"{error}: `secureps keys request` is for new names") from None
     folder = directory / "private" / name
-    following = folder / "next"
+    following = folder / NEXT
     try:
         if os.path.lexists(following / IDENTITY):
             made = _private(Identity, following / IDENTITY, passphrases)

@@ -96,9 +96,12 @@ def load_credentials(
     Raises:
         KitError: a file is missing or damaged, readable by others, of another CA, or over.
     """
-    how = f"whoever issues keys makes it with `secureps keys renew {kit}`"
-    authority = read(_authority(kit), f": {how}, and gives public/ to everybody")
-    certificate = read(certificate_file(kit, name), f": {how}, and gives public/ to {name}")
+    how = (
+        "fetch the issuer's public/ anew; where that has no good one either, whoever issues keys "
+        "makes it with `secureps keys renew KIT`"
+    )
+    authority = read(_authority(kit), f": {how}")
+    certificate = read(certificate_file(kit, name), f": {how}")
     lost = f": if it is lost, `secureps keys rotate {kit} {name}` makes new keys"
     key = read_secret(TlsKey, _key(kit, name), lost, passphrases)
     path = _authority(kit)

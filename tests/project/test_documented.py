@@ -119,8 +119,11 @@ ELSEWHERE = {
         "service/test_parallel.py",
         "1 thread or more, got ",
     ),
-    "the plan has ... key holders, and the kit keys of ...: issue the missing ones with ..., or "
-    "change cipher.holders": ("run/test_serve.py", " key holders, and the kit keys of "),
+    "the plan has ... key holders, and the kit keys of ...: ...; before a run begins "
+    "cipher.holders may change instead": (
+        "run/test_serve.py",
+        " key holders, and the kit keys of ",
+    ),
     "the kit was made for another cipher than the plan's: its holders have ...; make a new kit "
     "with ...": ("run/test_serve.py", "made for another cipher than the plan's: its holders have "),
     "... has no cipher key of a holder called ...: under a cipher without one no key holder runs; "

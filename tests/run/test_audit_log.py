@@ -167,7 +167,7 @@ def test_a_name_that_has_another_role(folder: Path) -> None:
     me = load_private(folder / "kit", "client-00")
     other = Begin(log.begin.format, "client-00", "holder", log.begin.id, log.begin.run)
     (folder / "client-00.jsonl").write_bytes(dump(b"", other, log.entries, log.end, me))
-    with pytest.raises(DamagedStore, match="no holder called 'client-00' is on the roster"):
+    with pytest.raises(DamagedStore, match="no holder called 'client-00' is on the roster; of who"):
         verify([folder / "client-00.jsonl"], folder / "kit")
 
 

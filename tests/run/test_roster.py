@@ -79,3 +79,26 @@ def test_a_kit_whose_rosters_hold_for_ever(tmp_path: Path) -> None:
     said(keys, "init", tmp_path / "kit", "--plan", tmp_path / "plan.toml", "--hours", "0")
     said(keys, "issue", tmp_path / "kit", "--role", "client", "--name", "a")
     assert now(tmp_path / "kit").expires == 0
+
+
+def test_every_roster_holds_as_long_as_its_kit_was_told(
+    tmp_path: Path, kit: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also those that follow the first one; a kit of before it said so has its 24 hours."""
+    brief = tmp_path / "brief"
+    said(keys, "init", brief, "--plan", tmp_path / "plan.toml", "--hours", "0.5")
+    assert now(brief).expires == int(NOW) + 1800
+    monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 600)
+    said(keys, "issue", brief, "--role", "client", "--name", "a")
+    assert now(brief).expires == int(NOW) + 2400
+    monkeypatch.setattr("secureps.store.issuing.time.time", lambda: NOW + 900)
+    said(roster, "renew", brief)
+    assert now(brief).expires == int(NOW) + 2700
+    with pytest.raises(KitError, match="can be made to hold longer alone"):
+        said(roster, "renew", brief, "--hours", "0.25")
+    (kit / "ca" / "holds.json").unlink()
+    said(keys, "issue", kit, "--role", "client", "--name", "a")
+    assert now(kit).expires == int(NOW) + 900 + 86_400
+    (brief / "ca" / "holds.json").write_text("[]")
+    with pytest.raises(KitError, match=r"holds\.json is damaged"):
+        said(roster, "renew", brief)

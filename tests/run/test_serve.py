@@ -43,8 +43,8 @@ def folder(tmp_path: Path, kit: str, plan: str, holders: int) -> Path:
 @pytest.mark.parametrize(
     ("kit", "plan", "holders", "reason"),
     [
-        ("rlwe", "rlwe", 3, "the plan has 4 key holders, and the kit keys of 3: issue"),
-        ("rlwe", "rlwe", 5, "the plan has 4 key holders, and the kit keys of 5"),
+        ("rlwe", "rlwe", 3, "the plan has 4 key holders, and the kit keys of 3: have the missing"),
+        ("rlwe", "rlwe", 5, "the plan has 4 key holders, and the kit keys of 5: take off"),
         ("rlwe", "bfv", 1, "made for another cipher than the plan's: its holders have rlwe keys"),
         ("plain", "rlwe", 4, "made for another cipher than the plan's: its holders have no keys"),
         ("rlwe", "plain", 4, "made for another cipher than the plan's"),
