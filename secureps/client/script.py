@@ -9,9 +9,10 @@ import ast
 import importlib.util
 import sys
 from collections.abc import Mapping
+from importlib.machinery import SOURCE_SUFFIXES, SourceFileLoader
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from secureps.client.flower.served import Founded, FoundingOrder
 from secureps.client.runner import looked_at
@@ -143,13 +144,23 @@ class Script:
             return None if train is None else cast(EvaluateResult, train(Asked(settings)))
 
 
+class _Uncached(SourceFileLoader):
+    """Compiles the very file: no compiled one beside it may stand in for what was looked at."""
+
+    def path_stats(self, path: str) -> NoReturn:
+        """None, by which a loader knows of no compiled file."""
+        raise OSError(f"{path} is compiled whenever it is loaded")
+
+
 def _load(path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"{path}: no such script")
-    name = f"secureps_script_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if path.suffix not in SOURCE_SUFFIXES:
         raise ConfigError(f"{path}: not a Python script")
+    name = f"secureps_script_{path.stem}"
+    loader = _Uncached(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # a dataclass of the script looks itself up there
     beside = str(path.parent.resolve())
@@ -158,7 +169,7 @@ def _load(path: Path) -> ModuleType:
     told_of("its import")
     try:
         with looked_at(), from_extras():
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         if isinstance(error, SecurepsError):

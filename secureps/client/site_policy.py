@@ -6,7 +6,9 @@ What must not live here: what the policy says of a plan (`roles.member.terms`).
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,7 +25,7 @@ class SitePolicy:
     Args:
         terms: on which it takes part.
         ledger: the file of what its records spend over all runs; None: it names none.
-        scripts: SHA-256 digests of the scripts that may run, hex; None: any.
+        scripts: SHA-256 digests of the scripts that may run, hex (`script_digest`); None: any.
         network: whether a script may have one.
         where: the file, for errors.
     """
@@ -37,11 +39,12 @@ class SitePolicy:
     def demand_script(self, script: Path | None) -> None:
         """ConfigError unless this script may run; None is one without a file.
 
-        The digest is of the one file: not of what it imports, nor of its data.
+        The digest is of the one file, not of what it imports, nor of its data; or of all that is
+        in an app's folder.
         """
         if self.scripts is None:
             return
-        if script is None or not script.is_file():
+        if script is None or not script.exists():
             what = "a script without a file" if script is None else f"{script}: no file"
             raise ConfigError(
                 f"{self.where}: scripts: {what}, and this site allows files by their digests: give "
@@ -54,6 +57,8 @@ class SitePolicy:
                 f"{len(self.scripts)} that this site allows: nothing of it was run; read it, and "
                 "add the digest to scripts"
             )
+        if script.is_dir():  # what Python keeps of what it compiles would be there the next time
+            sys.dont_write_bytecode = True
 
     def demand_running(self) -> None:
         """ConfigError unless the script that Python was started with may run as it does."""
@@ -94,8 +99,43 @@ def read_site(path: Path) -> SitePolicy:
 
 
 def script_digest(script: Path) -> str:
-    """What sha256sum says of a file."""
-    return hashlib.sha256(script.read_bytes()).hexdigest()
+    """What sha256sum says of a file; of an app's folder what this says in it:
+
+        find . -type f -not -path '*/.*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum
+
+    All files count, what Python compiled too, which it may take in their place; but nothing whose
+    name or folder begins with a dot, which Python does not import.
+
+    Raises:
+        ConfigError: something in the folder is no file, or has a name that sha256sum spells
+            otherwise.
+    """
+    if not script.is_dir():
+        return hashlib.sha256(script.read_bytes()).hexdigest()
+    names = sorted(os.fsencode(path.relative_to(script).as_posix()) for path in _files(script))
+    whole = hashlib.sha256()
+    for name in names:
+        with open(script / os.fsdecode(name), "rb") as file:
+            whole.update(hashlib.file_digest(file, "sha256").hexdigest().encode())
+        whole.update(b"  ./" + name + b"\n")
+    return whole.hexdigest()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for name in (*folders, *names):
+            path = Path(place, name)
+            if name.startswith("."):
+                continue
+            if path.is_symlink() or not (path.is_dir() or path.is_file()) or {*name} & {*"\\\n\r"}:
+                raise ConfigError(
+                    f"{str(path)!r}: a folder has a digest where all in it are files and folders, "
+                    "no links, without line ends or backslashes in their names: put a file in its "
+                    "place"
+                )
+            if path.is_file():
+                yield path
 
 
 def running_script() -> Path | None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import py_compile
 import socket
 import subprocess
 import sys
 from pathlib import Path
+from py_compile import PycInvalidationMode
 
 import numpy as np
 import pytest
@@ -116,7 +119,7 @@ def test_a_script_that_is_not_allowed_is_not_run(tmp_path: Path) -> None:
     assert "nothing of it was run" in str(caught.value)
     assert not (tmp_path / "ran").exists()
     with pytest.raises(ConfigError, match="no file, and this site allows files by their digests"):
-        join(tmp_path, options, {})
+        join(tmp_path / "nowhere.py", options, {})
     allowed = read_site(written(tmp_path, f'scripts = ["{script_digest(script)}"]'))
     with pytest.raises(ps.SecurepsError):
         join(script, joining(tmp_path, allowed), {})
@@ -177,6 +180,111 @@ def test_a_loop_of_ones_own_is_held_against_it_too(tmp_path: Path) -> None:
                 examples=1,
                 site=written(tmp_path, text),
             )
+
+
+def test_a_compiled_file_beside_an_allowed_script_does_not_run_in_its_place(tmp_path: Path) -> None:
+    script = tmp_path / "hospital.py"
+    script.write_text(SCRIPT.replace('"ran"', '"compiled"'))
+    py_compile.compile(str(script), invalidation_mode=PycInvalidationMode.UNCHECKED_HASH)
+    script.write_text(SCRIPT)
+    allowed = read_site(written(tmp_path, f'scripts = ["{script_digest(script)}"]'))
+    with pytest.raises(ps.SecurepsError):
+        join(script, joining(tmp_path, allowed), {})
+    assert (tmp_path / "ran").exists()
+    assert not (tmp_path / "compiled").exists()
+
+
+# --- apps in a folder -------------------------------------------------------------
+
+OF_A_FOLDER = (
+    "find . -type f -not -path '*/.*' -print0 | LC_ALL=C sort -z | xargs -0 sha256sum | sha256sum"
+)
+
+
+def app(tmp_path: Path) -> Path:
+    """A project whose files say that they ran, with names that sort otherwise as paths."""
+    folder = tmp_path / "app"
+    for name in ("hospital", "hospital-old", ".git", "Ä b"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "task.py").write_text("RATE = 0.1\n")
+    (folder / "pyproject.toml").write_text(
+        '[tool.flwr.app.components]\nclientapp = "hospital.client_app:app"\n'
+    )
+    (folder / "hospital" / "client_app.py").write_text(
+        "from pathlib import Path\nfrom hospital import task\n"
+        "(Path(__file__).parents[2] / 'ran').touch()\n"
+    )
+    return folder
+
+
+def test_a_folders_digest_is_what_the_page_says(tmp_path: Path) -> None:
+    folder = app(tmp_path)
+    said = subprocess.run(
+        OF_A_FOLDER, shell=True, cwd=folder, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split()[0] == script_digest(folder)
+    assert OF_A_FOLDER in " ".join((ROOT / "docs" / "operations.md").read_text().split())
+
+
+def test_all_files_of_a_folder_count_but_hidden_ones(tmp_path: Path) -> None:
+    folder = app(tmp_path)
+    own = script_digest(folder)
+    (folder / ".git" / "index").write_bytes(b"x")
+    (folder / ".env").write_bytes(b"x")
+    (folder / "empty").mkdir()
+    assert script_digest(folder) == own
+    task = folder / "hospital" / "task.py"
+    text = task.read_text()
+    found = {own}
+    task.write_text("RATE = 0.2\n")
+    found.add(script_digest(folder))
+    task.write_text(text)
+    task.rename(folder / "hospital" / "tusk.py")
+    found.add(script_digest(folder))
+    task.write_text(text)
+    found.add(script_digest(folder))
+    (folder / "hospital" / "tusk.py").unlink()
+    (folder / "hospital" / "__pycache__").mkdir()
+    (folder / "hospital" / "__pycache__" / "task.cpython-311.pyc").write_bytes(b"x")
+    found.add(script_digest(folder))
+    assert len(found) == 5
+
+
+@pytest.mark.parametrize("made", ["link to a file", "link to a folder", "pipe", "name"])
+def test_a_folder_with_what_has_no_digest_is_refused(made: str, tmp_path: Path) -> None:
+    folder = app(tmp_path)
+    match made:
+        case "link to a file":
+            (folder / "task.py").symlink_to(folder / "hospital" / "task.py")
+        case "link to a folder":
+            (folder / "more").symlink_to(folder / "hospital")
+        case "pipe":
+            os.mkfifo(folder / "more")
+        case _:
+            (folder / "a\nb.py").touch()
+    with pytest.raises(ConfigError, match="no links, without line ends"):
+        script_digest(folder)
+
+
+@pytest.mark.parametrize("network", ["true", "false"])
+def test_an_allowed_app_runs_and_is_allowed_again(network: str, tmp_path: Path) -> None:
+    folder = app(tmp_path)
+    text = f'network = {network}\nscripts = ["{{}}"]'
+    refused = read_site(written(tmp_path, text.format("ab" * 32)))
+    with pytest.raises(ConfigError, match="nothing of it was run"):
+        join(folder, joining(tmp_path, refused), {})
+    assert not (tmp_path / "ran").exists()
+    allowed = read_site(written(tmp_path, text.format(script_digest(folder))))
+    options = ("--server", "127.0.0.1:1", "--kit", str(tmp_path / "kit"), "--name", "a")
+    command = (sys.executable, "-m", "secureps", "join", str(folder), *options)
+    env = {name: v for name, v in os.environ.items() if name != "PYTHONPYCACHEPREFIX"}
+    for _ in range(2):
+        done = subprocess.run(
+            [*command, "--site", allowed.where], capture_output=True, text=True, env=env
+        )
+        assert "nothing of it was run" not in done.stderr
+        assert (tmp_path / "ran").exists(), done.stderr
+        (tmp_path / "ran").unlink()
 
 
 def test_the_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
