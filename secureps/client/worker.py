@@ -119,7 +119,7 @@ class ClientWorker(Worker):
         self._sealer = OutboxSealer(
             site.identity,
             site.holder_keys,
-            lambda group, version: machine.committees.due(group, version),
+            lambda group, version: machine.committees.goes_on_with(group, version),
             outbox,
             site.threads,
             site.ledger,

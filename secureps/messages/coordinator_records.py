@@ -99,12 +99,16 @@ class RoundGivenUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDeclined:
-    """An invited client takes no part in this round; nobody waits for it any longer."""
+    """An invited client takes no part in this round; nobody waits for it any longer.
+
+    `sits_out`: nor is it asked again before the next version.
+    """
 
     group: str
     round: int
     client: str
     reason: str
+    sits_out: bool = False
 
 
 @dataclass(frozen=True, slots=True)

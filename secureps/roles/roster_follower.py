@@ -28,13 +28,19 @@ class KnownCommittee:
 
     Args:
         number: of the first roster with them that is known here.
+        roster: the newest of these.
         expires: Unix seconds after which nobody seals for them or opens with them, by the last
             such roster; 0: never.
     """
 
     number: int
-    holders: tuple[Certificate, ...]
+    roster: Roster
     expires: int
+
+    @property
+    def holders(self) -> tuple[Certificate, ...]:
+        """By name."""
+        return self.roster.holders()
 
 
 class RosterFollower:
@@ -54,9 +60,10 @@ class RosterFollower:
     def apply(self, record: RosterFollowed) -> None:
         """Folds one record; ConfigError if it is of another kit than this party has."""
         try:
-            self._journalled = known = self.roster.of_line(record.text)
+            known = self.roster.of_line(record.text)
+            self._journalled = max(self._journalled or known, known, key=_place)
             self._note(known)
-            self.roster = max(self.roster, known, key=lambda each: each.place)
+            self.roster = max(self.roster, known, key=_place)
         except SecurepsError as error:
             raise ConfigError(
                 f"this state folder is of a run with another kit: {error}; start it with the kit "
@@ -66,16 +73,20 @@ class RosterFollower:
     def follow(self, step: Step, text: str) -> bool:
         """Goes by the roster in a text, and journals it, if it is newer; whether it is.
 
+        An older one is journalled too if it has key holders that are not known here: a party that
+        was away meanwhile may still be asked to seal for them, or to open with them.
+
         Raises:
             Malformed, Oversized, Unsigned, Refused: as `Roster.follow`.
         """
         newer = self.roster.follow(text)
-        if newer is None:
-            return False
-        self.roster = self._journalled = newer
-        self._note(newer)
-        step.records.append(RosterFollowed(text))
-        return True
+        if newer is not None:
+            self.roster = self._journalled = newer
+        found = newer or self.roster.of_line(text)
+        if newer is not None or found.committee not in self._committees:
+            self._note(found)
+            step.records.append(RosterFollowed(text))
+        return newer is not None
 
     def resume(self, step: Step) -> None:
         """Journals the kit's roster if it came while the party was down: no older one is next."""
@@ -110,9 +121,9 @@ class RosterFollower:
         known = self._committees.get(roster.committee)
         number, expires = roster.number, roster.expires
         if known is not None:
-            number = min(number, known.number)
+            number, roster = min(number, known.number), max(roster, known.roster, key=_place)
             expires = max(expires, known.expires) if expires and known.expires else 0
-        self._committees[roster.committee] = KnownCommittee(number, roster.holders(), expires)
+        self._committees[roster.committee] = KnownCommittee(number, roster, expires)
 
     def committee(self, digest: bytes | None) -> KnownCommittee:
         """The key holders of this digest (`Roster.committee`); Refused if no roster had them."""
@@ -186,6 +197,10 @@ class RosterFollower:
                 f"{_date(begin)}",
                 retry_after=min(left, PATIENCE),
             )
+
+
+def _place(roster: Roster) -> tuple[int, int]:
+    return roster.place
 
 
 def _date(unix: float) -> str:

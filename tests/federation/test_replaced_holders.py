@@ -10,12 +10,14 @@ import pytest
 
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.holder.holder import Holder
 from secureps.roles.holder.ledger import HolderLedger
 from secureps.run.simulate.simulation import Simulation
 from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
-from tests.kits.federations import same
-from tests.kits.streams import BUFFERED, seconds, stream_plan
+from tests.kits.cheats import lies, small_error
+from tests.kits.federations import finished, same
+from tests.kits.streams import BUFFERED, PRIORITY, SSP, seconds, stream_plan
 
 NEW, LOST = "holder-9", "holder-1"
 
@@ -133,3 +135,165 @@ def test_a_smaller_roster_changes_nothing_and_who_was_replaced_does_not_come_bac
     changing.tell()
     play.run()
     assert len(committees(changing)) == 2
+
+
+TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
+"""Who is lost at once of 3 of 4, and who comes."""
+
+
+def lose_two(changing: ChangingRoster) -> None:
+    """Two are lost, and replaced one after the other."""
+    for name in TWO:
+        changing.play.kill(name)
+    for name, new in TWO.items():
+        changing.replace(name, new)
+        changing.play.start(new)
+
+
+def test_two_at_once_are_replaced_before_anybody_has_sealed_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
+    whole.play.run()
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    play = changing.play
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: (group.phase, group.version) == (Phase.PREPARING, 1))
+    for name in TWO:
+        play.kill(name)
+    changing.play_to(2)
+    assert "waits for key holders: holder-0, holder-1" in play.reasons()
+    lose_two(changing)
+    play.run()
+    assert same(play.model(), whole.play.model())
+    begins = [each.begins("all") for each in play.coordinator.federation.committees]
+    assert begins == [0, 3, 3, 2]
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
+def test_what_all_have_sealed_for_two_that_are_lost_is_opened_by_nobody(
+    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody seals that version again: the run ends with what was made, and says why."""
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    play = changing.play
+    federation = play.coordinator.federation
+    group = federation.groups["all"]
+    play.run(lambda: (group.phase, group.version) == (phase, 2) and len(group.receipts) == 6)
+    lose_two(changing)
+    play.run()
+    assert play.versions() == {"all": 2}
+    assert federation.failure == "TooFew"
+    assert "on the roster no more" in next(reversed(federation.fates.values())).reason
+    said = {
+        Phase.COLLECTING: "it has sealed version 2 of all for other key holders",
+        Phase.OPENING: "they were asked to open updates of version 2",
+    }
+    assert said.get(phase, said[Phase.COLLECTING]) in federation.finished
+
+
+def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who has sits out until the next one, which all make."""
+
+    def slow(name: str, task: object) -> float:
+        return 1.0 if name == "client-00" else 3.0
+
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, cost=slow)
+    play = changing.play
+    federation = play.coordinator.federation
+    group = federation.groups["all"]
+    play.run(lambda: (len(group.receipts), group.version) == (1, 2))
+    lose_two(changing)
+    changing.play_to(3)
+    assert federation.included == {f"client-{k:02}": 2 + (k > 0) for k in range(6)}
+    play.run()
+    assert federation.included == {f"client-{k:02}": 5 + (k > 0) for k in range(6)}
+    assert play.versions() == {"all": 6}
+
+
+@pytest.mark.parametrize("rule", [BUFFERED, SSP, PRIORITY], ids=lambda rule: rule["name"])
+def test_without_rounds_two_at_once_stall_nobody(
+    rule: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It goes on with whoever has not sealed the newest version, or ends and says why."""
+    for events in (1100, 1400, 1700):
+        plan = stream_plan("rlwe", {**rule, "minimum": 3})
+        changing = ChangingRoster(plan, tmp_path / str(events), monkeypatch, cost=seconds)
+        play, left = changing.play, iter(range(9 * events))
+        play.run(lambda left=left, events=events: next(left) >= events)  # type: ignore[misc]
+        lose_two(changing)
+        federation = play.coordinator.federation
+        play.run(lambda play=play, left=left: finished(play) or next(left, None) is None)  # type: ignore[misc]
+        assert federation.finished
+        if federation.failure:
+            assert "sit out until the next version" in federation.finished
+
+
+def test_replacements_of_a_replacement_before_a_border_closes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
+    whole.play.run()
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    play = changing.play
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: (group.phase, group.version) == (Phase.COLLECTING, 1))
+    play.kill(LOST)
+    for lost, new in ((LOST, "holder-7"), ("holder-7", "holder-8"), ("holder-8", NEW)):
+        changing.replace(lost, new)
+        play.start(new)
+        if lost != LOST:
+            play.kill(lost)
+    play.run()
+    assert [each[-1] for each in committees(changing)][1:] == ["holder-7", "holder-8", NEW]
+    assert same(play.model(), whole.play.model())
+
+
+def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 3 of 4, with one that was replaced before."""
+    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
+    whole.play.run()
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    play = changing.play
+    changing.play_to(1)
+    play.kill(LOST)
+    changing.replace(LOST, NEW)
+    play.start(NEW)
+    changing.play_to(3)
+    lies(play, "holder-2", small_error)
+    play.run()
+    assert set(play.coordinator.federation.liars) == {"holder-2"}
+    assert same(play.model(), whole.play.model())
+
+
+@pytest.mark.parametrize("away", ["client-00", "holder-0"])
+def test_who_was_away_while_two_rosters_came_hears_of_both(
+    away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is sealed for those of the first in between needs it."""
+    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
+    whole.play.run()
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    play = changing.play
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: (group.phase, group.version) == (Phase.PREPARING, 1))
+    play.kill(away)
+    changing.replace(LOST, "holder-8")
+    play.kill(LOST)
+    play.start("holder-8")
+    changing.play_to(2)
+    play.run(lambda: len(group.receipts) >= 3)
+    changing.replace("holder-8", NEW)
+    play.kill("holder-8")
+    play.start(NEW)
+    play.start(away)
+    machine: Any = play.parties[away].machine
+    follower = machine._ledger.follower if isinstance(machine, Holder) else machine._follower
+    play.run()
+    for committee in play.coordinator.federation.committees:
+        assert follower.number_of(committee.committee) >= 0
+    assert same(play.model(), whole.play.model())

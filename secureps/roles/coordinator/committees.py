@@ -35,13 +35,19 @@ def holders(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:
     return next((c.holders for c in known if c.committee == committee), ())
 
 
+def able(tx: Transaction, committee: KeyCommittee) -> bool:
+    """Whether enough of them are on the roster: who was taken off it never opens anything again."""
+    return sum(holder in tx.holders for holder in committee.holders) >= tx.plan.threshold
+
+
 def periods(tx: Transaction, group: str) -> Callable[[int], int] | None:
     """Which base versions of a group may stand in one cohort: those with the same number.
 
     None: all of them. Updates of one support and for one committee can be summed.
     """
     every = tx.plan.group(group).support_every
-    begins = [committee.begins(group) for committee in tx.federation.committees[1:]]
+    later = {each.committee: each.begins(group) for each in tx.federation.committees[1:]}
+    begins = later.values()
     if every is None and not begins:
         return None
     return lambda version: (version // every if every else 0) + sum(b <= version for b in begins)
@@ -95,10 +101,15 @@ def form(tx: Transaction, settings: PinnedRun) -> None:
         tx.step.effects.append(Say(f"the next versions are sealed for other key holders: {text}"))
 
 
+def used(tx: Transaction) -> tuple[KeyCommittee, ...]:
+    """Those whom something is sealed for, or will be from the next versions on."""
+    known, groups = tx.federation.committees, tx.federation.groups.values()
+    sealed = {receipt.committee for group in groups for receipt in group.receipts.values()}
+    due = [at(tx, group.name, max(0, group.version)) for group in groups] if known else []
+    return tuple(c for c in known if c in due or c == known[-1] or c.committee in sealed)
+
+
 def repeat(tx: Transaction, client: str) -> None:
     """A client hears for whom to seal, from the versions on that there are."""
-    groups = tx.federation.groups.values()
-    used = {at(tx, g.name, max(0, g.version)).committee for g in groups if tx.federation.committees}
-    for committee in tx.federation.committees:
-        if committee.committee in used or committee == tx.federation.committees[-1]:
-            tx.order(client, SealFor(tx.federation.incarnation, committee))
+    for committee in used(tx):
+        tx.order(client, SealFor(tx.federation.incarnation, committee))

@@ -242,7 +242,7 @@ class Coordinator:
                 self._sessions.watchers.add(party)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
-                membership.tell_roster(tx, self._settings.roster, event)
+                membership.tell_roster(tx, self._follower, event)
                 resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
                 return None
             case requests.Heartbeat(party):

@@ -247,8 +247,11 @@ class GroupState:
         member = self.burnt_members.get(id.client)
         return member is not None and member.id == id
 
-    def decline(self, client: str) -> None:
+    def decline(self, client: str, sits_out: bool = False) -> None:
         """It takes no part in the open round; without rounds, in none for this version."""
+        if sits_out:
+            self.sitting_out |= {client}
+            self.forget(client)
         self.invited -= {client}
         if self.streaming or client in self.burnt_members:
             self.lost |= {client}

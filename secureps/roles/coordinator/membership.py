@@ -25,6 +25,7 @@ from secureps.policy.counting import check_told
 from secureps.roles.coordinator import (
     asynchronous,
     commit,
+    committees,
     evaluation,
     founding,
     recovery,
@@ -125,36 +126,55 @@ def announce(tx: Transaction, text: str) -> None:
         tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
 
-def tell_roster(tx: Transaction, roster: Roster, known: Subscribe) -> None:
-    """Who goes by an older roster than this one hears of it."""
+def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> None:
+    """Who goes by an older roster than this one hears of it; of others with committees first.
+
+    Whoever was away may not have followed a roster whose key holders are still sealed for.
+    """
+    roster = follower.roster
+    for committee in committees.used(tx):
+        if committee.committee != roster.committee and follower.number_of(committee.committee) >= 0:
+            _tell(tx, known.party, follower.committee(committee.committee).roster)
     newest = (roster.number, roster.expires)
     if newest != (known.epoch, known.expires) and known.epoch <= roster.number:
-        text = roster.to_bytes().decode()
-        tx.order(known.party, RosterChanged(tx.federation.incarnation, text))
+        _tell(tx, known.party, roster)
+
+
+def _tell(tx: Transaction, party: str, roster: Roster) -> None:
+    text = roster.to_bytes().decode()
+    tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
 
 def decline(tx: Transaction, message: Decline) -> None:
     """An invited client takes no part in a round; once it has contributed, that stands.
 
-    A designated evaluator says the version instead of a round.
+    A designated evaluator says the version instead of a round. Where a committee was replaced, a
+    client may have sealed the version for another one: it sits out until the next.
 
     Raises:
         Malformed: it is not the round of an evaluation, nor of a group that has none by its rule,
-            nor is the client to send once more what it sent.
+            nor is the client to send once more what it sent, nor was a committee replaced.
     """
     if message.group == EVALUATION and message.party == tx.plan.evaluator:
         evaluation.declined(tx, message.round, said(message.reason))
         return
     group = tx.federation.groups.get(message.group)
     own = group is not None and message.group != EVALUATION
+    replaced, client = len(tx.federation.committees) > 1, message.party
     if group is None or (
-        own and tx.plan.bounds(group.name).rounds and message.party not in group.places
+        own and tx.plan.bounds(group.name).rounds and client not in group.places and not replaced
     ):
         raise Malformed(f"only evaluations can be declined, not rounds of {message.group!r:.80}")
     open_now = group.phase is Phase.COLLECTING and group.round == message.round
-    here = message.party in group.open_receipts.clients
-    if open_now and message.party in group.invited and not here:
-        synchronous.declined(tx, group, message.party, said(message.reason))
+    here = client in group.open_receipts.clients
+    if open_now and client in group.invited and not here:
+        sits_out = own and client not in group.places
+        synchronous.declined(tx, group, client, said(message.reason), sits_out)
+    elif replaced and group.streaming and group.awaits(client):
+        if group.open_stream.training[client].version < group.version:
+            tx.order(client, recovery.make_invite(tx, group, client))
+        else:
+            synchronous.declined(tx, group, client, said(message.reason), sits_out=True)
 
 
 def withdraw(tx: Transaction, message: Withdraw) -> None:

@@ -27,6 +27,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import committees
 from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.coordinator.transaction import Transaction
 
 
@@ -154,17 +155,20 @@ def silent(tx: Transaction, group: GroupState) -> tuple[str, ...]:
 def decide(tx: Transaction, group: GroupState) -> Found | Hopeless | Wait:
     """What is next for a cohort that every shard holds.
 
-    While fewer than t have answered, it waits. When all answers that are there are tried, those
-    of silent holders have one deadline's time to come.
+    While fewer than t have answered, it waits; for nobody who was taken off the roster. When all
+    answers that are there are tried, those of silent holders have one deadline's time to come.
     """
     making, t, n = group.closed_cohort, tx.plan.threshold, tx.plan.holders
-    if len(making.refusals) > n - t:
-        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(making.refusals.items()))
-        return Hopeless(f"{len(making.refusals)} of {n} key holders refused: {said}")
-    late = silent(tx, group)
+    unanswered = silent(tx, group)
+    late = tuple(holder for holder in unanswered if holder in tx.holders)
+    gone = (holder for holder in unanswered if holder not in tx.holders)
+    refusals = making.refusals | dict.fromkeys(gone, REVOKED)
+    if len(refusals) > n - t:
+        said = "; ".join(f"{h}: {reason}" for h, reason in sorted(refusals.items()))
+        return Hopeless(f"{len(refusals)} of {n} key holders refused: {said}")
     if len(making.shares) < t:
         due = asked(tx, group)
-        answered = [holder for holder in due if holder not in late]
+        answered = [holder for holder in due if holder not in unanswered]
         return Wait(None, f"opens: {_missing(tx, due, answered)}")
     found = next(_candidates(tx, group), None)
     if found is not None:

@@ -20,6 +20,7 @@ from secureps.roles.coordinator import (
     founding,
     key_release,
     opening,
+    succession,
     synchronous,
     termination,
 )
@@ -51,6 +52,7 @@ def _advance_group(tx: Transaction, group: GroupState) -> float | None:
 
 def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
+    succession.settle(tx, group)
     if group.name == EVALUATION:
         yield synchronous.open_evaluation(tx, group)
     elif not tx.plan.bounds(group.name).rounds:

@@ -365,8 +365,8 @@ class CoordinatorState:
                     self.evaluations.begin(self.model_groups)
             case records.BoundAgreed(most_examples=most):
                 group.most_examples = most
-            case records.MemberDeclined(client=client):
-                group.decline(client)
+            case records.MemberDeclined(client=client, sits_out=sits_out):
+                group.decline(client, sits_out)
             case records.RoundExtended(extensions=extensions, reason=reason):
                 group.extensions, group.reason = extensions, reason
             case records.RoundGivenUp(reason=reason) if group.streaming:

@@ -80,7 +80,7 @@ def _end_if_none_may_come(tx: Transaction, group: GroupState, able: frozenset[st
         termination.end(
             tx,
             f"too few clients are left for version {group.version + 1} of {group.name}: {out} sit "
-            "out until the next version",
+            f"out until the next version ({group.reason})",
             TooFew,
         )
 
@@ -107,9 +107,11 @@ def _invite(tx: Transaction, group: GroupState, invited: tuple[str, ...], reason
         tx.order(member, recovery.make_invite(tx, group, member))
 
 
-def declined(tx: Transaction, group: GroupState, client: str, reason: str) -> None:
+def declined(
+    tx: Transaction, group: GroupState, client: str, reason: str, sits_out: bool = False
+) -> None:
     """A member takes no part in the open round; too few for any cohort end it at once."""
-    tx.write(records.MemberDeclined(group.name, group.round, client, reason))
+    tx.write(records.MemberDeclined(group.name, group.round, client, reason, sits_out))
     if not group.streaming:
         end_if_too_few(tx, group, client, reason)
 
@@ -118,7 +120,7 @@ def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str)
     """Gives up a round in which fewer are left than the least that is opened."""
     least = tx.plan.bounds(group.name).minimum
     if len(group.invited) < least:
-        _give_up(
+        give_up(
             tx,
             group,
             f"given up: {len(group.invited)} members take part, the minimum cohort is {least} "
@@ -126,7 +128,8 @@ def end_if_too_few(tx: Transaction, group: GroupState, client: str, reason: str)
         )
 
 
-def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
+def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
+    """The open round comes to nothing, and what was sent for it is dropped."""
     ids = group.summed
     tx.write(records.RoundGivenUp(group.name, group.round, reason))
     tx.settle(ids)
@@ -182,7 +185,7 @@ def decide(tx: Transaction, group: GroupState) -> Wait:
             tx.write(records.RoundExtended(group.name, group.round, group.extensions + 1, reason))
             return Wait(until, reason)
         case Drop(_, reason):
-            _give_up(tx, group, reason)
+            give_up(tx, group, reason)
             return tx.again
         case Wait(until, reason):
             return Wait(until, f"{reason}; {waiting}" if waiting else reason)

@@ -8,12 +8,21 @@ here: keys of its own, sealing (`client.sealing`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopePublicKey
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import HolderKeys, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.orders import (
+    GroupVersion,
+    HolderKeys,
+    Invite,
+    KeyCommittee,
+    Published,
+    SealFor,
+)
+from secureps.messages.requests import Decline
 from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.announced_keys import AnnouncedKeys
@@ -24,8 +33,8 @@ from secureps.roles.roster_follower import RosterFollower
 class Committees:
     """Those that a client has heard of."""
 
-    def __init__(self, follower: RosterFollower) -> None:
-        self._follower = follower
+    def __init__(self, follower: RosterFollower, client: str) -> None:
+        self._follower, self._client = follower, client
         self._told: dict[bytes, KeyCommittee] = {}
         self._sealed: dict[str, Receipt] = {}
         self.keys = AnnouncedKeys()
@@ -48,7 +57,7 @@ class Committees:
                 step.effects.append(Say(f"what is said of key holders is not taken: {error}"))
 
     def take(self, order: SealFor) -> None:
-        """Takes the coordinator's word for when a committee begins; its first one counts.
+        """Takes the coordinator's word for when a committee begins; the earliest one counts.
 
         Raises:
             Refused: the CA has signed no roster with these holders and keys, as far as is known
@@ -60,7 +69,9 @@ class Committees:
         digests = [file_digest(EnvelopePublicKey(key).to_bytes()) for key in told.keys]
         if (told.holders, digests) != (names, [h.cipher_key_digest for h in known.holders]):
             raise Refused("the coordinator's key holders are not those of the roster")
-        self._told.setdefault(told.committee, told)
+        before = self._told.setdefault(told.committee, told)
+        since = (GroupVersion(s.group, min(s.version, told.begins(s.group))) for s in before.since)
+        self._told[told.committee] = replace(before, since=tuple(since))
 
     def sealed(self, receipt: Receipt) -> None:
         """An update is on record: its base version is sealed for its committee, and no other."""
@@ -75,17 +86,54 @@ class Committees:
         Raises:
             Refused: nobody is known, or the version, or one after it, was sealed for others.
         """
-        begun = [told for told in self._told.values() if told.begins(group) <= version]
-        if not begun:
+        if not self._begun(group, version):
             raise Refused(f"nobody said for which key holders version {version} is sealed")
-        newest = max(begun, key=lambda told: self._follower.committee(told.committee).number)
+        if objection := self.objection(group, version):
+            raise Refused(objection)
+        return self._begun(group, version)[-1]
+
+    def goes_on_with(self, group: str, version: int) -> KeyCommittee:
+        """As `due`, of an update that is made already when others stand for those before.
+
+        It is sealed for those that its version was sealed for: nobody opens it, and nobody seals
+        that version for two.
+        """
         last = self._sealed.get(group)
-        if last is not None and last.version >= version and last.committee != newest.committee:
-            raise Refused(
-                f"version {last.version} of {group} was sealed for other key holders: it waits for "
-                "the next"
-            )
-        return newest
+        if last is not None and last.version == version and self.objection(group, version):
+            return self._told[last.committee or b""]
+        return self.due(group, version)
+
+    def objection(self, group: str, version: int) -> str:
+        """Why this client seals no update from this version any more; empty if it may yet.
+
+        It, or one after it, was sealed for others than those for whom it is to be sealed now.
+        """
+        begun, last = self._begun(group, version), self._sealed.get(group)
+        if not begun or last is None or last.version < version:
+            return ""
+        if last.committee == begun[-1].committee:
+            return ""
+        return f"it has sealed version {last.version} of {group} for other key holders"
+
+    def _begun(self, group: str, version: int) -> list[KeyCommittee]:
+        """Those that have begun by then, in the order of their rosters."""
+        begun = (told for told in self._told.values() if told.begins(group) <= version)
+        return sorted(begun, key=lambda told: self._follower.committee(told.committee).number)
+
+    def decline(
+        self,
+        step: Step,
+        plan: Plan,
+        invites: dict[str, Invite],
+        published: Mapping[str, Published],
+    ) -> None:
+        """Says of those of these invitations that come to nothing that they do (`objection`)."""
+        for group, invite in list(invites.items()) if plan.opening is Opening.COMMITTEE else ():
+            newest = published.get(group)
+            base = invite.version if newest is None else newest.version
+            if reason := self.objection(group, base):
+                del invites[group]
+                step.tell(Decline(self._client, group, invite.round, reason))
 
     def sealable(
         self, plan: Plan, invites: Mapping[str, Invite], published: Mapping[str, Published]

@@ -77,7 +77,7 @@ class Member:
     def __init__(self, settings: MemberSettings) -> None:
         self._settings = settings
         self._follower = RosterFollower(settings.roster)
-        self.committees = Committees(self._follower)
+        self.committees = Committees(self._follower, settings.name)
         self._pinned: Pinned | None = None
         self._weighing: ExampleCount
         self._groups: tuple[str, ...] = ()
@@ -286,11 +286,11 @@ class Member:
                     self._begin(step, Offer(group, self._out.next.get(group, 0)))
                     return
                 step.effects.append(Say(f"no founding model of {group} is sent: it is founded"))
+        self.committees.decline(step, self._plan, self._invites.open, self._model.published)
         if self._seal_again(step) or self._evaluate(step):
             return
         desk = self._desk()
-        due = desk.due()
-        if not due:
+        if not (due := desk.due()):
             self._count(step)
             return
         self._gathering = gathering.goes_on(now, desk.more_may_come(due))

@@ -11,9 +11,10 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import Refused
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
+from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.requests import Decline
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.machine import KitRead, Step
+from secureps.roles.machine import Call, KitRead, Step
 from secureps.roles.member.committees import Committees
 from secureps.roles.roster_follower import RosterFollower
 from tests.kits.roles_kit import make_plan
@@ -61,7 +62,7 @@ def follower() -> RosterFollower:
 
 @pytest.fixture
 def client(follower: RosterFollower) -> Committees:
-    found = Committees(follower)
+    found = Committees(follower, "c0")
     found.take(told(FIRST))
     follower.follow(Step(), SECOND.to_bytes().decode())
     return found
@@ -76,10 +77,43 @@ def test_versions_before_a_change_are_sealed_for_those_that_they_were_sealed_for
     assert client.due("other", 3).committee == SECOND.committee
 
 
-def test_the_first_word_counts(client: Committees) -> None:
+def test_the_earliest_word_counts(client: Committees) -> None:
+    """Whoever comes may be due sooner than was said at first, and never later."""
     client.take(told(SECOND, 4))
     client.take(told(SECOND, 2))
-    assert client.due("all", 3).committee == FIRST.committee
+    assert client.due("all", 1).committee == FIRST.committee
+    assert client.due("all", 2).committee == SECOND.committee
+    client.take(told(SECOND, 9))
+    assert client.due("all", 3).committee == SECOND.committee
+
+
+def test_who_has_sealed_a_version_declines_it_for_others(client: Committees) -> None:
+    client.sealed(receipt(4, FIRST.committee))
+    invites = {"all": Invite(1, "all", 3, 4, 1.0)}
+    step = Step()
+    client.decline(step, PLAN, invites, {})
+    assert invites
+    client.take(told(SECOND, 4))
+    client.decline(step, make_plan("plain"), invites, {})
+    client.decline(step, PLAN, invites, {"all": Published(1, "all", 5, ())})
+    assert invites  # it is asked for a newer one
+    client.decline(step, PLAN, invites, {})
+    (said,) = step.effects
+    assert isinstance(said, Call)
+    why = "it has sealed version 4 of all for other key holders"
+    assert said.message == Decline("c0", "all", 3, why)
+    assert not invites
+
+
+def test_what_is_made_already_is_sealed_for_those_that_its_version_was_sealed_for(
+    client: Committees,
+) -> None:
+    client.sealed(receipt(4, FIRST.committee))
+    client.take(told(SECOND, 3))
+    assert client.goes_on_with("all", 4).committee == FIRST.committee
+    assert client.goes_on_with("all", 5).committee == SECOND.committee
+    with pytest.raises(Refused):
+        client.goes_on_with("all", 3)
 
 
 def test_nobody_is_taken_whom_the_ca_did_not_sign_for(client: Committees) -> None:
@@ -104,13 +138,13 @@ def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> Non
     assert client.due("all", 3).committee == FIRST.committee
     assert client.due("all", 5).committee == SECOND.committee
     client.sealed(receipt(5, SECOND.committee))
-    with pytest.raises(Refused, match="version 5 of all was sealed for other key holders"):
+    with pytest.raises(Refused, match="it has sealed version 5 of all for other key holders"):
         client.due("all", 3)
 
 
 def test_nobody_is_known_before_the_coordinator_speaks(follower: RosterFollower) -> None:
-    assert not Committees(follower).seals(PLAN, "all", 0)
-    assert Committees(follower).seals(make_plan("plain"), "all", 0)
+    assert not Committees(follower, "c0").seals(PLAN, "all", 0)
+    assert Committees(follower, "c0").seals(make_plan("plain"), "all", 0)
 
 
 def test_the_last_roster_of_a_committee_must_hold(
