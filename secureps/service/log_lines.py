@@ -86,8 +86,8 @@ class LogLines:
             case coordinator_records.CohortClosed(cohort, reason):
                 return self._of(cohort.group, f"cohort {cohort.number} closed: {reason}")
             case coordinator_records.CohortReopened(group, number, missing):
-                found = "a holder found a flaw in it"
-                why = f"blocks of {len(missing)} are missing" if missing else found
+                left = "nobody was asked to open it, and not all of it counts any more"
+                why = f"blocks of {len(missing)} are missing" if missing else left
                 return self._of(group, f"cohort {number} reopened: {why}")
             case coordinator_records.ReceiptExamined(id=id, holder=holder, flaw=flaw) if flaw:
                 return f"{id} is dropped: {holder} found a flaw: {flaw}"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import Refused
+from secureps.messages import coordinator_records as records
 from secureps.messages.outcome import Outcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
@@ -15,6 +16,7 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import REVOKED
 from secureps.roles.holder.holder import Holder
 from tests.kits.changing_roster import BEGUN, ChangingRoster
+from tests.kits.cheats import journalled
 from tests.kits.federations import finished, same, small_plan, unharmed
 from tests.kits.streams import BUFFERED, seconds, stream_plan
 
@@ -134,6 +136,21 @@ def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
     halt = play.parties[NEW].halted.result()
     assert halt.error is not None
     assert "roster no more" in halt.reason
+
+
+def test_a_cohort_that_no_holder_was_asked_to_open_closes_anew_without_who_is_revoked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the new roster the holder would refuse it, and all its members would pay for it."""
+    changing = ChangingRoster(plan_of("bfv"), tmp_path, monkeypatch)
+    play = changing.play
+    (group,) = play.coordinator.federation.model_groups
+    play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
+    changing.revoke(NEW)
+    play.run(lambda: finished(play))
+    assert journalled(play, records.CohortBurnt) == []
+    assert included(changing, NEW) == 2
+    assert play.versions() == {"all": 6}
 
 
 def test_who_is_revoked_while_the_coordinator_is_down_is_out_when_it_is_back(

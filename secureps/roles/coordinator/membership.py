@@ -118,6 +118,10 @@ def revoke(tx: Transaction, roster: Roster) -> None:
             tx.sessions.leave(client)
             tx.live -= {client}
             tx.write(records.ClientRevoked(client))
+            for group in tx.federation.groups.values():
+                if group.phase is Phase.HOLDING and client in group.weights:
+                    # No holder was asked yet; by the new roster they refuse it.
+                    tx.write(records.CohortReopened(group.name, group.number, ()))
 
 
 def announce(tx: Transaction, text: str) -> None:
