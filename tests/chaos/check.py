@@ -96,11 +96,15 @@ def _end(world: World) -> list[str]:
     if not federation.finished:
         found.append("the run ended without a reason")
     # What a client sealed and a shard took in is nowhere if both lost their disks.
-    if federation.failure and not (cheated or len(world.lost) > 1):
+    # What is sealed for two key holders that are lost nobody opens; nor what a revoked client has
+    # part in, where holders hear of that before they are asked.
+    few = len(world.lost) > 1 or len(world.successors) > 1 or world.revoked
+    if federation.failure and not (cheated or few):
         found.append(f"the run failed: {federation.finished}")
     for name in client_names(CLIENTS):
         halt = world.parties[name].halted.result()
         own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
+        own |= name in world.revoked
         if halt.error is not None and not (cheated or own):
             found.append(f"{name} left: {halt.reason}")
     return found
@@ -208,6 +212,7 @@ def _model(world: World) -> list[str]:
     cheated = any(fault.kind in CHEATS for fault in world.faults)
     anew = world.lost.keys() & set(client_names(CLIENTS))  # with another seed
     as_ever = world.setting.rule == "all" and not (cheated or anew)
+    as_ever &= not world.coordinator.federation.failure
     if as_ever and not same(world.model(), unharmed(world.setting)):
         found.append("the model is not that of the undisturbed run")
     return found

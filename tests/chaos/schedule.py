@@ -14,6 +14,9 @@ jump      the party's clock leaps ahead
 full      the party's disk refuses every write for a while
 part      nothing passes between two parties for a while
 lost, unanswered, twice, late     what becomes of one message
+replaced  the key holder, or who came for it, dies for good, and another comes by the next roster
+revoked   the client is taken off the roster
+renewed   the roster expires for everybody, and is signed anew
 spoil     the client shares another key than it seals with, so many times
 lie       the key holder answers with a wrong share, so many times
 """
@@ -81,6 +84,11 @@ two disks may be lost at once."""
 TWICE = 0.4
 """How often then two are."""
 
+REPLACED, REVOKED, RENEWED = "replaced", "revoked", "renewed"
+ROSTERS = (REPLACED, REVOKED, RENEWED)
+CHANGE, SOON = 0.5, 300
+"""How often the roster changes, where no disk is lost; events within which it does so again."""
+
 EVENTS = 2000
 """Below this most runs have had their last event."""
 
@@ -112,11 +120,13 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS or LOSSES, ROTS or ASKS; who: the party, the first of two, or the sender.
+        kind: of KINDS, LOSSES or ROSTERS, ROTS or ASKS.
+        who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
-        seconds: how long it lasts, or until the party is started again; of `older`: until it dies.
+        seconds: how long it lasts, or until the party is started again; of `older`: until it dies;
+            of ROSTERS: until the coordinator has the next roster.
         to: the other party; message: the class of one.
     """
 
@@ -147,7 +157,7 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in (*KINDS, *LOSSES, ROTS, ASKS):
+    if found is None or found["kind"] not in (*KINDS, *LOSSES, *ROSTERS, ROTS, ASKS):
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -178,12 +188,15 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     for _ in range(rng.randint(1, 8)):
         kind = rng.choice(DEATHS) if rng.random() < 0.35 else rng.choice(KINDS)
         faults += _drawn(rng, kind, setting)
-    if rng.random() < LOSS:
+    lost = rng.random() < LOSS
+    if lost:
         faults += _lost(rng, parties_of(setting))
     if rng.random() < SELDOM:
         faults.append(Fault(ASKS, rng.choice(client_names(CLIENTS)), rng.randrange(1, EVENTS)))
     if rng.random() < SELDOM:
         faults.append(Fault(ROTS, rng.choice(shard_names(SHARDS)), rng.randrange(1, EVENTS)))
+    if not lost and rng.random() < CHANGE:
+        faults += _changed(rng, setting)
     return tuple(faults)
 
 
@@ -221,6 +234,26 @@ def _lost(rng: random.Random, parties: Sequence[str]) -> Sequence[Fault]:
     if rng.random() < SELDOM:
         whose[0] = COORDINATOR
     return [Fault(kind, who, at, seconds) for who in dict.fromkeys(whose)]
+
+
+def _changed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
+    """The roster changes, now and then twice, and while one party cannot hear of it."""
+    at, seconds = rng.randrange(1, EVENTS), round(rng.uniform(0.1, 8.0), 1)
+    kinds = [RENEWED, *[REVOKED] * (setting.rule != "all")]
+    kinds += [REPLACED] * 4 * (setting.cipher == "rlwe")
+    kind, party = rng.choice(kinds), rng.choice(parties_of(setting)[1:])
+    found = []
+    if rng.random() < 0.5:
+        found.append(Fault("part", party, at, round(rng.uniform(1.0, 40.0), 1), COORDINATOR))
+    for _ in range(1 + (rng.random() < TWICE)):
+        if kind == REPLACED:
+            found.append(Fault(kind, rng.choice(holders_of(setting)), at, seconds))
+        at += rng.randrange(SOON)
+    if kind == REVOKED:
+        found.append(Fault(kind, rng.choice(client_names(CLIENTS)), at, seconds))
+    elif kind == RENEWED:
+        found.append(Fault(kind, COORDINATOR, at, seconds))
+    return found
 
 
 def _message(rng: random.Random, kind: str, who: str) -> Fault:

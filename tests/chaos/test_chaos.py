@@ -31,6 +31,7 @@ from tests.chaos.schedule import (
     KINDS,
     LOSSES,
     OPERATIONS,
+    ROSTERS,
     ROTS,
     SETTINGS,
     WIPED,
@@ -123,6 +124,27 @@ def test_whoever_lost_its_disk_begins_anew_or_says_why_not() -> None:
     assert "its journal is gone or an older copy" in early.ended
 
 
+CHANGES: dict[str, tuple[int, str]] = {
+    "replaced:holder-1@800+1": (1, "all 3 versions are made"),
+    "replaced:holder-1@800+1,replaced:holder-1@1000+1": (8, "all 3 versions are made"),
+    "replaced:holder-0@800+1,replaced:holder-1@820+1": (1, "holder-0, holder-1 are on the"),
+    "replaced:holder-1@800+1,part:client-02>coordinator@800+9": (1, "all 3 versions are made"),
+    "revoked:client-03@700+1": (8, "all 3 versions are made"),
+    "renewed:coordinator@700+9": (1, "all 3 versions are made"),
+}
+"""Rosters that change, under which seed's plan, and how the run ends."""
+
+
+@pytest.mark.parametrize("faults", CHANGES)
+def test_a_roster_changes_and_the_run_goes_on_or_says_why_not(faults: str) -> None:
+    seed, said = CHANGES[faults]
+    outcome = play(seed, parsed(faults))
+    assert not outcome.complaints
+    assert outcome.ended.startswith(said)
+    assert outcome.kinds["coordinator hears KitRead"]
+    assert outcome.kinds["coordinator orders Order RosterChanged"]
+
+
 @pytest.mark.parametrize(
     ("seed", "who", "at"), [(1386, "client-03", "1411+1.5"), (1231, "client-01", "129+7.9")]
 )
@@ -185,7 +207,7 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, ROTS, ASKS}
+    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, *ROSTERS, ROTS, ASKS}
     wiped = [fault.who for fault in faults if fault.kind == WIPED]
     assert {who.rpartition("-")[0] for who in wiped} == {"", "shard", "holder", "client"}
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)

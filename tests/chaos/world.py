@@ -27,7 +27,7 @@ from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Subm
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Machine
+from secureps.roles.machine import WORKER, Machine
 from secureps.roles.shard.shard import Shard
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
@@ -38,14 +38,15 @@ from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
 from tests.chaos.disk import Disk, Journal
 from tests.chaos.evidence import Evidence
+from tests.chaos.issuer import Issuer
 from tests.chaos.loop import Dead, PartyLoop
 from tests.chaos.network import ChaosNetwork, Delays, table
 from tests.chaos.plans import SHAPE, kit_of, plan_of
 from tests.chaos.schedule import (
-    ASKS,
+    CHEATS,
     CLIENTS,
-    LOSSES,
-    ROTS,
+    HOLDERS,
+    MESSAGES,
     SHARDS,
     THRESHOLD,
     WIPED,
@@ -100,6 +101,10 @@ class World(Simulation):
         """Parties whose disk was wiped, or went back, and the journals that they had."""
         self.given_up = ""
         """Why the run has no end: what a party's disk lost is nowhere else."""
+        self.successors: dict[str, str] = {}
+        """Key holders that were replaced, and by whom."""
+        self.revoked: set[str] = set()
+        """Clients that were taken off the roster."""
         self._lost_at = 0.0
         self._rng = random.Random(f"chaos-disk/{seed}")
         self._root = folder
@@ -110,11 +115,7 @@ class World(Simulation):
         self._down: set[str] = set()
         self._full: dict[str, float] = {}
         self._operations: Counter[str] = Counter()
-        by_event = [
-            f
-            for f in faults
-            if f.kind in ("kill", "power", *LOSSES, ROTS, ASKS, "pause", "jump", "full", "part")
-        ]
+        by_event = [f for f in faults if f.kind not in (*MESSAGES, *CHEATS, "dies", "torn")]
         self._due = sorted(by_event, key=lambda fault: fault.at)
         self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
         self._cheats = [f for f in faults if f.kind in ("spoil", "lie")]
@@ -128,7 +129,12 @@ class World(Simulation):
             lambda name: DiskSpool(folder / name / "spool"),
         )
         cast = Cast(trainers, UnsafeSeed(3), seconds)
-        with self._disk.installed(), patch.object(simulation, "memory_kit", kit_of):
+        self._issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)))
+        self._first = self._issuer.kit
+        with (
+            self._disk.installed(),
+            patch.object(simulation, "memory_kit", lambda plan, clients: self._first),
+        ):
             super().__init__(plan_of(setting), cast, folder, conditions)
 
     # --- the run ------------------------------------------------------------------
@@ -155,7 +161,7 @@ class World(Simulation):
         for name in sorted(self._failed):
             if not self._may_end(name):
                 self.stood = f"{name} ended: {self._why(name)}"
-            elif name in holders_of(self.setting):
+            elif isinstance(self.parties[name].machine, Holder):
                 self._failed.discard(name)  # the other holders may suffice
             else:
                 self.given_up = self._why(name)
@@ -166,6 +172,7 @@ class World(Simulation):
     def _may_end(self, name: str) -> bool:
         """Whether a server may end for the reason that it gives, after what was lost."""
         own = name in self.lost and self._error(name) in (DamagedStore, Refused)
+        own |= name in self.successors
         return own or (COORDINATOR in self.lost and self._error(name) is WrongRun)
 
     def _waits_in_vain(self) -> str:
@@ -248,6 +255,55 @@ class World(Simulation):
             case "part":
                 assert isinstance(self.network, ChaosNetwork)
                 self.network.part(fault.who, fault.to, fault.seconds)
+            case "replaced" | "revoked" | "renewed":
+                self._change(fault)
+
+    def _change(self, fault: Fault) -> None:
+        """The roster changes, once the run is founded on the first: all have that in their kit."""
+        if min(self.versions().values()) < 0:
+            self.loop.call_later(1.0, partial(self._change, fault))
+            return
+        match fault.kind:
+            case "replaced":
+                self._replace(fault)
+            case "revoked":
+                self._issuer.revoke(fault.who)
+                self.revoked.add(fault.who)
+                self.loop.call_later(fault.seconds, self._tell)
+            case "renewed":
+                told = self._issuer.expire()
+                for name in [n for n in self.parties if n not in self._down]:
+                    self.parties[name].heard(WORKER, told)
+                self.loop.call_later(fault.seconds, self._renew)
+
+    def _renew(self) -> None:
+        self._issuer.renew()
+        self._tell()
+
+    def _tell(self) -> None:
+        """The coordinator looks at its kit; others have that with which they were first started."""
+        if COORDINATOR not in self._down:
+            self.parties[COORDINATOR].heard(WORKER, self._issuer.told)
+
+    def _replace(self, fault: Fault) -> None:
+        """A key holder, or whoever came in its place, is lost for good, and another comes."""
+        lost = fault.who
+        while lost in self.successors:
+            lost = self.successors[lost]
+        if lost not in self.parties:  # it is still to come
+            self.loop.call_later(1.0, partial(self._replace, fault))
+            return
+        new = self.successors[lost] = f"holder-{HOLDERS + len(self.successors)}"
+        self._loops[lost].dead = True
+        self.kill(lost)
+        self._down.discard(lost)
+
+        def come() -> None:
+            self._issuer.replace(lost, new)
+            self._tell()
+            self.start(new)
+
+        self.loop.call_later(fault.seconds, come)
 
     def _look(self, who: str) -> None:
         """Asks the coordinator for what anybody may know."""
@@ -264,7 +320,7 @@ class World(Simulation):
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
         name = fault.who
-        if name in self._down:
+        if name in self._down or name in self.successors:
             return
         self._die(name)
         if fault.kind in ("power", "torn"):
@@ -376,6 +432,8 @@ class World(Simulation):
 
     def start(self, name: str) -> None:
         """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
+        if name in self.successors:
+            return
         super().start(name)
         self.loop.call_later(0.0, partial(self._up, name, self._loops[name]))
         for fault in self._cheats:
@@ -402,6 +460,8 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
+        newest = name == COORDINATOR or name in self.successors.values()
+        self._kit = self._issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:
             executor = super()._make(name)
