@@ -72,7 +72,10 @@ def verified(data: bytes, key: PublicIdentity) -> dict[str, Json]:
         signature = bytes.fromhex(str(body.get("signature")))
         key.verify(DOMAIN, _encoded(body | {"signature": ""}), signature)
     except (ValueError, Unsigned):
-        raise DamagedStore("this statement was changed, or somebody else made it") from None
+        raise DamagedStore(
+            "this statement was changed, or somebody else made it, or its client has other keys "
+            "since then: verify it with the public/ of that time, or have it export again"
+        ) from None
     if _encoded(body | {"signature": signature.hex()}) != data:
         raise DamagedStore("these are not the bytes of a statement that was signed")
     return body

@@ -19,6 +19,7 @@ from secureps.audit.entries import Entry, Json, entries
 from secureps.audit.ledger_statement import party_of, statement, verified
 from secureps.audit.page import page
 from secureps.audit.spending import epsilons
+from secureps.crypto.identity import PublicIdentity
 from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned, naming
 from secureps.messages.encoding import file_digest
 from secureps.messages.format import FORMAT
@@ -31,6 +32,11 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.journal import Row, read_rows
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.passphrases import Passphrases
+
+_OR_NEW_KEYS = (
+    "or it has other keys since then: verify it with the public/ of that time, or have it export "
+    "again"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +58,8 @@ def export(
 ) -> tuple[AuditLog, int]:
     """Writes what a party's journal tells, or what it tells more; the log, and how many are new.
 
-    The party may run meanwhile.
+    The party may run meanwhile. A log that ends with the signature of a key that it has no more
+    is signed anew.
 
     Args:
         out: made, or added to.
@@ -80,7 +87,7 @@ def export(
         _demand_complete(out, log, found)
         known = len(log.entries)
     whole, last = before, found.rows[-1]
-    if not before or log.end.row < last.seq:
+    if not before or log.end.row < last.seq or not _is_signed(before, me.public):
         spent = epsilons(Plan.from_text(found.run.plan), found.entries)
         end = End(len(found.entries), last.seq, last.chain, spent)
         whole += dump(before, begin, found.entries[known:], end, me)
@@ -112,6 +119,15 @@ def verify(files: Sequence[Path], kit: Path, state: Path | None = None) -> list[
     return logs
 
 
+def _is_signed(data: bytes, key: PublicIdentity) -> bool:
+    """Whether whoever has this key signed the last line."""
+    try:
+        verify_end(data, key)
+    except Unsigned:
+        return False
+    return True
+
+
 def _verified(path: Path, kit: PublicKit) -> AuditLog:
     try:
         data = path.read_bytes()
@@ -130,13 +146,11 @@ def _verified(path: Path, kit: PublicKit) -> AuditLog:
             f"{path}: no {begin.role} called {name[:80]!r} is on the roster; of who was revoked or "
             "replaced since then, verify it with the public/ of that time"
         )
-    try:
-        verify_end(data, kit.roster.identity(name))
-    except Unsigned:
+    if not _is_signed(data, kit.roster.identity(name)):
         raise DamagedStore(
             f"{path}: the last line is not signed by {name}: somebody else made this log, "
-            "or changed it and all digests after"
-        ) from None
+            f"or changed it and all digests after; {_OR_NEW_KEYS}"
+        )
     spent = epsilons(Plan.from_text(begin.run.plan), log.entries)
     if spent != log.end.epsilon:
         raise DamagedStore(f"{path}: the epsilon that it ends with is not what its entries come to")

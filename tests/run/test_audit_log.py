@@ -21,9 +21,10 @@ from secureps.policy.spending import facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.run.audit_log import export, verify
 from secureps.run.cli import app
-from secureps.store.issuing import issue
+from secureps.store.issuing import approve, issue
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_private, load_public
+from secureps.store.party_keys import rotate
 from tests.kits.audited import PARTIES, begin, exported, play
 
 
@@ -300,3 +301,25 @@ def test_a_kit_that_went_on_to_later_rosters_knows_the_one_of_the_run(folder: Pa
     issue(folder / "kit", "client", "late")
     assert load_public(folder / "kit").roster.number > before.number
     check(folder, "coordinator")
+
+
+def test_a_log_from_before_new_keys_is_signed_anew(folder: Path, tmp_path: Path) -> None:
+    """And nobody is called a forger for them: the kit of before verifies what was signed then."""
+    kit, log = folder / "kit", folder / "client-00.jsonl"
+    shutil.copytree(kit, before := tmp_path / "kit-of-before")
+    asked = rotate(kit, "client-00")
+    assert asked is not None
+    approve(kit, [asked])
+    assert rotate(kit, "client-00") is None
+    with pytest.raises(
+        DamagedStore, match=r"not signed by client-00: .* has other keys since then"
+    ):
+        verify([log], kit)
+    was = log.read_bytes()
+    assert verify([log], before)
+    exported(folder, "client-00")
+    assert verify([log], kit, folder / "state" / "client-00")
+    now = log.read_bytes()
+    assert now.startswith(was)
+    exported(folder, "client-00")
+    assert log.read_bytes() == now, "once is enough"
