@@ -60,6 +60,11 @@ class Buffers:
                 self._kept.remove(whole)
         return self._lent(whole, length)
 
+    def let_go(self) -> None:
+        """Keeps none any more, until others come back."""
+        with self._lock:
+            self._kept.clear()
+
     def _lent(self, whole: mmap.mmap, length: int) -> memoryview:
         lent = np.frombuffer(whole, np.uint8, length)  # what views of it refer to
         weakref.finalize(lent, self._came_back, whole).atexit = False

@@ -95,3 +95,14 @@ def test_threads_get_buffers_of_their_own() -> None:
     for thread in threads:
         thread.join()
     assert not wrong
+
+
+def test_what_is_let_go_is_kept_no_more_and_what_is_lent_comes_back() -> None:
+    buffers = Buffers(4 * MIB)
+    lent = buffers.lend(MIB)
+    buffers.lend(MIB)
+    buffers.let_go()
+    assert buffers.kept(MIB) is None
+    lent[:] = bytes(MIB)
+    del lent
+    assert buffers.kept(MIB) is not None

@@ -33,6 +33,7 @@ from secureps.client.initial_model import (
 )
 from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
+from secureps.client.pulled_block import published_block
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
@@ -47,7 +48,7 @@ from secureps.client.update import Update
 from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
 from secureps.messages.charge import Charge
-from secureps.messages.encoding import digest, payload_digest
+from secureps.messages.encoding import digest
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
@@ -55,7 +56,6 @@ from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, mod
 from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
-from secureps.policy.block_deltas import block_delta
 from secureps.policy.counting import public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
@@ -81,11 +81,16 @@ from secureps.roles.member.tasks import (
 from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.service.disk_faults import refused
 from secureps.service.logs import tell
+from secureps.service.malloc import give_back_free
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
 KEPT = 8 << 20
 """Bytes of buffers for sealed blocks that are kept for the next ones."""
+
+LARGE = 1 << 20
+"""Values of a pulled model from which on memory that is free is given back before there are two of
+it: for a smaller one that is not worth its time."""
 
 _PULLED: WeakValueDictionary[str, NDArray[np.float32]] = WeakValueDictionary()
 """Published blocks by key: the clients of this process share one read-only copy."""
@@ -143,17 +148,8 @@ class ClientWorker(Worker):
         """
         if not isinstance(request, GetBlock):
             raise Malformed(f"no payload is expected with a {type(request).__name__}")
-        plan, layout = self._machine.pinned.plan, self._layout().group(request.group)
-        first, last = layout.span(request.block)
-        if len(payload) != 4 * (last - first):
-            delta = block_delta(plan, layout, request.block)
-            base = self.pulled.get(block_key(request.base))
-            if delta is None or base is None:
-                raise Malformed(f"block {request.block} of {request.group} has a wrong length")
-            made = delta.follow(base, payload, request.version).astype("<f4", copy=False)
-            payload = made.data.cast("B")
-            digest = payload_digest(payload)
-        values = np.frombuffer(payload, dtype="<f4").astype(np.float32, copy=False)
+        pinned = self._machine.pinned
+        values, digest = published_block(pinned, request, payload, digest, self.pulled)
         self.pulled[block_key(digest)] = _PULLED.setdefault(block_key(digest), values)
         return digest
 
@@ -264,6 +260,9 @@ class ClientWorker(Worker):
         layout, blocks = self._layout(), self._blocks(task)
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
+        if sum(map(len, self.pulled.values())) >= LARGE:
+            self._buffers.let_go()
+            give_back_free()
         self._check_start(task)
 
         def values(group: GroupLayout) -> list[NDArray[np.float32]]:

@@ -219,13 +219,11 @@ def _run(
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)
         try:
+            (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
             executor.start()
             KitWatch(party.name, executor, party.kit).start()
             thread.start()
-            if serve is None:
-                keep_pieces()
-            else:
-                give_back_payloads()
+            if serve is not None:
 
                 def roster() -> Roster:
                     followed = executor.roster or party.roster

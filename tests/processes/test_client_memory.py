@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
+import platform
 import re
+import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
+from secureps.client import worker
 from secureps.client.site import Site
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
@@ -27,6 +32,7 @@ from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal
 from secureps.roles.pinned_run import Pinned
+from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, SHARDS, make_run
@@ -40,9 +46,12 @@ SCHEMA = Schema((TensorSpec("values", (MODEL // 4,), "float32"),))
 
 
 class Shift(Walker):
-    """Trains in the tensors that it is given."""
+    """Trains in the tensors that it is given, where nothing else is kept."""
+
+    worker: ClientWorker
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        assert self.worker._buffers.kept(BLOCK) is None
         parameters["values"] += np.float32(0.001)
         return FitResult(parameters, 10, {}, 1)
 
@@ -62,11 +71,15 @@ def client(cipher: str, folder: Path) -> ClientWorker:
     run = make_run(plan, schema=SCHEMA, layout=layout.digest)
     pinned = Pinned.of(records.RunPinned(run, placement, ADDRESSES))
     keys = {} if cipher == "plain" else {"holder-0": EnvelopeKey.from_os().public.key}
-    site = Site("c0", Shift(0), IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
+    trainer = Shift(0)
+    site = Site("c0", trainer, IDENTITIES["c0"], UnsafeSeed(1), keys, folder)
     told = KeyCommittee(bytes(32), tuple(keys), tuple(keys.values()))
     committees = SimpleNamespace(due=lambda group, version: told, keys=AnnouncedKeys())
     member = cast(Member, SimpleNamespace(pinned=pinned, committees=committees))
-    return ClientWorker(site, member, DiskSpool(folder / "outbox"))
+    own = ClientWorker(site, member, DiskSpool(folder / "outbox"))
+    trainer.worker = own
+    own._buffers.lend(BLOCK)  # it comes back at once
+    return own
 
 
 def pulled(own: ClientWorker) -> tuple[bytes, ...]:
@@ -92,7 +105,9 @@ def needs(cipher: str, folder: Path) -> tuple[int, int | None]:
     own = client(cipher, folder)
     blocks = pulled(own)
     base = (GroupVersion("all", 0),)
-    own.work(Contribute(base, blocks, (Aim("all", 0, 0),)))  # kernels are loaded
+    with patch.object(worker, "give_back_free") as gave_back:
+        own.work(Contribute(base, blocks, (Aim("all", 0, 0),)))  # kernels are loaded
+        gave_back.assert_called_once()
     peak, made = more(own, Contribute(base, blocks, (Aim("all", 0, 1),)))
     assert isinstance(made, Contributed)
     (update,) = made.updates
@@ -111,3 +126,42 @@ def test_a_client_needs_one_model_beside_the_pulled_one(cipher: str, tmp_path: P
     print(peak - MODEL, again)
     assert 0.9 * MODEL <= peak <= MODEL + ROOM
     assert again is None or again <= ROOM
+
+
+def heaps(folder: Path) -> int:
+    """How many heaps glibc has after many threads have made pieces of a payload at once."""
+    assert keep_pieces()
+    together = threading.Barrier(12)
+
+    def makes() -> None:
+        pieces = [bytearray(1 << 16) for _ in range(8)]
+        together.wait()
+        pieces.clear()
+
+    threads = [threading.Thread(target=makes) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    library = ctypes.CDLL(None)
+    library.fopen.restype = ctypes.c_void_p
+    file = ctypes.c_void_p(library.fopen(str(folder / "heaps").encode(), b"w"))
+    library.malloc_info(0, file)
+    library.fclose(file)
+    return (folder / "heaps").read_text().count("<heap nr=")
+
+
+def given_back() -> int:
+    """Bytes of free memory between pieces that are not, given back."""
+    pieces = [bytearray(1 << 14) for _ in range(4000)]
+    del pieces[:-1]
+    before = memory("VmRSS")
+    give_back_free()
+    return before - memory("VmRSS")
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_a_clients_heaps_are_few_and_give_back_what_is_free(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+        assert fresh.submit(heaps, tmp_path).result() <= CLIENT_HEAPS
+        assert fresh.submit(given_back).result() > 50 << 20

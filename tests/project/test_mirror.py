@@ -80,7 +80,12 @@ ELSEWHERE = {
     ),
     # the client and the script that it runs
     "client/test_session.py": ("client/exchange",),
-    "client/test_worker.py": ("client/integers", "client/sealing", "client/site"),
+    "client/test_worker.py": (
+        "client/integers",
+        "client/pulled_block",
+        "client/sealing",
+        "client/site",
+    ),
     "client/test_script_settings.py": ("client/runner",),
     "client/test_torch.py": ("client/global_rng",),
     "client/flower/test_script.py": (
