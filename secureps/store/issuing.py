@@ -30,7 +30,7 @@ from secureps.errors import ClientError, KitError
 from secureps.messages.encoding import file_digest, from_plain, to_plain
 from secureps.store import tls_files
 from secureps.store.atomic_file import one_at_a_time
-from secureps.store.holder_keys import KINDS, KeyKind, kind_for
+from secureps.store.holder_keys import BFV, KINDS, KeyKind, kind_for
 from secureps.store.keyring import init_command, load_roster, public_file, roster_file
 from secureps.store.kit_files import make_folder, read, read_secret, write
 from secureps.store.party_keys import make_keys
@@ -209,8 +209,14 @@ def replace_holder(
     """Certifies a new key holder, and takes another off the roster; whatever was done, stays done.
 
     Raises:
-        KitError: the one is no request of a new holder, or the other no holder; as `approve`.
+        KitError: the one is no request of a new holder, or the other no holder, or by this kit's
+            cipher one holder has the key of all updates; as `approve`.
     """
+    if kind_for(_parameters(directory)) is BFV:
+        raise KitError(
+            f"under bfv all updates are encrypted for {old}'s key, and nobody else opens them: no "
+            f"run goes on without it; begin a new run, from its last model, with a kit of its own"
+        )
     _, roster = load_roster(directory)
     if request.role != "holder" or request.name == old:
         raise KitError(

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from secureps.errors import Refused
+from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.holder import Holder
@@ -297,3 +299,45 @@ def test_who_was_away_while_two_rosters_came_hears_of_both(
     for committee in play.coordinator.federation.committees:
         assert follower.number_of(committee.committee) >= 0
     assert same(play.model(), whole.play.model())
+
+
+def test_the_holder_of_bfv_is_replaced_by_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All updates are encrypted for its key: with another one it would be another run."""
+    caplog.set_level("INFO")
+    changing = ChangingRoster(plan_of("bfv"), tmp_path, monkeypatch)
+    play = changing.play
+    changing.play_to(1)
+    play.kill("holder-0")
+    changing.replace("holder-0", NEW)
+    play.start(NEW)
+    with pytest.raises(Refused, match="the coordinator's key holders are not those of this kit"):
+        play.run()
+    assert "nobody opens any, begin a new run from the last model" in caplog.text
+    assert play.versions() == {"all": 1}
+
+
+def test_a_status_says_whom_a_version_is_sealed_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    play = changing.play
+
+    def reason() -> str:
+        play.run(lambda: play.coordinator._follower.roster == changing.roster)
+        status = play.coordinator.view(play.loop.now(), "client-00", AskStatus())
+        assert isinstance(status, Status)
+        return status.groups[0].reason
+
+    changing.play_to(1)
+    assert "sealed for" not in reason()
+    play.kill(LOST)
+    changing.revoke(LOST)
+    old = "version 1 is sealed for holder-0, holder-1, holder-2, holder-3"
+    assert reason().endswith(old)
+    changing.replace("", NEW)
+    assert f"{old}, and from version 2 on for holder-0, holder-2, holder-3, {NEW}" in reason()
+    play.start(NEW)
+    changing.play_to(2)
+    assert "sealed for" not in reason()

@@ -102,3 +102,16 @@ def test_every_roster_holds_as_long_as_its_kit_was_told(
     (brief / "ca" / "holds.json").write_text("[]")
     with pytest.raises(KitError, match=r"holds\.json is damaged"):
         said(roster, "renew", brief)
+
+
+def test_the_holder_of_bfv_is_replaced_by_nobody(tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(PLAN.replace('"plain"', '"bfv"'))
+    plan, kit, own = ("--plan", tmp_path / "plan.toml"), tmp_path / "kit", tmp_path / "own"
+    said(keys, "init", kit, *plan)
+    said(keys, "issue", kit, "--role", "holder", "--name", "holder-0")
+    said(keys, "request", own, "--role", "holder", "--name", "holder-9", *plan)
+    asked = own / "requests" / "holder-9.json"
+    with pytest.raises(KitError, match="begin a new run, from its last model"):
+        said(roster, "replace-holder", kit, "holder-0", asked)
+    assert "holder-0" in now(kit)
+    assert "holder-9" not in now(kit)

@@ -17,6 +17,7 @@ from secureps.messages.coordinator_records import CommitteeFormed
 from secureps.messages.encoding import file_digest
 from secureps.messages.orders import GroupVersion, KeyCommittee, SealFor
 from secureps.messages.submission import Receipt
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
@@ -33,6 +34,19 @@ def holders(tx: Transaction, committee: bytes | None) -> tuple[str, ...]:
     """Who is in the committee that a receipt or a cohort names; nobody where it names none."""
     known = tx.federation.committees
     return next((c.holders for c in known if c.committee == committee), ())
+
+
+def others(tx: Transaction, group: GroupState) -> str:
+    """Whom the newest version is sealed for, where they are not those of the roster; else empty."""
+    known, version = tx.federation.committees, max(0, group.version)
+    if not known or group.phase is Phase.DONE:
+        return ""
+    due, newest = at(tx, group.name, version), known[-1]
+    text = f"version {version} is sealed for {named(due.holders, len(due.holders))}"
+    if due.committee != newest.committee:
+        begins, names = newest.begins(group.name), named(newest.holders, len(newest.holders))
+        return f"{text}, and from version {begins} on for {names}"
+    return text if set(due.holders) != set(tx.holders) else ""
 
 
 def able(tx: Transaction, committee: KeyCommittee) -> bool:
@@ -68,8 +82,13 @@ def form(tx: Transaction, settings: PinnedRun) -> None:
 
     While they are not as many as the plan says, or a key is not here, those before them go on.
     """
-    known, roster = tx.federation.committees, settings.roster
-    shared = tx.plan.opening is Opening.COMMITTEE and tx.federation.pinned is not None
+    known, roster, pinned = tx.federation.committees, settings.roster, tx.federation.pinned
+    shared = tx.plan.opening is Opening.COMMITTEE and pinned is not None
+    if tx.plan.opening is Opening.HOLDER and pinned and pinned.run.holders != roster.committee:
+        text = "the key that all updates are encrypted for is on the roster no more"
+        tx.step.effects.append(
+            Say(f"{text}: nobody opens any, begin a new run from the last model")
+        )
     if not shared or (known and known[-1].committee == roster.committee):
         return
     members = roster.holders()

@@ -13,7 +13,7 @@ from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, facts_of, spent
-from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator import committees, evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
@@ -188,6 +188,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
+    if others := committees.others(tx, group):
+        reason = f"{reason}; {others}"
     return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
