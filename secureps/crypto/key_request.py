@@ -34,9 +34,9 @@ MAX_REQUEST_BYTES = 512 << 10
 """Of a request's file: a bfv key has 131,098 bytes, twice as many as text."""
 MAX_CIPHER_KEY_BYTES = 200_000
 
-_REQUEST = b"secureps-request"
-_TLS = b"secureps-request-tls"
-_ROTATION = b"secureps-request-rotation"
+_REQUEST = b"secureps-key-request"
+_TLS = b"secureps-key-request-tls"
+_ROTATION = b"secureps-key-request-rotation"
 _ECDSA = range(8, 73)
 """Bytes of a signature by P-256, in DER."""
 

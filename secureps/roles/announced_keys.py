@@ -7,6 +7,7 @@ secret keys, and when a holder takes another (`roles.holder.key_rotation`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -21,10 +22,16 @@ class AnnouncedKeys:
     """What one party knows; `newest` by holder, of those that have announced any."""
 
     newest: Mapping[str, EnvelopeKeyAnnounced] = field(default_factory=dict)
+    _counts: Counter[str] = field(default_factory=Counter)
 
     def apply(self, record: EnvelopeKeyAnnounced) -> None:
         """Folds one journalled announcement; those who read `newest` meanwhile have the old one."""
         self.newest = {**self.newest, record.holder: record}
+        self._counts[record.holder] += 1
+
+    def count(self, holder: str) -> int:
+        """How many announcements of a holder are on record."""
+        return self._counts[holder]
 
     def number(self, holder: str) -> int:
         """Of a holder's newest key; 0 is the kit's."""

@@ -94,11 +94,11 @@ class BudgetLedger:
             return 0.0
         with self._tx():
             rows = self._read()
-            begun = sorted(at for at, row in rows if row.charge is None and row.release is None)
-            counted = begun[-self.updates_per_hour :]
-            wait = counted[0] + HOUR - self.clock() if len(counted) == self.updates_per_hour else 0
-            if wait > 0:  # a clock that was set back makes nobody wait for longer than an hour
-                return min(wait, HOUR)
+            now, begun = self.clock(), (at for at, row in rows if not (row.charge or row.release))
+            # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
+            counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
+            if len(counted) == self.updates_per_hour:
+                return min(counted[0] + HOUR - now, HOUR)
             self._append(BudgetCharged(run, None, None))
             return 0.0
 

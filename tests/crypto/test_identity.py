@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,6 +13,7 @@ from hypothesis import strategies as st
 from secureps.crypto.identity import Identity, PublicIdentity, check_name
 from secureps.errors import Malformed, Unsigned
 
+SOURCE = Path(__file__).parents[2] / "secureps"
 CA = Identity(b"c" * 32)
 ALICE = Identity(b"a" * 32)
 
@@ -18,6 +23,14 @@ def test_rfc_8032_keys() -> None:
     secret = "9d61b19deffd5a60ba844af492ec2cc44449c5697b326919703bac031cae7f60"
     public = "d75a980182b10ab7d54bfed3c964073a0ee172f3daa62325af021a68f707511a"
     assert Identity(bytes.fromhex(secret)).public.key.hex() == public
+
+
+def test_no_two_kinds_of_messages_share_a_domain() -> None:
+    """Else what one key has signed as the one could be shown as the other."""
+    texts = (path.read_text() for path in SOURCE.rglob("*.py"))
+    found = Counter(domain for text in texts for domain in re.findall(r'b"(secureps-[^"]+)"', text))
+    assert {domain for domain, times in found.items() if times > 1} == set()
+    assert found["secureps-request"] == found["secureps-key-request"] == 1
 
 
 @given(st.binary(max_size=20), st.binary(max_size=20), st.binary(max_size=20))

@@ -70,7 +70,7 @@ def test_the_keys_of_others_cannot_be_asked_for() -> None:
     own = sign_request("eve", "client", OWN, TLS)
     for proof in (own.tls_proof, theirs.tls_proof):
         wrong = dataclasses.replace(own, tls_key=theirs.tls_key, tls_proof=proof, signature=b"")
-        signed = OWN.sign(b"secureps-request", signed_part(wrong))
+        signed = OWN.sign(b"secureps-key-request", signed_part(wrong))
         with pytest.raises(Unsigned, match="by the TLS key is wrong"):
             dataclasses.replace(wrong, signature=signed).verify()
 

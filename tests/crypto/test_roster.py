@@ -223,6 +223,26 @@ def test_nobody_follows_another_ca_or_an_edited_roster() -> None:
         bare.verify(CA.public)
 
 
+def test_an_epoch_is_of_the_ca_that_signs_it() -> None:
+    """Whoever follows a roster goes by the key in its epoch from then on."""
+    of_another = Epoch(ALICE.public.key, (), (), 0)
+    with pytest.raises(Unsigned, match="another CA's"):
+        sign_roster(CA, (), of_another).verify(CA.public)
+
+
+def test_a_committee_is_its_holders_names_and_keys() -> None:
+    """The same keys under other names, or dealt out otherwise, are other key holders."""
+    own = Identity.generate().public.key
+
+    def committee(**keys: bytes) -> bytes:
+        made = [certify(CA, name, "holder", own, key * 32) for name, key in keys.items()]
+        return sign_roster(CA, made).committee
+
+    ways = [{"h0": b"a", "h1": b"b"}, {"h0": b"b", "h1": b"a"}, {"h0": b"a", "h2": b"b"}]
+    ways += [{"h0": b"a"}, {"h0": b"a", "h1": b"c"}]
+    assert len({committee(**way) for way in ways}) == len(ways)
+
+
 def test_a_roster_of_before_there_were_epochs() -> None:
     old = roster()
     assert (old.number, old.expires, old.epoch) == (0, 0, None)

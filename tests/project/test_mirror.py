@@ -40,7 +40,6 @@ ELSEWHERE = {
     "policy/rules/test_user_rule.py": ("policy/rules/registry",),
     "policy/explain/test_committee_cost.py": ("policy/envelope_size",),
     "federation/test_replaced_holders.py": ("roles/coordinator/succession",),
-    "federation/test_forward_secrecy.py": ("roles/coordinator/key_release",),
     "federation/test_accusing.py": ("policy/cohorts/accusations",),
     "federation/test_evaluation.py": ("policy/checks/evaluation",),
     "roles/test_extreme_lives.py": ("roles/machine", "roles/pinned_run"),

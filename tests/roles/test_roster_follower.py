@@ -6,7 +6,7 @@ import pytest
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, first_roster, next_roster
-from secureps.errors import ConfigError, Malformed, NotReady
+from secureps.errors import ConfigError, Malformed, NotReady, Refused
 from secureps.messages.records import RosterFollowed
 from secureps.roles.machine import KitRead, Say, Step
 from secureps.roles.roster_follower import PATIENCE, SOON, RosterFollower
@@ -35,6 +35,35 @@ def test_a_restart_comes_to_the_newest_of_kit_and_journal() -> None:
     other = RosterFollower(first_roster(Identity(b"d" * 32), 0))
     with pytest.raises(ConfigError, match="another kit"):
         other.apply(RosterFollowed(TEXT))
+
+
+def test_an_older_journal_takes_no_kit_back_and_what_the_kit_brought_is_journalled() -> None:
+    follower, step = RosterFollower(SECOND), Step()
+    follower.apply(RosterFollowed(FIRST.to_bytes().decode()))
+    assert follower.roster == SECOND
+    follower.resume(step)
+    follower.resume(step)
+    assert step.records == [RosterFollowed(TEXT)]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_key_holders_are_there_until_the_last_roster_with_them_expires(backwards: bool) -> None:
+    """Whichever of them was heard of first: the kit's, or the journal's after a restart."""
+    keys = certify(CA, "keys", "holder", CA.public.key, b"k" * 32)
+    first = next_roster(CA, FIRST, [keys], 50, 100)
+    second = next_roster(CA, first, [keys, BOB], 50, 200)
+    heard = [second, first] if backwards else [first, second]
+    follower = RosterFollower(heard[0])
+    follower.apply(RosterFollowed(heard[1].to_bytes().decode()))
+    assert follower.number_of(first.committee) == 1
+    for unix in (None, 150.0, 200.0):
+        follower.unix = unix
+        follower.demand_unexpired(first.committee)
+    follower.unix = 200.5
+    with pytest.raises(Refused, match="the last roster with these key holders expired on 1970"):
+        follower.demand_unexpired(first.committee)
+    with pytest.raises(Refused, match="on no roster that this party has followed"):
+        follower.demand_unexpired(b"others")
 
 
 def test_what_is_no_roster_changes_nothing() -> None:

@@ -225,6 +225,18 @@ except PlanRefused:
 """
 
 
+def test_a_clock_that_was_wrong_keeps_nobody_resting_for_long(tmp_path: Path) -> None:
+    now = [1e9]
+    ledger = BudgetLedger(tmp_path / "ledger.db", updates_per_hour=2, clock=lambda: now[0])
+    for at, waits in (
+        *((1e9, 0.0), (1e9 + 10, 0.0), (1e9 + 20, 3580.0), (1e9 + 3600, 0.0)),
+        *((1e9 + 3605, 5.0), (1e9 + 3000, 600.0 + 10.0), (1e9 - 86_400, 0.0)),
+    ):
+        now[0] = at
+        assert ledger.begin(bytes(32)) == waits, at
+    assert len(ledger.rows()) == 4
+
+
 def test_two_clients_at_once_spend_no_more_than_one_after_the_other(tmp_path: Path) -> None:
     path, budget = tmp_path / "own.db", cost(8) * 1.0001
     both = [

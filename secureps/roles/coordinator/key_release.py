@@ -9,7 +9,7 @@ it. What must not live here: when holders take another key (`roles.holder.key_ro
 from __future__ import annotations
 
 from secureps.crypto.roster import Roster
-from secureps.errors import Malformed
+from secureps.errors import Malformed, NotReady, WrongVersion
 from secureps.messages import coordinator_records as records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import EraseKeys, HolderKeys
@@ -30,21 +30,42 @@ SETTLING = (
 """Records after which fewer keys may be needed than before."""
 
 
+AT_ONCE = 64
+"""Announcements of a holder that neither cohorts nor time have to account for."""
+
+BETWEEN = 60.0
+"""Seconds that account for two of them, where a key serves no shorter time."""
+
+
 def announced(tx: Transaction, roster: Roster, told: EnvelopeKeyAnnounced) -> None:
     """A holder says which key is its newest, and which are erased.
 
     Raises:
-        as `AnnouncedKeys.is_news`.
+        NotReady: it has said so more often than its keys can have served.
+        Otherwise as `AnnouncedKeys.is_news`.
     """
     assert tx.federation.pinned is not None
     number = tx.federation.keys.number(told.holder)
     if not tx.federation.keys.is_news(told, tx.federation.pinned.run.id, roster):
         return
+    _demand_few(tx, told.holder)
     tx.write(told)
     if told.number > number:
         tx.tell_clients(HolderKeys(tx.federation.incarnation, (told,)))
     for group in tx.federation.groups.values():
         drop_stale(tx, group)
+
+
+def _demand_few(tx: Transaction, holder: str) -> None:
+    """Two of each key: that it is there, and that those before are erased.
+
+    Else a holder that says one key after another would fill the journals of all clients.
+    """
+    seconds = min(BETWEEN, tx.plan.section.cipher.envelope_seconds)
+    cohorts = sum(group.number + 1 for group in tx.federation.groups.values())
+    if tx.federation.keys.count(holder) >= AT_ONCE + 2 * (cohorts + int(tx.now / seconds)):
+        text = f"{holder} has announced more keys than can have served: the next ones wait"
+        raise NotReady(text, retry_after=seconds)
 
 
 def known(tx: Transaction) -> tuple[HolderKeys, ...]:
@@ -63,6 +84,15 @@ def check_numbers(tx: Transaction, receipt: Receipt) -> None:
             )
 
 
+def check_unerased(tx: Transaction, receipt: Receipt) -> None:
+    """WrongVersion if too few holders still have the keys that a receipt is sealed for.
+
+    Journalled and dropped it would be asked for once more, and so on for ever.
+    """
+    if _stale(tx, receipt):
+        raise WrongVersion(f"{receipt.id}: {_stale_text(tx)}")
+
+
 def drop_stale(tx: Transaction, group: GroupState) -> None:
     """What too few holders have keys for is dropped, and asked for once more.
 
@@ -73,11 +103,14 @@ def drop_stale(tx: Transaction, group: GroupState) -> None:
     stale = [r for r in group.receipts.values() if _stale(tx, r) and group.drops(r.id)]
     if not stale:
         return
-    text = f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
-    tx.drop(group.name, tuple(receipt.id for receipt in stale), text)
+    tx.drop(group.name, tuple(receipt.id for receipt in stale), _stale_text(tx))
     for client in {receipt.id.client: None for receipt in stale}:
         if not group.streaming and group.awaits(client):
             tx.order(client, recovery.make_invite(tx, group, client))
+
+
+def _stale_text(tx: Transaction) -> str:
+    return f"fewer than {tx.plan.threshold} key holders still have the keys that it is sealed for"
 
 
 def _stale(tx: Transaction, receipt: Receipt) -> bool:

@@ -77,6 +77,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         raise Refused(f"left out of this run: {tx.federation.isolated[client]}")
     if receipt.committee is not None:
         committees.check(tx, receipt)
+        key_release.check_unerased(tx, receipt)
     if tx.plan.bounds(group.name).rounds:
         _check_round(tx, group, receipt)
     else:
@@ -86,9 +87,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
-    key_release.drop_stale(tx, group)
-    if receipt.id in group.receipts:
-        envelope_checks.examine(tx, receipt)
+    envelope_checks.examine(tx, receipt)
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:

@@ -65,6 +65,11 @@ def test_what_was_replaced_is_erased_after_a_day_down_or_not() -> None:
     assert made.overdue(DAY + KEPT + 10) == 2
 
 
+def test_what_is_erased_stays_so_whatever_is_said_later() -> None:
+    made = rotation(KeyReplaced(announced(7), DAY), KeysErased(5), KeysErased(3))
+    assert (made.least, made.overdue(DAY)) == (5, 5)
+
+
 def test_what_is_erased_is_told() -> None:
     made = rotation(KeyReplaced(announced(1), DAY), KeysErased(1))
     assert made.due(SECTION, DAY + 1) == 1

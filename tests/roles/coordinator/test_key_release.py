@@ -1,0 +1,129 @@
+"""Which announcements of envelope keys are taken, and which receipts are sealed for keys there."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from secureps.crypto.envelope import EnvelopeKey
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, first_roster, next_roster
+from secureps.errors import Malformed, NotReady, WrongVersion
+from secureps.messages.coordinator_records import KeysReleased
+from secureps.messages.encoding import file_digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.orders import HolderKeys
+from secureps.messages.records import RunPinned
+from secureps.messages.submission import UPDATE, Receipt, SubmissionId
+from secureps.roles.coordinator import committees, key_release
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.key_release import AT_ONCE, BETWEEN
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Order
+from secureps.roles.pinned_run import PinnedRun
+from tests.kits.roles_kit import ADDRESSES, NONCE, make_placement, make_plan, make_run
+
+CA = Identity(b"c" * 32)
+PLAN = make_plan("rlwe")
+RUN = make_run(PLAN)
+KEYS = {f"h{k}": EnvelopeKey.from_os().public for k in range(4)}
+IDENTITIES = {name: Identity(name.encode() * 16) for name in KEYS}
+ROSTER = next_roster(
+    CA,
+    first_roster(CA, 0),
+    [
+        certify(CA, name, "holder", own.public.key, file_digest(KEYS[name].to_bytes()))
+        for name, own in IDENTITIES.items()
+    ],
+    1,
+    0,
+)
+NEXT = EnvelopeKey.from_os().public.key
+
+
+class Begun:
+    """A run whose key holders have the kit's keys."""
+
+    def __init__(self) -> None:
+        pinned = RunPinned(RUN, make_placement(PLAN), ADDRESSES)
+        self.state = CoordinatorState({"all": GroupState("all")}, pinned=pinned)
+        self.state.members = {"c0": 0.0}
+        offered = tuple(key.key for key in KEYS.values())
+        committees.form(self.at(0.0), PinnedRun(PLAN, ROSTER, None, NONCE, offered))
+
+    def at(self, now: float) -> Transaction:
+        none = frozenset[str]()
+        return Transaction(now, PLAN, self.state, None, none, tuple(KEYS), none, frozenset({"c0"}))
+
+    def hear(self, holder: str, number: int, least: int = 0, now: float = 0.0) -> Transaction:
+        bare = EnvelopeKeyAnnounced(RUN.id, holder, number, NEXT, least)
+        signature = IDENTITIES[holder].sign(*announcement_bytes(bare))
+        tx = self.at(now)
+        key_release.announced(tx, ROSTER, dataclasses.replace(bare, signature=signature))
+        return tx
+
+
+def receipt(*keys: int) -> Receipt:
+    return Receipt(
+        *(RUN.id, SubmissionId("c0", "all", 1), UPDATE, 0, b"", (), b"", (), (), 0, None, None),
+        unsafe=False,
+        keys=keys,
+        committee=ROSTER.committee,
+    )
+
+
+def test_a_holder_fills_no_journal_with_keys_that_served_nobody() -> None:
+    """Each of them would be on record here and at every client."""
+    run = Begun()
+    told = [run.hear("h0", number) for number in range(1, AT_ONCE + 1)]
+    assert all(isinstance(tx.step.effects[0], Order) for tx in told)
+    again = run.hear("h0", AT_ONCE)
+    assert not again.step.records, "the same once more is no news, and no error"
+    for what in ({"number": AT_ONCE + 1}, {"number": AT_ONCE, "least": 1}):
+        with pytest.raises(NotReady, match="more keys than can have served") as error:
+            run.hear("h0", **what)
+        assert error.value.retry_after == BETWEEN
+    assert run.hear("h1", 1).step.records, "others are told"
+    run.hear("h0", 1 << 30, now=BETWEEN)
+    run.hear("h0", 1 << 30, 1 << 30, now=BETWEEN)
+    with pytest.raises(NotReady):
+        run.hear("h0", (1 << 30) + 1, now=2 * BETWEEN - 1)
+    run.state.groups["all"].number += 1
+    assert run.hear("h0", (1 << 30) + 1, now=BETWEEN).step.records
+
+
+def test_a_new_key_is_told_to_clients_and_what_is_erased_to_nobody() -> None:
+    run = Begun()
+    (order,) = run.hear("h0", 1).step.effects
+    assert isinstance(order, Order)
+    assert isinstance(order.message, HolderKeys)
+    step = run.hear("h0", 1, 1).step
+    assert (len(step.records), step.effects) == (1, [])
+
+
+def test_a_receipt_is_sealed_for_keys_that_were_announced() -> None:
+    run = Begun()
+    run.hear("h2", 3)
+    for numbers in ((0, 0, 0, 0), (0, 0, 3, 0), (0, 0, 2, 0)):
+        key_release.check_numbers(run.at(0.0), receipt(*numbers))
+    for numbers in ((0, 0, 4, 0), (1, 0, 0, 0), (0, 0, -1, 0)):
+        with pytest.raises(Malformed, match="whose newest is"):
+            key_release.check_numbers(run.at(0.0), receipt(*numbers))
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
+    """Dropped and asked for again, a client would send the same for ever, all on record."""
+    run = Begun()
+    for holder, refused in (("h0", False), ("h3", True)):
+        run.hear(holder, 1, 0 if released else 1)
+        if released:
+            run.at(0.0).write(KeysReleased(holder, 1))
+        if refused:
+            with pytest.raises(WrongVersion, match="fewer than 3 key holders still have the keys"):
+                key_release.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
+        else:
+            key_release.check_unerased(run.at(0.0), receipt(0, 0, 0, 0))
+        key_release.check_unerased(run.at(0.0), receipt(1, 0, 0, 1))
