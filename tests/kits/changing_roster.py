@@ -52,10 +52,11 @@ class ChangingRoster:
         self.roster = next_roster(CA, empty, self._present, BEGUN, expires)
         public = PublicKit(CA.public, self.roster, made.public.holder_keys)
         self._kit = MemoryKit(public, made.identities, made.secrets)
-        monkeypatch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
         trainers = {name: Walker(i) for i, name in enumerate(names)}
         cast = Cast(trainers, UnsafeSeed(3), cost)
-        self.play = Simulation(plan, cast, folder, Conditions(late=late))
+        with monkeypatch.context() as patch:  # other runs of the test have kits of their own
+            patch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
+            self.play = Simulation(plan, cast, folder, Conditions(late=late))
 
     @property
     def _present(self) -> list[Certificate]:
