@@ -25,22 +25,13 @@ from secureps.messages.submission import (
 )
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
-from secureps.roles.holder.key_rotation import KEPT
 from secureps.roles.holder.ledger import receipts_digest
-from secureps.roles.holder.tasks import (
-    AnnounceKey,
-    DeriveShare,
-    EnvelopeExamined,
-    Erase,
-    ExamineEnvelope,
-    KeySigned,
-)
+from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Failed,
     Halt,
-    KitRead,
     Step,
     Tick,
     Watch,
@@ -450,46 +441,6 @@ def test_what_is_our_own_fault_ends_the_process() -> None:
         holder.worker.keep(AskStatus(), b"", b"")
     with pytest.raises(InternalError, match="a holder's journal has no"):
         holder.machine.apply(0.0, FounderChosen("c0"))
-
-
-# --- envelope keys ----------------------------------------------------------------
-
-
-def test_a_key_is_on_record_before_anybody_hears_of_it_and_made_once() -> None:
-    holder, day = Bench().holder(0), 1.7e9
-    (work,) = holder.give(WORKER, KitRead(day)).effects
-    assert work == Work(AnnounceKey(1, 0))
-    assert holder.give(WORKER, KitRead(day)) == Step(), "that one is under way"
-    assert isinstance(work, Work)
-    signed = holder.worker.work(work.task)
-    assert isinstance(signed, KeySigned)
-    step = holder.give(WORKER, signed)
-    assert step.records == [holder_records.KeyReplaced(signed.announced, day)]
-    assert said(step) == [signed.announced]
-    run = orders.Configure(1, holder.bench.run, holder.bench.placement, holder.bench.addresses)
-    assert said(holder.restarted().begin(run)) == [signed.announced]
-
-
-def test_a_key_is_erased_on_record_first_and_again_after_a_restart() -> None:
-    holder, day = Bench().holder(0), 1.7e9
-    holder.order(orders.EraseKeys(1, 5))
-    assert holder.keys.oldest == 0, "its newest stays, whatever it is told"
-    for unix in (day, day + 3600):
-        for effect in holder.give(WORKER, KitRead(unix)).effects:
-            holder.worked(effect)
-    step = holder.begin(orders.EraseKeys(1, 1))
-    assert step.records == [holder_records.KeysErased(1)]
-    assert Work(Erase(1)) in step.effects
-    assert Work(Erase(1)) in holder.restarted().machine.resume(0.0).effects
-    step = holder.give(WORKER, KitRead(day + 3600 + KEPT))
-    assert step.records == [holder_records.KeysErased(2)], "a day later, nobody has to say so"
-    assert Work(Erase(2)) in step.effects
-
-
-def test_what_is_sealed_for_others_is_not_looked_into() -> None:
-    receipt = signed(dataclasses.replace(crowd()[0].receipt, committee=digest("others")))
-    (found,) = said(bench().holder(0).begin(orders.Examine(1, receipt)))
-    assert "on no roster that this party has followed" in found.flaw
 
 
 def test_before_the_run_is_founded_it_answers_nothing() -> None:

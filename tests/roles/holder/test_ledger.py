@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.config.plan import SspSection
-from secureps.crypto.roster import Roster, certify, first_roster, next_roster, sign_roster
-from secureps.errors import NotReady, Refused, Unsigned
+from secureps.crypto.roster import Roster, certify, sign_roster
+from secureps.errors import Refused, Unsigned
 from secureps.messages import orders, records
 from secureps.messages.encoding import digest
 from secureps.messages.submission import (
@@ -31,8 +31,8 @@ from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.plan import Plan
 from secureps.policy.rules.registry import bounds
 from secureps.policy.rules.rule import Bounds
-from secureps.roles.holder.ledger import CLOCKS, MOST_MET, REMEMBERED, HolderLedger, HolderRules
-from secureps.roles.machine import KitRead, Step
+from secureps.roles.holder.ledger import MOST_MET, REMEMBERED, HolderLedger, HolderRules
+from secureps.roles.machine import Step
 from tests.kits.roles_kit import (
     ADDRESSES,
     CA,
@@ -52,9 +52,6 @@ ROSTER: Roster = sign_roster(
     ],
 )
 LEAST = 3
-FIRST = next_roster(CA, first_roster(CA, 0), ROSTER.certificates, 1, 100)
-OTHER = certify(CA, "other", "holder", _identity("other").public.key)
-SECOND = next_roster(CA, FIRST, [*ROSTER.certificates, OTHER], 1, 200)
 PLAN = make_plan("rlwe", {"minimum": LEAST})
 RUN = make_run(PLAN)
 
@@ -410,76 +407,6 @@ def test_a_cohort_is_asked_for_again_while_it_is_remembered() -> None:
         assert (
             reason == f"cohort 1 of all is older than the {REMEMBERED} that this holder remembers"
         )
-
-
-# --- for whom it is sealed ----------------------------------------------------------
-
-
-def test_with_key_holders_whose_last_roster_expired_nothing_is_opened() -> None:
-    for unix, said in ((100.0, ""), (100.5, "the last roster with these key holders expired")):
-        ledger = Ledger(roster=FIRST)
-        ledger.grants.follower.read(Step(), KitRead(unix))
-        assert said in ledger.gives(opening(Coordinator().cohort(CLIENTS)))
-        assert said or ledger.journal[1:]
-
-
-def test_who_is_none_of_the_key_holders_opens_nothing() -> None:
-    order = opening(Coordinator().cohort(CLIENTS))
-    assert "other is none of these key holders: holder" in Ledger(name="other").gives(order)
-    strange = dataclasses.replace(order.cohort, committee=digest("nobody"))
-    assert "sealed for different key holders" in Ledger().gives(
-        dataclasses.replace(order, cohort=strange)
-    )
-
-
-def test_members_are_sealed_for_one_committee() -> None:
-    order = opening(Coordinator().cohort(CLIENTS))
-    other = dataclasses.replace(order.receipts[3], committee=SECOND.committee)
-    signature = IDENTITIES[other.id.client].sign(*signing_bytes(other))
-    receipts = list(order.receipts)
-    receipts[3] = dataclasses.replace(other, signature=signature)
-    ledger = Ledger(roster=SECOND)
-    ledger.grants.follower.apply(records.RosterFollowed(FIRST.to_bytes().decode()))
-    said = ledger.gives(dataclasses.replace(order, receipts=tuple(receipts)))
-    assert said == "its members are sealed for different key holders"
-
-
-def test_after_a_committee_comes_none_for_its_versions_restarted_or_not() -> None:
-    """Whoever replaced a holder has no record of them; those that stay do."""
-    first = Ledger(roster=FIRST)
-    assert first.gives(opening(Coordinator().cohort(CLIENTS))) == ""
-    follow = records.RosterFollowed(SECOND.to_bytes().decode())
-    for ledger in (first, Ledger(tuple(first.journal), FIRST)):
-        ledger.grants.apply(follow)
-        bare = Coordinator(5).cohort(CLIENTS)
-        order = opening(dataclasses.replace(bare, committee=SECOND.committee))
-        receipts = (dataclasses.replace(r, committee=SECOND.committee) for r in order.receipts)
-        signed = tuple(
-            dataclasses.replace(r, signature=IDENTITIES[r.id.client].sign(*signing_bytes(r)))
-            for r in receipts
-        )
-        said = ledger.gives(dataclasses.replace(order, receipts=signed))
-        assert said.startswith("an earlier committee of key holders was asked")
-
-
-def test_a_newcomer_is_in_no_cohort_before_its_time() -> None:
-    """By this holder's own calendar, whatever the coordinator lets in."""
-    late = _identity("late")
-    roster = next_roster(
-        CA, FIRST, [*ROSTER.certificates, certify(CA, "late", "client", late.public.key)], 1000, 0
-    )
-    wait, run = PLAN.section.newcomers_wait, dataclasses.replace(RUN, roster=FIRST.digest)
-    bare = opening(Coordinator().cohort(CLIENTS)).receipts[0]
-    bare = dataclasses.replace(bare, run=run.id, id=SubmissionId("late", "all", 1))
-    receipt = dataclasses.replace(bare, signature=late.sign(*signing_bytes(bare)))
-    ledger = HolderLedger("holder", roster, HolderRules(2), blind=True)
-    ledger.apply(records.RunPinned(run, make_placement(PLAN), ADDRESSES))
-    for unix in (1000.0, 1000 + wait - CLOCKS - 1):
-        ledger.follower.read(Step(), KitRead(unix))
-        with pytest.raises(NotReady, match="came onto the roster after the run was founded"):
-            ledger.check_author(receipt)
-    ledger.follower.read(Step(), KitRead(1000 + wait - CLOCKS))
-    ledger.check_author(receipt)
 
 
 def test_memory_does_not_grow_with_versions() -> None:

@@ -11,10 +11,18 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import Refused
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import GroupVersion, Invite, KeyCommittee, Published, SealFor
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced, announcement_bytes
+from secureps.messages.orders import (
+    GroupVersion,
+    HolderKeys,
+    Invite,
+    KeyCommittee,
+    Published,
+    SealFor,
+)
 from secureps.messages.requests import Decline
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.machine import Call, KitRead, Step
+from secureps.roles.machine import Call, KitRead, Say, Step
 from secureps.roles.member.committees import Committees
 from secureps.roles.roster_follower import RosterFollower
 from tests.kits.roles_kit import make_plan
@@ -140,6 +148,28 @@ def test_one_base_version_is_sealed_for_one_committee(client: Committees) -> Non
     client.sealed(receipt(5, SECOND.committee))
     with pytest.raises(Refused, match="it has sealed version 5 of all for other key holders"):
         client.due("all", 3)
+
+
+def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Committees) -> None:
+    client.take(told(SECOND, 4))
+    for version, of in ((5, SECOND), (3, FIRST)):
+        client.sealed(receipt(version, of.committee))
+    with pytest.raises(Refused, match="version 5 of all was sealed for other key holders"):
+        client.due("all", 3)
+
+
+def test_a_newer_key_is_on_record_and_one_of_nobodys_is_said(client: Committees) -> None:
+    """After a restart it goes back to no older one: what it seals for is in its journal."""
+    run, key, step = bytes(32), EnvelopeKey.from_os().public.key, Step()
+    bare = EnvelopeKeyAnnounced(run, "h0", 1, key, 0)
+    right = dataclasses.replace(
+        bare, signature=Identity(b"h0" * 16).sign(*announcement_bytes(bare))
+    )
+    client.hear(step, HolderKeys(1, (bare, right, right)), run)
+    assert step.records == [right]
+    (said,) = step.effects
+    assert isinstance(said, Say)
+    assert client.keys.number("h0") == 1
 
 
 def test_nobody_is_known_before_the_coordinator_speaks(follower: RosterFollower) -> None:
