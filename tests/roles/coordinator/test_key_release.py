@@ -131,10 +131,10 @@ def test_what_is_sealed_for_erased_keys_is_not_taken(released: bool) -> None:
 
 def test_a_key_is_released_when_nothing_that_may_come_again_is_sealed_for_it() -> None:
     run = Begun()
-    run.state.groups["all"].missing = {SubmissionId("c0", "all", 1)}
+    run.state.groups["all"].missing = frozenset({SubmissionId("c0", "all", 1)})
     tx = run.hear("h0", 1)
     key_release.release(tx)
     assert KeysReleased("h0", 1) not in tx.step.records
-    run.state.groups["all"].missing = set()
+    run.state.groups["all"].missing = frozenset()
     key_release.release(tx)
     assert tx.step.records[-1] == KeysReleased("h0", 1)

@@ -98,6 +98,16 @@ def test_only_what_this_process_gave_out_and_not_long_ago(server: Challenges, cl
     assert not taken(server, claim(mine, 2))
 
 
+def test_a_challenge_that_is_in_use_is_over_in_time_too(server: Challenges, clock: Clock) -> None:
+    """Whenever what is over was last swept away."""
+    clock.time += LIFETIME / 2
+    mine = server.fresh()
+    for number in range(3):
+        assert taken(server, claim(mine, number))
+        clock.time += LIFETIME / 3
+    assert not taken(server, claim(mine, 3))
+
+
 def test_memory_is_bounded_and_what_is_forgotten_is_not_taken_again(
     server: Challenges, clock: Clock
 ) -> None:
