@@ -154,7 +154,7 @@ def test_an_older_base_that_is_sealed_again_makes_no_newer_one_free(client: Comm
     client.take(told(SECOND, 4))
     for version, of in ((5, SECOND), (3, FIRST)):
         client.sealed(receipt(version, of.committee))
-    with pytest.raises(Refused, match="version 5 of all was sealed for other key holders"):
+    with pytest.raises(Refused, match="sealed version 5 of all for other key holders"):
         client.due("all", 3)
 
 
