@@ -50,6 +50,13 @@ PLANS: dict[str, dict[str, Any]] = {
         "values": RECORDS,
         "rule": 'name = "buffered"\nbuffer = 3\nminimum = 2\nmax_staleness = 4\ndeadline = 1e6',
     },
+    "rlwe-thin": {
+        "cipher": f"{COMMITTEE}\nenvelope_versions = 1",
+        "values": "clip = 2.0\nbits = 4\nfeedback = true\npull_bits = 5\nmost_examples = 32\n"
+        'codec = [{ name = "support", one_in = 3 }, "rotate", '
+        '{ name = "round", length = "mean_norm" }]',
+        "rule": ROUNDS,
+    },
     "bfv-sync": {"cipher": 'name = "bfv"\ncapacity = 8', "values": RECORDS, "rule": ROUNDS},
     "plain-private": {
         "shards": 2,
@@ -79,6 +86,17 @@ def _one_came(stage: Stage) -> bool:
     return group.phase is Phase.COLLECTING and group.version == 0 and len(group.receipts) == 1
 
 
+def _keys_rotated(stage: Stage) -> bool:
+    """Two versions of a codec are there, and one member's part of the next; holders erased keys."""
+    group = stage.simulation.coordinator.federation.groups["all"]
+    erased = all(
+        any(type(record).__name__ == "KeysErased" for record in stage.records(holder))
+        for holder in stage.holders
+    )
+    collecting = group.phase is Phase.COLLECTING and group.version == 2
+    return collecting and len(group.receipts) == 1 and erased
+
+
 def _prepares(stage: Stage) -> bool:
     """One shard has stepped, with its noise, and another not."""
     group = stage.simulation.coordinator.federation.groups["all"]
@@ -88,6 +106,7 @@ def _prepares(stage: Stage) -> bool:
 STOPS: dict[str, Callable[[Stage], bool]] = {
     "rlwe-sync": _share_came,
     "rlwe-buffered": _buffer_fills,
+    "rlwe-thin": _keys_rotated,
     "bfv-sync": _one_came,
     "plain-private": _prepares,
 }
