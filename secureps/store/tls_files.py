@@ -165,10 +165,12 @@ class TlsFiles:
         if (now := self._look()) != self._seen:
             self._seen = now
             try:
-                self._credentials = self._load()
+                found = self._load()
             except KitError as error:
                 log.warning("%s goes on with the certificate that it has: %s", self._name, error)
-            else:
+                return self._credentials
+            if _texts(found) != _texts(self._credentials):  # and no copy of the same files
+                self._credentials = found
                 log.warning("%s has a new certificate", self._name)
         return self._credentials
 
@@ -191,6 +193,10 @@ class TlsFiles:
             return tuple((s.st_ino, s.st_mtime_ns) for s in map(Path.stat, self.paths))
         except OSError:
             return ()
+
+
+def _texts(credentials: Credentials) -> tuple[bytes, bytes, bytes]:
+    return credentials.authority, credentials.certificate, credentials.key
 
 
 def _authority(kit: Path) -> Path:

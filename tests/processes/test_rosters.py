@@ -72,7 +72,7 @@ def test_a_client_comes_and_one_goes_while_a_run_trains(tmp_path: Path) -> None:
         parties.wait(lambda: parties.included(NEW) >= later, "two more versions")
         gone = parties.member(GONE)
         assert gone is not None
-        assert (gone.submissions, gone.state) == (known, "left out")
+        assert (gone.submissions, gone.state) == (known, "revoked")
         parties.kill("shard-0")  # whose own kit never knew of it
         assert NEW not in load_public(parties.kit("shard-0")).roster
         parties.start("shard-0")

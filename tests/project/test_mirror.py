@@ -108,7 +108,6 @@ ELSEWHERE = {
     "wire/grpc/test_tls.py": (
         "crypto/credentials",
         "crypto/tls",
-        "store/tls_files",
         "wire/grpc/links",
     ),
     "wire/grpc/test_replays.py": ("wire/grpc/authentication", "wire/grpc/challenges"),

@@ -16,7 +16,7 @@ from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.roles.coordinator import committees, evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import REVOKED, CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
@@ -202,10 +202,12 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
     if (reason := federation.why_gone.get(name)) is not None:
         away = "stopped" if name in federation.retired else "rests"
         away += f": {reason}" if reason else ""
+    if (out := federation.isolated.get(name)) is not None:
+        state = away = "revoked" if out == REVOKED else "left out"
     return requests.MemberStatus(
         name=name,
         live=live,
-        state="left out" if name in federation.isolated else state if live else away,
+        state=state if live else away,
         submissions=federation.included[name],
         charges=federation.ledger.count(name),
         epsilon=_epsilon(tx, name),

@@ -37,7 +37,7 @@ ROLES = {"shard": "shard", "holder": "key holder"}
 SKIPS = 6
 """The most reasons for skipped versions, and versions of each, that are shown."""
 
-STATES = ("left out", "gone", "stopped", "rests", "trains", "waits")
+STATES = ("left out", "revoked", "gone", "stopped", "rests", "trains", "waits")
 """The order of clients by state: those first that an operator may have to look after."""
 
 

@@ -95,8 +95,9 @@ def test_json_says_the_same_in_one_line() -> None:
 
 
 def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() -> None:
+    states = {77: "gone", 78: "revoked"}
     members = tuple(
-        MemberStatus(f"client-{i:02d}", i != 77, "gone" if i == 77 else "waits", 3, 3, 1.0, False)
+        MemberStatus(f"client-{i:02d}", i not in states, states.get(i, "waits"), 3, 3, 1.0, False)
         for i in range(90)
     )
     told = io.StringIO()
@@ -106,6 +107,7 @@ def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() ->
     assert len(shown.splitlines()) == 28
     assert "waits for 1 of 6" in shown
     assert "client-77" in shown
+    assert "client-78" in shown
     assert "client-89" not in shown
     assert "shard-1" in shown, "the servers are below the clients"
     rows = sum(line.startswith("\u2502 client-") for line in shown.splitlines())

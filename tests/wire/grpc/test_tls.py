@@ -288,36 +288,6 @@ def test_a_renewed_certificate_is_taken_without_a_restart(kit: Path, serve: Serv
         retired(b"")
 
 
-def test_a_damaged_renewal_is_told_and_changes_nothing(
-    kit: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    now = [0.0]
-    files = TlsFiles(kit, "eve", load_public(kit).ca, lambda: now[0])
-    before, path = files(), kit / "public" / "tls" / "eve.pem"
-    path.write_text("half a certif")
-    now[0] += LOOK
-    assert files() is before
-    assert "eve goes on with the certificate that it has" in caplog.text
-    path.unlink()
-    now[0] += LOOK
-    assert files() is before
-    renew(kit, ["eve"])
-    now[0] += LOOK
-    assert (between := files()) is not before
-    key = kit / "private" / "eve" / "tls.key"
-    old = key.read_bytes()
-    path.unlink()
-    key.unlink()
-    renew(kit, ["eve"])  # makes a key, too
-    new = key.read_bytes()
-    key.write_bytes(old)  # which arrives after the certificate
-    now[0] += LOOK
-    assert files() is between
-    key.write_bytes(new)
-    now[0] += LOOK
-    assert files() is not between
-
-
 def test_a_kit_of_before_there_was_tls_is_told_what_to_do(kit: Path) -> None:
     ca = load_public(kit).ca
     for path in (kit / "public" / "tls").iterdir():
