@@ -31,6 +31,7 @@ from secureps.store.issuing import (
     read_request,
     renew,
     renew_roster,
+    replace_holder,
     revoke,
 )
 from secureps.store.keyring import load_holder_secret, load_private, load_public
@@ -347,6 +348,20 @@ def test_an_approval_cut_short_can_be_repeated(
     assert rotate(home("keys-0"), "keys-0") is None
     assert load_credentials(home("keys-0"), "keys-0", load_public(issuer).ca)
     rotated(issuer, home("keys-0"), "keys-0")
+
+
+def test_another_key_holder_takes_a_lost_ones_place(
+    issuer: Path, home: Callable[[str], Path], asked: dict[str, KeyRequest]
+) -> None:
+    approve(issuer, list(asked.values()))
+    new = make_keys(home("keys-9"), "holder", "keys-9", ENVELOPE)
+    for old, request in (("keys-0", asked["north"]), ("north", new), ("keys-0", asked["keys-0"])):
+        with pytest.raises(KitError, match=r"takes its place|no key holder named north"):
+            replace_holder(issuer, old, request)
+    replace_holder(issuer, "keys-0", new)
+    assert set(load_public(issuer).holder_keys) == {"keys-1", "keys-9"}
+    refused(issuer, asked["keys-0"], match="keys-0 asks with a key that was revoked or replaced")
+    assert "keys-0" not in roster(issuer)
 
 
 def test_a_kit_of_another_ca(issuer: Path, tmp_path: Path, asked: dict[str, KeyRequest]) -> None:
