@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.worker import ClientWorker
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
@@ -25,7 +26,14 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, lies, small_error, spoils, until
 from tests.kits.evaluations import evaluated_plan, examined
-from tests.kits.federations import Tensors, Walker, finished, same, small_plan
+from tests.kits.federations import (
+    Tensors,
+    Walker,
+    finished,
+    same,
+    small_federation,
+    small_plan,
+)
 
 COUNT, MINIMUM = 10, 4
 
@@ -192,3 +200,13 @@ def test_a_name_that_stood_with_another_base_tells_nothing() -> None:
     other = dataclasses.replace(group.open_receipts.receipts[ids[0]], update=b"other")
     group.open_receipts.receipts[ids[0]] = other
     assert recovery._alone(group, ids) == ["a"]
+
+
+def test_a_one_time_key_is_forgotten_once_nobody_can_ask_for_its_update(tmp_path: Path) -> None:
+    """Else whoever takes a client's memory opens all that it ever sent."""
+    simulation = small_federation(small_plan("rlwe", versions=4), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    workers = [party.worker for party in simulation.parties.values()]
+    sealers = [worker._sealer for worker in workers if isinstance(worker, ClientWorker)]
+    assert len(sealers) == 6
+    assert max(len(sealer._kept) for sealer in sealers) <= 1
