@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from secureps.client.worker import ClientWorker
 from secureps.errors import Refused
 from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR
@@ -143,6 +144,12 @@ TWO = {"holder-0": "holder-8", "holder-1": "holder-9"}
 """Who is lost at once of 3 of 4, and who comes."""
 
 
+def play_events(play: Simulation, most: int) -> None:
+    """Plays so many events, or to the end of the run."""
+    left = iter(range(most))
+    play.run(lambda: finished(play) or next(left, None) is None)
+
+
 def lose_two(changing: ChangingRoster) -> None:
     """Two are lost, and replaced one after the other."""
     for name in TWO:
@@ -210,6 +217,9 @@ def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(
     lose_two(changing)
     changing.play_to(3)
     assert federation.included == {f"client-{k:02}": 2 + (k > 0) for k in range(6)}
+    worker = play.parties["client-00"].worker
+    assert isinstance(worker, ClientWorker)
+    assert set(TWO) < set(worker._sealer._committee("all", 2).holders)
     play.run()
     assert federation.included == {f"client-{k:02}": 5 + (k > 0) for k in range(6)}
     assert play.versions() == {"all": 6}
@@ -223,11 +233,10 @@ def test_without_rounds_two_at_once_stall_nobody(
     for events in (1100, 1400, 1700):
         plan = stream_plan("rlwe", {**rule, "minimum": 3})
         changing = ChangingRoster(plan, tmp_path / str(events), monkeypatch, cost=seconds)
-        play, left = changing.play, iter(range(9 * events))
-        play.run(lambda left=left, events=events: next(left) >= events)  # type: ignore[misc]
+        federation = changing.play.coordinator.federation
+        play_events(changing.play, events)
         lose_two(changing)
-        federation = play.coordinator.federation
-        play.run(lambda play=play, left=left: finished(play) or next(left, None) is None)  # type: ignore[misc]
+        play_events(changing.play, 9 * events)
         assert federation.finished
         if federation.failure:
             assert "sit out until the next version" in federation.finished
