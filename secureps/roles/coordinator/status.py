@@ -26,6 +26,9 @@ SHOWN = 3
 """Names of those who are away that a group's reason has; a table has all."""
 
 
+NOT_TAKEN = "cannot be taken as it is: the coordinator's log says why"
+"""Of a server that waits for an operator, in words that follow its name (`founding.said_once`)."""
+
 SKIPPED = 20
 """Versions that were not evaluated of which a status says why: the newest."""
 
@@ -119,7 +122,11 @@ def servers(
             each.name in (federation.shards if each.role == "shard" else here.holders),
             each.name in here.watchers,
             accuse[each.name],
-            _all(here.troubles.get(each.name), _other_roster(roster, here.epochs.get(each.name))),
+            _all(
+                here.troubles.get(each.name),
+                _other_roster(roster, here.epochs.get(each.name)),
+                NOT_TAKEN if each.name in here.elsewhere else None,
+            ),
         )
         for each in roster.certificates
         if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))

@@ -48,6 +48,13 @@ def said(step: Step) -> list[str]:
     return [effect.text for effect in step.effects if isinstance(effect, Say)]
 
 
+def why(world: World) -> str:
+    """What the first group waits for, as anybody who looks is told."""
+    (answer,) = [e for e in world.give("c0", requests.AskStatus()).effects if isinstance(e, Answer)]
+    assert isinstance(answer.message, requests.Status)
+    return answer.message.groups[0].reason
+
+
 # --- a coordinator without its journal --------------------------------------------
 
 
@@ -60,12 +67,15 @@ def test_nothing_is_founded_while_a_server_holds_a_run(party: str) -> None:
     assert said(step) == [refusal(step)]
     assert "another state folder, and keep the one that it has" in said(step)[0]
     assert said(world.give(party, register(party, OTHER))) == []
+    assert f"{party} cannot be taken as it is: the coordinator's log says why" in why(world)
+    assert why(world).count("cannot be taken") == 1
     for server in {*SHARDS, HOLDER} - {party}:
         world.give(server, register(server))
     with pytest.raises(NotReady):
         world.give("c0", JOIN)
     assert world.federation.pinned is None
     world.give(party, register(party))
+    assert "cannot be taken" not in why(world)
     world.give("c0", JOIN)
     assert world.federation.pinned is not None
 
