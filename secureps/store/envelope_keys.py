@@ -58,7 +58,7 @@ class EnvelopeKeys(Secret):
 
     @property
     def oldest(self) -> int:
-        """The least number of a key that is here; 1 if none is, for the kit's is erased."""
+        """The least number of a key that is here; 1 if none is."""
         return min(self._keys, default=1)
 
     def of(self, run: bytes) -> EnvelopeKeys:
@@ -81,12 +81,12 @@ class EnvelopeKeys(Secret):
         return self._keys[number]
 
     def erase(self, below: int) -> None:
-        """Erases the keys below a number, but the newest; nothing is left to erase: no harm.
+        """Erases the keys below a number; nothing is left to erase: no harm.
 
         Raises:
             OSError: the disk refuses.
         """
-        for number in [n for n in self._keys if n < min(below, self.newest)]:
+        for number in [n for n in self._keys if n < below]:
             self._remove(number)
             self._keys = {n: key for n, key in self._keys.items() if n != number}
 

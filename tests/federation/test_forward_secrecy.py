@@ -306,6 +306,29 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     assert same(simulation.model(), model)
 
 
+@pytest.mark.parametrize("away", [False, True])
+def test_when_the_run_is_over_no_key_is_left(
+    away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a holder that hears of it only when it is started again."""
+    simulation, kit = on_files(rotating(2), tmp_path, monkeypatch)
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version >= 3)
+    if away:
+        simulation.kill("holder-1")
+    ends(simulation)
+    later(simulation, 5.0)
+    if away:
+        assert list((kit / "private" / "holder-1").glob("**/envelope*.key"))
+        simulation.start("holder-1")
+        later(simulation, 5.0)
+    assert list((kit / "private").glob("**/envelope*.key")) == []
+    replaced = journalled(simulation, KeyReplaced, "holder-1")
+    calendar(simulation, SOME_DAY)
+    later(simulation, 5.0)
+    assert journalled(simulation, KeyReplaced, "holder-1") == replaced, "it takes no more"
+
+
 # --- erased after a day, whoever still wants it -----------------------------------
 
 

@@ -17,7 +17,7 @@ from secureps.crypto.sharing import Committee
 from secureps.errors import Refused, SecurepsError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import Configure, EraseKeys, Examine, Open
+from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Receipt, receipt_digest
@@ -73,6 +73,8 @@ class CommitteeHolder(Holder[Open]):
         if self.configured:
             unix, section = self._ledger.follower.unix, self.pinned.plan.section.cipher
             self._erase(step, self._rotation.overdue(unix))
+            if isinstance(event, Finish) and sender == COORDINATOR:  # all, and one that is made now
+                self._erase(step, self._rotation.number + 1 + self._announcing)
             due = self._rotation.due(section, unix)
             if due is not None and not self._announcing:
                 self._announcing = True

@@ -2,8 +2,9 @@
 
 A key serves so many released cohorts and so many seconds as the plan says, by the holder's own
 ledger and calendar. One that was replaced is erased as soon as the coordinator needs it no more,
-and KEPT seconds later whatever it says. The kit's own key, which may be of any age, is replaced
-when the run begins. What must not live here: secret keys (`service.holder.committee_worker`).
+and KEPT seconds later whatever it says; all are when the run is over. The kit's own key, which may
+be of any age, is replaced when the run begins. What must not live here: secret keys
+(`service.holder.committee_worker`).
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class KeyRotation:
         Args:
             unix: what the calendar says; None where nobody looks at any.
         """
+        if self.least > self.number:
+            return None  # the run is over
         served = self._served >= section.envelope_versions
         if self.announced is None:
             return 1 if unix is not None or served else None

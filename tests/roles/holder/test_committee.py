@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import Fenced, InternalError, Malformed, UnknownParty, WrongRun
 from secureps.messages import holder_records, orders, requests
@@ -26,12 +27,19 @@ from secureps.messages.submission import (
 from secureps.policy.plan import Plan
 from secureps.roles.holder import committee
 from secureps.roles.holder.ledger import receipts_digest
-from secureps.roles.holder.tasks import DeriveShare, EnvelopeExamined, ExamineEnvelope
+from secureps.roles.holder.tasks import (
+    AnnounceKey,
+    DeriveShare,
+    EnvelopeExamined,
+    Erase,
+    ExamineEnvelope,
+)
 from secureps.roles.machine import (
     WORKER,
     Answered,
     Failed,
     Halt,
+    KitRead,
     Step,
     Tick,
     Watch,
@@ -40,6 +48,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.tasks import Task
+from secureps.store.envelope_keys import EnvelopeKeys
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
 
 
@@ -452,3 +461,22 @@ def test_before_the_run_is_founded_it_answers_nothing() -> None:
         step = fresh.handle(0.0, COORDINATOR, order)
         assert step.effects == []
     assert not fresh.configured
+
+
+def test_when_the_run_is_over_a_key_that_is_just_made_is_erased_with_the_others() -> None:
+    holder = Holder(bench(), "holder-0")
+    holder.worker._keys = keys = EnvelopeKeys({0: EnvelopeKey.from_os()})
+    begun = holder.give(WORKER, KitRead(1.7e9))
+    assert [e.task for e in begun.effects if isinstance(e, Work)] == [AnnounceKey(1, 0)]
+    over = orders.Finish(1, "all versions are made")
+    assert holder.give("shard-0", over).records == [], "it is the coordinator's to say"
+    ended = holder.begin(over)
+    signed = holder.worker.work(AnnounceKey(1, 0))
+    (erasing,) = [effect.task for effect in ended.effects if isinstance(effect, Work)]
+    holder.worker.work(erasing)
+    assert (keys.get(0), keys.get(1)) == (None, None)
+    for event in (signed, KitRead(1.8e9)):
+        step = holder.give(WORKER, event)
+        assert not any(isinstance(effect, Work) for effect in step.effects)
+    again = holder.restarted()
+    assert [e.task for e in again.machine.resume(0.0).effects if isinstance(e, Work)] == [Erase(2)]
