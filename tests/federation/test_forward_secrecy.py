@@ -18,9 +18,11 @@ from secureps.messages.coordinator_records import (
     SubmissionsDropped,
 )
 from secureps.messages.holder_records import KeyReplaced, KeysErased
-from secureps.messages.orders import EraseKeys, HolderKeys
+from secureps.messages.orders import EraseKeys, HolderKeys, SealFor
 from secureps.messages.submission import enveloped_part
 from secureps.roles.holder.key_rotation import KEPT
+from secureps.roles.machine import Step
+from secureps.roles.member.member import Member
 from secureps.run.simulate.simulation import Simulation
 from secureps.store.backup import backup
 from secureps.store.envelope_keys import EnvelopeKeyFiles, EnvelopeKeys, load_keys
@@ -381,6 +383,29 @@ def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
     (refused,) = journalled(simulation, HolderRefused)
     assert "is sealed for key 0, which is erased" in refused.reason
     assert same(simulation.model(), unharmed()[0])
+
+
+def test_what_a_client_seals_for_erased_keys_is_refused_and_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It hears of no new key: others go on without it, and it fills no journal."""
+    simulation = small_federation(rotating(versions=4), tmp_path)
+    member = simulation.parties["client-00"].machine
+    assert isinstance(member, Member)
+    hear = member.committees.hear
+
+    def deaf(step: Step, order: SealFor | HolderKeys, run: bytes) -> None:
+        if isinstance(order, SealFor):
+            hear(step, order, run)
+
+    monkeypatch.setattr(member.committees, "hear", deaf)
+    ends(simulation)
+    own = [receipt for receipt in received(simulation) if receipt.id.client == "client-00"]
+    assert {receipt.keys for receipt in own} == {(0, 0, 0, 0)}
+    assert max(receipt.version for receipt in own) < 2
+    assert len(own) == len({receipt.version for receipt in own})
+    assert not journalled(simulation, SubmissionsDropped)
+    assert blamed(simulation) == []
 
 
 # --- announcements that are none --------------------------------------------------

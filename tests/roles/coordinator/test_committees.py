@@ -11,15 +11,17 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster, certify, first_roster, next_roster
 from secureps.errors import WrongVersion
 from secureps.messages.encoding import file_digest
-from secureps.messages.orders import GroupVersion, SealFor
+from secureps.messages.orders import GroupVersion, RosterChanged, SealFor
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import Subscribe
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.coordinator import committees
+from secureps.roles.coordinator import committees, membership
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Order, Say
+from secureps.roles.machine import Order, Say, Step
 from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.roster_follower import RosterFollower
 from tests.kits.roles_kit import ADDRESSES, NONCE, make_placement, make_plan, make_run
 
 CA = Identity(b"c" * 32)
@@ -151,3 +153,17 @@ def test_who_comes_back_hears_of_all_that_its_updates_may_be_for() -> None:
     assert told() == change.names
     change.state.groups["all"].version = 3
     assert told() == change.names[1:]
+
+
+def test_who_goes_by_an_older_roster_hears_of_the_newest_and_of_a_later_end() -> None:
+    """One that is signed anew has the same number: without its end it would expire here alone."""
+    change = Change()
+    tx = change.formed()
+    own = next_roster(CA, change.roster, change.roster.certificates, 1, 200)
+    last = own.number
+    ways = ((last - 1, 50, True), (last, 100, True), (last, 200, False), (last + 1, 9, False))
+    for epoch, expires, told in ways:
+        step = dataclasses.replace(tx, step=Step())
+        membership.tell_roster(step, RosterFollower(own), Subscribe("c0", (), epoch, expires))
+        heard = [RosterChanged(tx.federation.incarnation, own.to_bytes().decode())] * told
+        assert [e.message for e in step.step.effects if isinstance(e, Order)] == heard
