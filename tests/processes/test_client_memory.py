@@ -94,6 +94,7 @@ def pulled(own: ClientWorker) -> tuple[bytes, ...]:
 
 def more(own: ClientWorker, task: Any) -> tuple[int, Any]:
     """How many bytes a task needs at most beyond what is there before it."""
+    give_back_free()  # of what kernels were compiled with, too
     before = memory("VmRSS")
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
     done = own.work(task)
