@@ -16,7 +16,7 @@ from secureps.client.initial_model import schema_of
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError, DamagedStore, naming
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
@@ -28,6 +28,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
+from secureps.store.backup import JOURNAL, run_of
 from secureps.store.envelope_keys import load_keys
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
@@ -189,7 +190,8 @@ def _run(
 def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
     based = serving.section.plan_base is not None
     plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
-    keyring.check_fits(kit, plan.opening, plan.holders)
+    begun = _has_run(serving.state)  # then the key holders go on that there were
+    keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
     founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32))
@@ -199,6 +201,14 @@ def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     make = partial(assemble.make_coordinator, kit, founding, checkpoints)
     _run(serving, _party(serving, kit), make, CoordinatorServer, listen)
+
+
+def _has_run(state: Path) -> bool:
+    """Whether a run has begun by a state folder; who opens a damaged journal says what it has."""
+    try:
+        return (state / JOURNAL).exists() and run_of(state / JOURNAL) is not None
+    except DamagedStore:
+        return True
 
 
 def _advertised(serving: Serving, listen: str) -> str:

@@ -96,7 +96,7 @@ def restore(copy: Path, state: Path, role: Role, private: Path) -> int:
         held = lock(state / JOURNAL)
         try:
             if role != "shard":
-                run = _run_of(copy / JOURNAL)
+                run = run_of(copy / JOURNAL)
                 beside = () if run is None else (ledger_height(run_folder(private, run)),)
                 _refuse_older(state, role, mark, beside)
             _bring_back(copy, state, mark)
@@ -167,8 +167,8 @@ def _demand_whole(path: Path) -> None:
         path.with_name(path.name + ".lock").unlink()
 
 
-def _run_of(journal: Path) -> bytes | None:
-    """The run that a journal is of; None if it is of none yet."""
+def run_of(journal: Path) -> bytes | None:
+    """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
     try:
         with read_only(journal) as reader:
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"

@@ -234,8 +234,8 @@ def load_holder_secret(
     return secret
 
 
-def check_fits(kit: PublicKit, opening: Opening, holders: int) -> None:
-    """KitError unless a kit has the keys that a plan needs, of as many holders."""
+def check_fits(kit: PublicKit, opening: Opening, holders: int | None) -> None:
+    """KitError unless a kit has the keys that a plan needs, of as many holders; None: of any."""
     new = "make a new kit with `secureps keys init DIR --plan FILE`"
     if kit.opening is not opening:
         has = {Opening.NOTHING: "no keys", Opening.HOLDER: "a bfv key"}.get(
@@ -245,7 +245,7 @@ def check_fits(kit: PublicKit, opening: Opening, holders: int) -> None:
             f"the kit was made for another cipher than the plan's: its holders have {has}; {new}"
         )
     has_keys = len(kit.holder_keys)
-    if has_keys != holders:
+    if holders is not None and has_keys != holders:
         less = "have the missing ones approved, after `secureps keys request` at each"
         more = "take off who is too much, `secureps roster revoke KIT NAME` at the issuer"
         raise KitError(

@@ -126,6 +126,8 @@ def test_a_smaller_roster_changes_nothing_and_who_was_replaced_does_not_come_bac
     changing.play_to(1)
     play.kill(LOST)
     changing.revoke(LOST)  # three are left of four: they go on
+    play.kill(COORDINATOR)
+    play.start(COORDINATOR)
     changing.play_to(2)
     assert len(committees(changing)) == 1
     changing.replace("", NEW)

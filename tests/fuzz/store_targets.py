@@ -112,7 +112,7 @@ def _journals(folder: Path) -> list[Target]:
         for name, kind in RECORDS.items()
         for make in (full, unset)
     )
-    copies = ("store.backup:_run_of", "store.backup:_copy_journal")
+    copies = ("store.backup:run_of", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     return [
         Target("journal-row", ("store.journal:_read",), texts, _row),

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, PlanRefused
+from secureps.messages.records import RunPinned
 from secureps.policy.plan import load_plan
+from secureps.run import serve as module
 from secureps.run.serve import serve
 from secureps.store.issuing import create_kit, issue
+from secureps.store.journal import SqliteJournal
+from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 PLAN = """
 name = "trial"
@@ -57,6 +63,23 @@ def test_a_coordinator_starts_with_a_kit_for_its_plan_alone(
     with pytest.raises(KitError, match=reason):
         serve("coordinator", config)
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("holders", [3, 5])
+def test_a_coordinator_of_a_run_comes_back_whoever_came_and_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holders: int
+) -> None:
+    config, served = folder(tmp_path, "rlwe", "rlwe", holders), list[Any]()
+    monkeypatch.setattr(module, "_run", lambda *arguments: served.append(arguments))
+    (tmp_path / "state").mkdir(mode=0o700)
+    plan = make_plan("rlwe")
+    pinned = RunPinned(make_run(plan), make_placement(plan), ADDRESSES)
+    with closing(SqliteJournal(tmp_path / "state" / "journal.db")) as journal:
+        with pytest.raises(KitError, match=f"the kit keys of {holders}"):
+            serve("coordinator", config)
+        journal.append(0.0, [pinned])
+    serve("coordinator", config)
+    assert len(served) == 1
 
 
 def test_a_holder_starts_with_a_key_alone(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def cut_off(
             ) from None
         where = {"script": str(script.absolute()), "state": str(state.absolute())}
         told, _ = calls.ask({**where, "settings": dict(settings), "name": name})
-        yield CutOffTrainer(calls, [each for each in told["has"] if each in OPTIONAL])
+        yield CutOffTrainer(calls, [each for each in told.get("has", ()) if each in OPTIONAL])
     finally:
         channel.close()
         process.kill()
