@@ -264,6 +264,13 @@ def _lists(folder: Path) -> list[Target]:
             cost=10,
         ),
         Target(
+            "roster-seconds",
+            ("store.issuing:_holds",),
+            (b"86400", b"0"),
+            kept("holds.json", issuing._holds),
+            cost=10,
+        ),
+        Target(
             "cipher-parameters",
             ("store.issuing:_parameters",),
             (parameters,),

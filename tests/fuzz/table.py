@@ -53,7 +53,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "scenario.delays:generator",
     ),
     CHECKED: (
-        "client.worker:ClientWorker.keep",
+        "client.pulled_block:published_block",
         "run.status_client:_values",
         "service.shard.worker:ShardWorker._block",
         "service.shard.worker:ShardWorker._founded",
