@@ -43,7 +43,7 @@ class CipherSection(Table):
     threshold: int | None = Field(default=None, ge=1, le=64)
     security: Literal["standard", "conservative"] = "standard"
     envelope_versions: int = Field(default=10, ge=1, le=1_000_000)
-    envelope_seconds: float = Field(default=3600.0, ge=1, le=86_400)
+    envelope_seconds: float = Field(default=3600.0, ge=1)
 
 
 class SyncSection(Table):
