@@ -79,8 +79,9 @@ def on_files(plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
         (folder / "state" / name).mkdir(parents=True, exist_ok=True)
         return SqliteJournal(folder / "state" / name / "journal.db")
 
-    monkeypatch.setattr(simulations, "memory_kit", made)
-    simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
+    with monkeypatch.context() as patched:  # of its own alone: others that it is compared with end
+        patched.setattr(simulations, "memory_kit", made)
+        simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
     return simulation, kit
 
 
