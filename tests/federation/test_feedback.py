@@ -20,7 +20,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, spoils, until
 from tests.kits.federations import finished, killed_at, same, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
-from tests.kits.key_rotation import HOLDERS, calendar, later, rotating
+from tests.kits.key_rotation import HOLDERS, calendar, later, rotating, stop_in_a_full_round
 
 SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {
@@ -110,12 +110,7 @@ def test_what_no_key_opens_any_more_leaves_what_was_kept_before_it(tmp_path: Pat
     unharmed = federation(tmp_path / "unharmed", plan)
     unharmed.run(lambda: finished(unharmed))
     simulation = federation(tmp_path / "run", plan)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version == 2)
-    for holder in HOLDERS[1:]:
-        simulation.kill(holder)  # too few look, so that the round stays open
-    simulation.run(lambda: len(group.receipts) == 6)
-    simulation.kill("coordinator")
+    stop_in_a_full_round(simulation, 2)
     for holder in HOLDERS[1:]:
         simulation.start(holder)
     for passed in (0.0, KEPT):

@@ -42,6 +42,7 @@ from tests.kits.key_rotation import (
     on_files,
     received,
     rotating,
+    stop_in_a_full_round,
 )
 
 SOME_DAY = 1.7e9
@@ -337,12 +338,7 @@ def test_when_the_run_is_over_no_key_is_left(
 def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_path: Path) -> None:
     """A coordinator that says nothing of keys keeps none alive, and nobody is accused for it."""
     simulation = small_federation(rotating(1000, seconds=1e9), tmp_path)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version == 1)
-    for holder in HOLDERS[1:]:
-        simulation.kill(holder)  # too few look, so that the round stays open
-    simulation.run(lambda: len(group.receipts) == 6)
-    simulation.kill("coordinator")
+    stop_in_a_full_round(simulation, 1)
     for holder in HOLDERS[1:]:
         simulation.start(holder)
     for days, oldest in ((0.0, 0), (KEPT - 1, 0), (KEPT, 1)):
@@ -364,12 +360,7 @@ def test_what_nobody_can_open_any_more_is_dropped_as_stale_and_sealed_anew(tmp_p
 def test_what_enough_others_can_open_is_opened(tmp_path: Path) -> None:
     """One holder that erased its key says nothing of the envelope, and refuses its share."""
     simulation = small_federation(rotating(1000), tmp_path)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version == 1)
-    for holder in HOLDERS[1:]:
-        simulation.kill(holder)
-    simulation.run(lambda: len(group.receipts) == 6)
-    simulation.kill("coordinator")
+    stop_in_a_full_round(simulation, 1)
     for days in (0.0, KEPT):
         calendar(simulation, SOME_DAY + days, ("holder-0",))
         later(simulation, 1.0)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,10 +20,19 @@ from secureps.run.simulate.simulation import Simulation
 from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import lies, small_error
-from tests.kits.federations import finished, same
+from tests.kits.federations import Tensors, finished, same
 from tests.kits.streams import BUFFERED, PRIORITY, SSP, seconds, stream_plan
 
 NEW, LOST = "holder-9", "holder-1"
+
+
+@cache
+def unharmed() -> Tensors:
+    """The model of a run that loses no holder."""
+    with TemporaryDirectory() as folder:
+        whole = ChangingRoster(plan_of("rlwe"), Path(folder))
+        whole.play.run()
+        return whole.play.model()
 
 
 def committees(changing: ChangingRoster) -> list[tuple[str, ...]]:
@@ -35,11 +45,9 @@ def opening(play: Simulation) -> bool:
 
 @pytest.mark.parametrize("lost", ["holder-0", "holder-3"])
 def test_a_lost_holder_is_replaced_and_the_model_is_that_of_a_run_that_lost_none(
-    lost: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    lost: str, tmp_path: Path
 ) -> None:
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     changing.play_to(2)
     play.kill(lost)
@@ -52,16 +60,12 @@ def test_a_lost_holder_is_replaced_and_the_model_is_that_of_a_run_that_lost_none
     assert len(committees(changing)) == 2
     assert NEW in committees(changing)[1]
     assert lost not in committees(changing)[1]
-    assert same(play.model(), whole.play.model())
+    assert same(play.model(), unharmed())
 
 
-def test_both_committees_open_under_kills_of_anybody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
+def test_both_committees_open_under_kills_of_anybody(tmp_path: Path) -> None:
     for party in (COORDINATOR, "shard-0", "holder-0", NEW, "client-00"):
-        changing = ChangingRoster(plan_of("rlwe"), tmp_path / party, monkeypatch)
+        changing = ChangingRoster(plan_of("rlwe"), tmp_path / party)
         play = changing.play
         changing.play_to(1)
         changing.replace(LOST, NEW)
@@ -75,14 +79,14 @@ def test_both_committees_open_under_kills_of_anybody(
         play.start(party)
         play.run()
         assert len(committees(changing)) == 2
-        assert same(play.model(), whole.play.model()), party
+        assert same(play.model(), unharmed()), party
 
 
 def test_without_rounds_no_cohort_has_updates_for_two_committees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = stream_plan("rlwe", BUFFERED, versions=8)
-    changing = ChangingRoster(plan, tmp_path, monkeypatch, cost=seconds)
+    changing = ChangingRoster(plan, tmp_path, cost=seconds)
     play, opened = changing.play, []
     changing.play_to(2)
     play.kill(LOST)
@@ -104,7 +108,7 @@ def test_who_is_not_told_of_the_new_holder_is_refused_and_harms_itself_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It seals for those that it knows; the others make the versions."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     changing.play_to(2)
     kept: Any = play.parties["client-00"].machine
@@ -119,9 +123,9 @@ def test_who_is_not_told_of_the_new_holder_is_refused_and_harms_itself_alone(
 
 
 def test_a_smaller_roster_changes_nothing_and_who_was_replaced_does_not_come_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     changing.play_to(1)
     play.kill(LOST)
@@ -161,12 +165,8 @@ def lose_two(changing: ChangingRoster) -> None:
         changing.play.start(new)
 
 
-def test_two_at_once_are_replaced_before_anybody_has_sealed_for_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+def test_two_at_once_are_replaced_before_anybody_has_sealed_for_them(tmp_path: Path) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: (group.phase, group.version) == (Phase.PREPARING, 1))
@@ -176,17 +176,17 @@ def test_two_at_once_are_replaced_before_anybody_has_sealed_for_them(
     assert "waits for key holders: holder-0, holder-1" in play.reasons()
     lose_two(changing)
     play.run()
-    assert same(play.model(), whole.play.model())
+    assert same(play.model(), unharmed())
     begins = [each.begins("all") for each in play.coordinator.federation.committees]
     assert begins == [0, 3, 3, 2]
 
 
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.OPENING])
 def test_what_all_have_sealed_for_two_that_are_lost_is_opened_by_nobody(
-    phase: Phase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    phase: Phase, tmp_path: Path
 ) -> None:
     """And nobody seals that version again: the run ends with what was made, and says why."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     federation = play.coordinator.federation
     group = federation.groups["all"]
@@ -203,15 +203,13 @@ def test_what_all_have_sealed_for_two_that_are_lost_is_opened_by_nobody(
     assert said.get(phase, said[Phase.COLLECTING]) in federation.finished
 
 
-def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(tmp_path: Path) -> None:
     """Who has sits out until the next one, which all make."""
 
     def slow(name: str, task: object) -> float:
         return 1.0 if name == "client-00" else 3.0
 
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, cost=slow)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, cost=slow)
     play = changing.play
     federation = play.coordinator.federation
     group = federation.groups["all"]
@@ -228,13 +226,11 @@ def test_who_has_not_sealed_yet_makes_the_version_for_those_who_come(
 
 
 @pytest.mark.parametrize("rule", [BUFFERED, SSP, PRIORITY], ids=lambda rule: rule["name"])
-def test_without_rounds_two_at_once_stall_nobody(
-    rule: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_rounds_two_at_once_stall_nobody(rule: dict[str, Any], tmp_path: Path) -> None:
     """It goes on with whoever has not sealed the newest version, or ends and says why."""
     for events in (1100, 1400, 1700):
         plan = stream_plan("rlwe", {**rule, "minimum": 3})
-        changing = ChangingRoster(plan, tmp_path / str(events), monkeypatch, cost=seconds)
+        changing = ChangingRoster(plan, tmp_path / str(events), cost=seconds)
         federation = changing.play.coordinator.federation
         play_events(changing.play, events)
         lose_two(changing)
@@ -244,12 +240,8 @@ def test_without_rounds_two_at_once_stall_nobody(
             assert "sit out until the next version" in federation.finished
 
 
-def test_replacements_of_a_replacement_before_a_border_closes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+def test_replacements_of_a_replacement_before_a_border_closes(tmp_path: Path) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: (group.phase, group.version) == (Phase.COLLECTING, 1))
@@ -261,16 +253,12 @@ def test_replacements_of_a_replacement_before_a_border_closes(
             play.kill(lost)
     play.run()
     assert [each[-1] for each in committees(changing)][1:] == ["holder-7", "holder-8", NEW]
-    assert same(play.model(), whole.play.model())
+    assert same(play.model(), unharmed())
 
 
-def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(tmp_path: Path) -> None:
     """Of 3 of 4, with one that was replaced before."""
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     changing.play_to(1)
     play.kill(LOST)
@@ -280,17 +268,13 @@ def test_one_that_lies_is_out_voted_with_the_answer_of_one_that_came(
     lies(play, "holder-2", small_error)
     play.run()
     assert set(play.coordinator.federation.liars) == {"holder-2"}
-    assert same(play.model(), whole.play.model())
+    assert same(play.model(), unharmed())
 
 
 @pytest.mark.parametrize("away", ["client-00", "holder-0"])
-def test_who_was_away_while_two_rosters_came_hears_of_both(
-    away: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_was_away_while_two_rosters_came_hears_of_both(away: str, tmp_path: Path) -> None:
     """What is sealed for those of the first in between needs it."""
-    whole = ChangingRoster(plan_of("rlwe"), tmp_path / "whole", monkeypatch)
-    whole.play.run()
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path / "changing", monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: (group.phase, group.version) == (Phase.PREPARING, 1))
@@ -309,15 +293,15 @@ def test_who_was_away_while_two_rosters_came_hears_of_both(
     play.run()
     for committee in play.coordinator.federation.committees:
         assert follower.number_of(committee.committee) >= 0
-    assert same(play.model(), whole.play.model())
+    assert same(play.model(), unharmed())
 
 
 def test_the_holder_of_bfv_is_replaced_by_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All updates are encrypted for its key: with another one it would be another run."""
     caplog.set_level("INFO")
-    changing = ChangingRoster(plan_of("bfv"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("bfv"), tmp_path)
     play = changing.play
     changing.play_to(1)
     play.kill("holder-0")
@@ -329,10 +313,8 @@ def test_the_holder_of_bfv_is_replaced_by_nobody(
     assert play.versions() == {"all": 1}
 
 
-def test_a_status_says_whom_a_version_is_sealed_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+def test_a_status_says_whom_a_version_is_sealed_for(tmp_path: Path) -> None:
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
 
     def reason() -> str:

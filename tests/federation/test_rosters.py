@@ -40,21 +40,17 @@ def apart(changing: ChangingRoster) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
-def test_a_client_that_comes_is_part_of_later_versions(
-    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changing = ChangingRoster(plan_of(cipher), tmp_path, monkeypatch, [NEW])
+def test_a_client_that_comes_is_part_of_later_versions(cipher: str, tmp_path: Path) -> None:
+    changing = ChangingRoster(plan_of(cipher), tmp_path, [NEW])
     changing.play_to(2)
     changing.admit(NEW)
     changing.play.run()
     assert 1 <= included(changing, NEW) < included(changing, "client-00") == 6
 
 
-def test_a_client_that_comes_to_a_run_without_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_client_that_comes_to_a_run_without_rounds(tmp_path: Path) -> None:
     plan = stream_plan("rlwe", BUFFERED, newcomers_wait=0.0, versions=8)
-    changing = ChangingRoster(plan, tmp_path, monkeypatch, [NEW], cost=seconds)
+    changing = ChangingRoster(plan, tmp_path, [NEW], cost=seconds)
     changing.play_to(1)
     changing.admit(NEW)
     changing.play.run()
@@ -62,9 +58,9 @@ def test_a_client_that_comes_to_a_run_without_rounds(
 
 
 def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, [NEW])
     play, before = changing.play, changing.play._kit
     changing.play_to(2)
     play.kill("shard-0")
@@ -83,11 +79,9 @@ def test_a_shard_that_was_away_hears_of_who_came_before_the_client_is_let_in(
 
 
 @pytest.mark.parametrize("party", [COORDINATOR, "shard-0", "holder-0", "client-00"])
-def test_who_is_killed_goes_by_the_newest_roster_again(
-    party: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_is_killed_goes_by_the_newest_roster_again(party: str, tmp_path: Path) -> None:
     """Its own kit is as it was: what it followed is in its journal."""
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, [NEW])
     play, before = changing.play, changing.play._kit
     changing.play_to(2)
     changing.admit(NEW)
@@ -105,14 +99,14 @@ def test_who_is_killed_goes_by_the_newest_roster_again(
 @pytest.mark.parametrize("cipher", CIPHERS)
 @pytest.mark.parametrize("sent", [False, True])
 def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
-    cipher: str, sent: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cipher: str, sent: bool, tmp_path: Path
 ) -> None:
     """Whether its update was there already or not; the others make the version without it."""
 
     def slow(name: str, task: object) -> float:
         return 3.0 if name == ("client-00" if sent else NEW) else 1.0
 
-    changing = ChangingRoster(plan_of(cipher), tmp_path, monkeypatch, cost=slow)
+    changing = ChangingRoster(plan_of(cipher), tmp_path, cost=slow)
     play = changing.play
     changing.play_to(2)
     (group,) = play.coordinator.federation.model_groups
@@ -139,10 +133,10 @@ def test_a_revoked_client_is_in_no_cohort_that_closes_afterwards(
 
 
 def test_a_cohort_that_no_holder_was_asked_to_open_closes_anew_without_who_is_revoked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
     """By the new roster the holder would refuse it, and all its members would pay for it."""
-    changing = ChangingRoster(plan_of("bfv"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("bfv"), tmp_path)
     play = changing.play
     (group,) = play.coordinator.federation.model_groups
     play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
@@ -154,9 +148,9 @@ def test_a_cohort_that_no_holder_was_asked_to_open_closes_anew_without_who_is_re
 
 
 def test_who_is_revoked_while_the_coordinator_is_down_is_out_when_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path)
     play = changing.play
     changing.play_to(2)
     known = included(changing, NEW)
@@ -170,9 +164,9 @@ def test_who_is_revoked_while_the_coordinator_is_down_is_out_when_it_is_back(
 
 
 def test_what_came_while_the_coordinator_was_down_is_not_taken_back_by_an_older_kit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
 ) -> None:
-    changing = ChangingRoster(plan_of("rlwe"), tmp_path, monkeypatch, [NEW])
+    changing = ChangingRoster(plan_of("rlwe"), tmp_path, [NEW])
     play, before = changing.play, changing.play._kit
     changing.play_to(2)
     play.kill(COORDINATOR)
@@ -191,11 +185,9 @@ def test_what_came_while_the_coordinator_was_down_is_not_taken_back_by_an_older_
     assert play.coordinator._follower.roster == changing.roster
 
 
-def test_a_revoked_client_stays_out_without_rounds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_revoked_client_stays_out_without_rounds(tmp_path: Path) -> None:
     plan = stream_plan("rlwe", BUFFERED, versions=8)
-    changing = ChangingRoster(plan, tmp_path, monkeypatch, cost=seconds)
+    changing = ChangingRoster(plan, tmp_path, cost=seconds)
     play = changing.play
     changing.play_to(2)
     (group,) = play.coordinator.federation.model_groups
@@ -207,11 +199,9 @@ def test_a_revoked_client_stays_out_without_rounds(
     assert group.version == 8
 
 
-def test_who_comes_waits_for_as_long_as_the_plan_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_who_comes_waits_for_as_long_as_the_plan_says(tmp_path: Path) -> None:
     """Else somebody with power over the roster fills a cohort around one client."""
-    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, monkeypatch, [NEW])
+    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, [NEW])
     play = changing.play
     everybody = [name for name in play.parties if name != NEW]
     changing.play_to(2)
@@ -226,10 +216,8 @@ def test_who_comes_waits_for_as_long_as_the_plan_says(
     assert play.versions() == {"all": 6}
 
 
-def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, monkeypatch, [NEW])
+def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(tmp_path: Path) -> None:
+    changing = ChangingRoster(plan_of("rlwe", wait=3600.0), tmp_path, [NEW])
     play = changing.play
     changing.play_to(2)
     changing.admit(NEW, at=BEGUN + 4000)  # its own calendar: no holder's
@@ -239,12 +227,10 @@ def test_a_holder_keeps_newcomers_out_whatever_the_coordinator_does(
 
 
 @pytest.mark.parametrize("cipher", CIPHERS)
-def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(
-    cipher: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(cipher: str, tmp_path: Path) -> None:
     """A coordinator that keeps the new one back holds everybody up, and changes nothing else."""
     plan = small_plan(cipher)
-    changing = ChangingRoster(plan, tmp_path, monkeypatch, expires=BEGUN + 60)
+    changing = ChangingRoster(plan, tmp_path, expires=BEGUN + 60)
     play = changing.play
     everybody = tuple(play.parties)
     changing.tell(*everybody)
@@ -259,11 +245,9 @@ def test_nothing_is_sealed_or_opened_by_a_roster_that_expired(
     assert same(play.model(), unharmed(cipher)[0])
 
 
-def test_one_holder_from_whom_the_roster_is_kept_opens_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_holder_from_whom_the_roster_is_kept_opens_nothing(tmp_path: Path) -> None:
     """The others, as many as must agree, go on; with it goes the attack of an old roster."""
-    changing = ChangingRoster(small_plan("rlwe"), tmp_path, monkeypatch, expires=BEGUN + 60)
+    changing = ChangingRoster(small_plan("rlwe"), tmp_path, expires=BEGUN + 60)
     play = changing.play
     changing.play_to(1)
     changing.tell("holder-0", at=BEGUN + 61, text=False)
@@ -275,10 +259,10 @@ def test_one_holder_from_whom_the_roster_is_kept_opens_nothing(
 
 
 def test_a_roster_of_another_line_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A CA that shows two rosters to two parties cannot make one of them take both."""
-    changing = ChangingRoster(plan_of("plain"), tmp_path, monkeypatch)
+    changing = ChangingRoster(plan_of("plain"), tmp_path)
     play, first = changing.play, changing.roster
     changing.play_to(1)
     changing.revoke(NEW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import mmap
 import time
 from pathlib import Path
 from random import Random
@@ -124,10 +125,11 @@ def test_what_is_read_as_something_else_or_is_not_signed_is_a_finding() -> None:
 
 
 def test_growth_and_what_hangs_are_findings(monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[bytes] = []
+    kept: list[mmap.mmap] = []
 
     def keeps(data: bytes) -> bytes:
-        kept.append(b"x" * (1 << 20))
+        kept.append(mmap.mmap(-1, 1 << 20))  # not of the heap, which may have room from before
+        kept[-1].write(b"x" * (1 << 20))
         return data
 
     monkeypatch.setattr(attempts, "GROWTH", 8 << 20)

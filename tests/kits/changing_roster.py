@@ -35,7 +35,6 @@ class ChangingRoster:
         self,
         plan: Plan,
         folder: Path,
-        monkeypatch: pytest.MonkeyPatch,
         newcomers: Iterable[str] = (),
         clients: int = 6,
         cost: Callable[[str, object], float] = lambda name, task: 1.0,
@@ -54,7 +53,7 @@ class ChangingRoster:
         self._kit = MemoryKit(public, made.identities, made.secrets)
         trainers = {name: Walker(i) for i, name in enumerate(names)}
         cast = Cast(trainers, UnsafeSeed(3), cost)
-        with monkeypatch.context() as patch:  # other runs of the test have kits of their own
+        with pytest.MonkeyPatch.context() as patch:  # other runs of the test have kits of their own
             patch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
             self.play = Simulation(plan, cast, folder, Conditions(late=late))
 

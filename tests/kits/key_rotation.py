@@ -61,6 +61,16 @@ def calendar(simulation: Simulation, unix: float, holders: tuple[str, ...] = HOL
         simulation.parties[holder].heard(WORKER, KitRead(unix))
 
 
+def stop_in_a_full_round(simulation: Simulation, version: int) -> None:
+    """All six have sent what follows a version; coordinator and all holders but one are down."""
+    group = simulation.coordinator.federation.groups["all"]
+    simulation.run(lambda: group.version == version)
+    for holder in HOLDERS[1:]:
+        simulation.kill(holder)  # too few look, so that the round stays open
+    simulation.run(lambda: len(group.receipts) == 6)
+    simulation.kill(COORDINATOR)
+
+
 def on_files(plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Simulation, Path]:
     """A federation with a real kit and real journals, and where the kit is."""
     kit = folder / "kit"

@@ -36,7 +36,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.budget import BudgetLedger, default_ledger
 from tests.kits.command import said
-from tests.kits.federations import Tensors, Walker, small_plan
+from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -93,21 +93,12 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     left: int, tmp_path: Path
 ) -> None:
     """And retires: no round waits for it until its lease or a deadline is over."""
-    privacy = {
-        "noise_multiplier": 5.0,
-        "max_grad_norm": 1.0,
-        "records": 10,
-        "sample_rate": 0.1,
-        "delta": 1e-5,
-        "budget": 50.0,
-    }
     rule = {"quorum": 5, "minimum": 5, "deadline": 100.0}
     plan = small_plan(
         versions=4,
         lease=300.0,
-        privacy=privacy,
-        training={"local_steps": 1},
         group=[{"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}],
+        **OF_RECORDS,
     )
     trainers = {name: Counting(i) for i, name in enumerate(client_names(6))}
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
