@@ -16,7 +16,7 @@ from tests.kits.nursery import ROOT
 
 DOCS = ROOT / "docs"
 SITE = sorted(DOCS.rglob("*.md"))
-OTHERS = ("aggregator", "benchmarks", "clients", "policies", "secureps", "simulations")
+OTHERS = ("aggregator", "benchmarks", "clients", "examples", "policies", "secureps", "simulations")
 PAGES = [*sorted(ROOT.glob("*.md")), *SITE]
 PAGES += [page for folder in OTHERS for page in sorted((ROOT / folder).rglob("*.md"))]
 

@@ -1,0 +1,37 @@
+"""numpyexample: A Flower / NumPy app."""
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from numpyexample.task import get_model
+
+# Create ServerApp
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Main entry point for the ServerApp."""
+    # Read run config
+    num_rounds = int(context.run_config["num-server-rounds"])
+    fraction_evaluate = float(context.run_config["fraction-evaluate"])
+    lr = float(context.run_config["learning-rate"])
+
+    # Load global model
+    arrays = ArrayRecord(get_model())
+
+    # Initialize FedAvg strategy
+    strategy = FedAvg(fraction_evaluate=fraction_evaluate)
+
+    # Start strategy, run FedAvg for `num_rounds`
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        train_config=ConfigRecord({"lr": lr}),
+        num_rounds=num_rounds,
+    )
+
+    # Save final model to disk
+    np.savez("final_model.npz", *result.arrays.to_numpy_ndarrays())

@@ -1,0 +1,222 @@
+"""Flower as it is deployed, on loopback: a SuperLink and SuperNodes as processes, and `flwr run`.
+
+TLS and Flower's node authentication are on, ports are free ones, and every message is answered by
+a process of its own, as Flower does it. `with` ends all processes, also those that outlived whoever
+began them. Also Flower's simulation, as `flwr run` has it: a SuperLink that Ray works for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psutil
+from flwr.proto.control_pb2 import ListRunsRequest, RegisterNodeRequest, StopRunRequest
+from flwr.supercore.control import ControlHttpClient
+from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+
+from tests.kits.flower_keys import certify, node_key
+from tests.kits.nursery import ROOT
+
+PATIENCE = 240.0
+"""Seconds for any one thing to happen: a wave takes ten of two busy cores."""
+MARK = "SECUREPS_FLOWER_TEST"
+"""In the environment of every process of a deployment: which one it belongs to."""
+
+_CONNECTION = """[superlink]
+default = "test"
+[superlink.test]
+address = "{address}"
+"""
+
+
+class Deployment:
+    """A SuperLink and its SuperNodes, `nodes` of them; none: the SuperLink simulates.
+
+    Args:
+        folder: of keys, logs and the apps' own files; the ServerApp writes here.
+        node_config: what a SuperNode says of itself, beside its partition, by its number.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int,
+        node_config: Callable[[int], Mapping[str, str]] = lambda number: {},
+    ) -> None:
+        self.folder = folder
+        self.nodes = nodes
+        self._node_config = node_config
+        self._mark = f"{os.getpid()}-{uuid.uuid4().hex}"
+        self._programs = Path(sys.executable).parent
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+        self.address = f"127.0.0.1:{free_port()}"
+        (folder / "flwr").mkdir(parents=True)
+        self._authority, *self._pair = certify(folder)
+        trusted = f'root-certificates = "{self._authority}"\n'
+        connection = _CONNECTION.format(address=self.address) + trusted
+        (folder / "flwr" / "config.toml").write_text(connection)
+
+    # --- processes ----------------------------------------------------------------
+
+    def __enter__(self) -> Self:
+        host, _, port = self.address.rpartition(":")
+        command = ["flower-superlink", "--host", host, "--port", port]
+        command += ["--ssl-ca-certfile", str(self._authority)]
+        command += ["--ssl-certfile", str(self._pair[0]), "--ssl-keyfile", str(self._pair[1])]
+        command += ["--disable-runtime-dependency-installation"]
+        command += ["--enable-supernode-auth"] if self.nodes else ["--simulation"]
+        try:
+            self._begin("superlink", command)
+            self.wait(lambda: _answers(int(port)), "the SuperLink")
+            self._control = ControlHttpClient.from_server_address(
+                self.address,
+                False,
+                self._authority.read_bytes(),
+                [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            )
+            for number in range(self.nodes):
+                public = node_key(self.folder / f"node-{number}.key")
+                self._control.RegisterNode(RegisterNodeRequest(public_key=public))
+                self.start_node(number)
+        except BaseException:
+            self._end()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._control.close()
+        self._end()
+
+    def start_node(self, number: int) -> None:
+        """Starts a SuperNode, or starts it again: with its key it is who it was."""
+        config = {"partition-id": str(number), "num-partitions": str(self.nodes)}
+        config |= self._node_config(number)
+        said = " ".join(f"{key}={value}" for key, value in config.items())
+        command = ["flower-supernode", "--superlink", self.address]
+        command += ["--root-certificates", str(self._authority)]
+        command += ["--auth-supernode-private-key", str(self.folder / f"node-{number}.key")]
+        command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", said]
+        self._begin(f"node-{number}", command)
+
+    def kill_node(self, number: int) -> None:
+        """SIGKILL, for a SuperNode and all that it began."""
+        node = self._running.pop(f"node-{number}")
+        for each in [*psutil.Process(node.pid).children(recursive=True), node]:
+            with suppress(psutil.NoSuchProcess):
+                each.send_signal(signal.SIGKILL)
+        node.wait()
+
+    def _begin(self, name: str, command: list[str]) -> None:
+        program = str(self._programs / command[0])
+        with (self.folder / f"{name}.log").open("ab") as said:
+            self._running[name] = subprocess.Popen(
+                [program, *command[1:]],
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                cwd=self.folder,
+                env=self._environment(),
+            )
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if not key.startswith("FLWR_")}
+        return kept | {
+            "PATH": f"{self._programs}{os.pathsep}{kept.get('PATH', '')}",  # it begins by name
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            MARK: self._mark,
+        }
+
+    def _end(self) -> None:
+        """By their mark: some of Flower's processes have sessions of their own."""
+        while left := [each for each in psutil.process_iter() if self._is_ours(each)]:
+            for process in left:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            time.sleep(0.02)
+        for begun in self._running.values():
+            begun.wait()
+
+    def _is_ours(self, process: psutil.Process) -> bool:
+        with suppress(psutil.Error):
+            alive = process.status() != psutil.STATUS_ZOMBIE
+            return bool(alive and process.environ().get(MARK) == self._mark)
+        return False
+
+    # --- runs ---------------------------------------------------------------------
+
+    def run(self, app: Path, *options: str) -> int:
+        """Has `flwr run` send an app; returns the number of its run."""
+        command = [str(self._programs / "flwr"), "run", str(app.resolve()), "test"]
+        done = subprocess.run(
+            [*command, "--format", "json", *options],
+            capture_output=True,
+            text=True,
+            cwd=self.folder,
+            env=self._environment(),
+            stdin=subprocess.DEVNULL,
+            timeout=PATIENCE,
+            check=False,
+        )
+        found = json.loads(done.stdout) if done.stdout.strip() else {}
+        assert found.get("success"), f"flwr run: {done.stdout}{done.stderr}"
+        return int(found["run-id"])
+
+    def status(self, run: int) -> str:
+        """How a run stands, as Flower says it: "finished:completed"."""
+        found = self._control.ListRuns(ListRunsRequest(run_id=run)).run_dict[run].status
+        return f"{found.status}:{found.sub_status}" if found.sub_status else str(found.status)
+
+    def stop(self, run: int) -> None:
+        """As `flwr stop`."""
+        self._control.StopRun(StopRunRequest(run_id=run))
+
+    def finish(self, run: int, how: str = "finished:completed") -> None:
+        """Waits for the end of a run."""
+        self.wait(lambda: self.status(run).startswith("finished"), f"the end of run {run}")
+        assert self.status(run) == how, self.logs()
+
+    def wait(self, over: Callable[[], bool], what: str) -> None:
+        """Polls until it is over; fails, with everybody's log, when a process ends or it takes too
+        long.
+        """
+        end = time.monotonic() + PATIENCE
+        while not over():
+            ended = [name for name, each in self._running.items() if each.poll() is not None]
+            late = time.monotonic() > end
+            if ended or late:
+                raise AssertionError(f"waiting for {what}; ended: {ended}; {self.logs()}")
+            time.sleep(0.05)
+
+    def logs(self) -> str:
+        """The end of each log."""
+        paths = sorted(self.folder.glob("*.log"))
+        return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in paths)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody has now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def _answers(port: int) -> bool:
+    with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+        return True
+    return False
