@@ -6,11 +6,13 @@ What must not live here: where settings come from (`client.runner`, `run`), and 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self
 
 from secureps.client.trainer import Setting
-from secureps.config.sections import Section, parse
+from secureps.config.sections import Section, parse, read_toml, toml_value
 from secureps.errors import ConfigError
 from secureps.wording import meant
 
@@ -36,6 +38,45 @@ class Settings(Section):
             ConfigError: names every setting that is wrong.
         """
         return parse(cls, dict(settings), "--set")
+
+
+_PAIR = re.compile(r"""(\S+?)=('[^']*'|"[^"]*"|\S+)""")
+
+
+def read_run_config(given: Sequence[str]) -> dict[str, Setting]:
+    """Reads `--run-config` as `flwr run` does: "lr=0.1 name='x'", or the path of a TOML file.
+
+    Raises:
+        ConfigError: a text is neither, or a value no number, boolean or quoted text.
+    """
+    if len(given) == 1 and given[0].endswith(".toml"):
+        return dict(flat(read_toml(Path(given[0])), f"--run-config {given[0]}"))
+    found = dict[str, Setting]()
+    for text in given:
+        if _PAIR.sub("", text).strip():
+            raise ConfigError(
+                f"--run-config {text}: expected KEY=VALUE KEY='TEXT' ..., or a TOML file"
+            )
+        for key, value in _PAIR.findall(text):
+            found[key] = toml_value(value)
+            if found[key] == value:
+                raise ConfigError(f"--run-config {key}={value}: quote a text: {key}='{value}'")
+    return found
+
+
+def flat(table: Mapping[str, Any], where: str, prefix: str = "") -> Iterator[tuple[str, Setting]]:
+    """Yields the values of a table of Flower's configuration, "a.b" for b of table a.
+
+    Raises:
+        ConfigError: one is a list or a date.
+    """
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from flat(value, where, f"{prefix}{key}.")
+        elif isinstance(value, bool | int | float | str):
+            yield f"{prefix}{key}", value
+        else:
+            raise ConfigError(f"{where}: {prefix}{key} is no plain value")
 
 
 class MissingSetting(KeyError):

@@ -359,6 +359,10 @@ def join(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="A setting of the script; repeat it."),
     ] = None,
+    run_config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="Settings of a Flower app, as `flwr run` takes them."),
+    ] = None,
     own_budget: Annotated[
         float | None,
         typer.Option(
@@ -422,6 +426,7 @@ def join(
     where it was.
     """
     from secureps.client.runner import Joining, read_settings
+    from secureps.client.script_settings import read_run_config
     from secureps.client.site_policy import NO_POLICY, read_site
     from secureps.roles.member.terms import Terms
     from secureps.run.join import join as run
@@ -442,7 +447,8 @@ def join(
             site=NO_POLICY if site is None else read_site(site),
         )
         with logging_as(log_format, name, verbose):
-            reason = run(script, joining, read_settings(settings or []))
+            given = read_settings(settings or []) | read_run_config(run_config or [])
+            reason = run(script, joining, given)
     typer.echo(reason)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from secureps.client.runner import read_settings, run_client
 from secureps.client.script import Script
-from secureps.client.script_settings import Asked
+from secureps.client.script_settings import Asked, read_run_config
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_text, toml_value
 from secureps.errors import ConfigError, ScriptFailed
@@ -148,3 +148,48 @@ def test_a_declaration_is_a_collection_of_names(declared: str, tmp_path: Path) -
     path.write_text(f"SETTINGS = {declared}\ndef make(settings): return 1\n")
     with pytest.raises(ConfigError, match="SETTINGS must be the names of the settings"):
         Script(path).make({"alpha": 1})
+
+
+# --- as Flower spells them --------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ([], {}),
+        (["lr=0.1 rounds=3 deep.on=true"], {"lr": 0.1, "rounds": 3, "deep.on": True}),
+        (["name='two words' other=\"x\"", "lr=2"], {"name": "two words", "other": "x", "lr": 2}),
+    ],
+)
+def test_run_config_is_read_as_flwr_run_reads_it(
+    given: list[str], meant: dict[str, object]
+) -> None:
+    assert read_run_config(given) == meant
+    assert {k: type(v) for k, v in meant.items()} == {
+        k: type(v) for k, v in read_run_config(given).items()
+    }
+    flowers = pytest.importorskip("flwr.common.config").parse_config_args
+    assert flowers(given) == meant
+
+
+def test_run_config_may_be_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text('lr = 0.1\n[deep]\nname = "x"\n')
+    assert read_run_config([str(file)]) == {"lr": 0.1, "deep.name": "x"}
+    file.write_text("lr = [1]\n")
+    with pytest.raises(ConfigError, match="lr is no plain value"):
+        read_run_config([str(file)])
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ("lr", "expected KEY=VALUE"),
+        ("lr=1 and", "expected KEY=VALUE"),
+        ("name=x", "quote a text: name='x'"),
+        ("lr=[1]", "quote a text"),
+    ],
+)
+def test_run_config_that_flower_would_not_read_is_refused(given: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        read_run_config([given])

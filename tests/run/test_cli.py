@@ -116,7 +116,7 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
 
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
-    """But --kernels and --profile, which a command takes before its name."""
+    """But --kernels and --profile, which a command takes before its name, and what is a Flower project's."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]
@@ -124,7 +124,7 @@ def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
     assert joins == {text for text in scripts if text[:2] == "--"} - {
         *("--help", "--kernels", "--profile")
-    }
+    } | {"--run-config"}
 
 
 def test_join_counts_by_the_records_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from flwr.serverapp import ServerApp
 
 from secureps.client.flower.mods import check_mods, has_mods
 from secureps.client.flower.settings import texts_of
+from secureps.client.script_settings import flat
 from secureps.client.trainer import Setting
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError
@@ -177,7 +178,7 @@ def in_project(folder: Path) -> FlowerApp:
         found = None if named is None else _load(folder, str(named), where)
         return found if isinstance(found, ServerApp) else None
 
-    config = dict(_flat(own.get("config", {}), where))
+    config = dict(flat(dict(own.get("config", {})), f"{where}: tool.flwr.app.config"))
     return FlowerApp(str(folder), app, server, config, lambda: texts_of(folder))
 
 
@@ -276,13 +277,3 @@ def _load(folder: Path, reference: str, where: str) -> Any:
     if not hasattr(module, name):
         raise ConfigError(f"{where}: {module_name} has no {name!r}")
     return getattr(module, name)
-
-
-def _flat(table: Any, where: str, prefix: str = "") -> Iterator[tuple[str, Setting]]:
-    for key, value in dict(table).items():
-        if isinstance(value, dict):
-            yield from _flat(value, where, f"{prefix}{key}.")
-        elif isinstance(value, bool | int | float | str):
-            yield f"{prefix}{key}", value
-        else:
-            raise ConfigError(f"{where}: tool.flwr.app.config: {prefix}{key} is no plain value")

@@ -17,6 +17,19 @@ from secureps.errors import ConfigError
 
 log = logging.getLogger("secureps")
 
+_SUMS = "needs Flower's own server; remove it: secureps encrypts every update and sums without seeing one"
+_CLIPS = (
+    "is one half of Flower's central privacy, and its server has the other; remove it: the plan's "
+    "`clip` bounds every update"
+)
+NEEDS_SERVER = {
+    "secagg_mod": _SUMS,
+    "secaggplus_mod": _SUMS,
+    "fixedclipping_mod": _CLIPS,
+    "adaptiveclipping_mod": _CLIPS,
+}
+"""Flower's mods that are refused, and why; and all others for its secure aggregation."""
+
 
 def check_mods(app: ClientApp, where: str, legacy: bool) -> None:
     """Refuses mods that cannot do their work here (ConfigError, which says why).
@@ -49,16 +62,9 @@ def _refuse(where: str, mod: Any, legacy: bool) -> None:
         mod = mod.func
     kind = mod if hasattr(mod, "__name__") else type(mod)
     name, module = kind.__name__, kind.__module__
-    if "secagg" in name.lower() or "secure_aggregation" in module:
-        raise ConfigError(
-            f"{where}: mod {name} needs Flower's own server; remove it: secureps encrypts "
-            "every update and sums without seeing one"
-        )
-    if name in ("fixedclipping_mod", "adaptiveclipping_mod"):
-        raise ConfigError(
-            f"{where}: mod {name} is one half of Flower's central privacy, and its server has the "
-            "other; remove it: the plan's `clip` bounds every update"
-        )
+    sums = "secagg" in name.lower() or "secure_aggregation" in module
+    if why := NEEDS_SERVER.get(name, _SUMS if sums else ""):
+        raise ConfigError(f"{where}: mod {name} {why}")
     if name != "LocalDpMod" or not module.startswith("flwr."):
         return
     if legacy != module.startswith("flwr.client."):
