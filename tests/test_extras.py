@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
 """Modules that are installed under another name."""
 TEXTS = (".md", ".py", ".toml", ".txt", ".ipynb", "", ".yml")
-"""Endings of what is read; a Dockerfile has none."""
+"""Endings of what is read; a Containerfile has none."""
 
 
 def package(requirement: str) -> str:

@@ -313,6 +313,14 @@ def roster(context: typer.Context) -> None:
     _forward(context, tool)
 
 
+@_forwarding
+def deploy(context: typer.Context) -> None:
+    """Write what runs the parties of a kit on a cluster: kubernetes, slurm."""
+    from secureps.run.deploy.commands import deploy as tool
+
+    _forward(context, tool)
+
+
 @app.command(rich_help_panel=_APART)
 def serve(
     role: Annotated[
@@ -454,6 +462,7 @@ def join(
 
 app.command(rich_help_panel=_APART)(commands.flower)
 app.command(rich_help_panel=_APART)(commands.preflight)
+app.command(rich_help_panel=_APART)(commands.health)
 app.command(rich_help_panel=_APART)(commands.warm)
 app.command(rich_help_panel=_APART)(commands.backup)
 app.command(rich_help_panel=_APART)(commands.restore)

@@ -155,6 +155,26 @@ def preflight(
         raise typer.Exit(1)
 
 
+def health(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the server was started with.")
+    ],
+    alive: Annotated[
+        bool, typer.Option("--alive", help="Any answer will do, also that it cannot work yet.")
+    ] = False,
+) -> None:
+    """Ask a server on this machine whether it can work, as a probe in its pod does.
+
+    Ends with status 1 if it does not answer, or cannot work yet.
+    """
+    from secureps.run.health import health as ask
+
+    ready = ask(config)
+    typer.echo("it can work" if ready else "it cannot work yet")
+    if not ready and not alive:
+        raise typer.Exit(1)
+
+
 def log(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
     party: Annotated[

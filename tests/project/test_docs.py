@@ -25,6 +25,7 @@ from secureps.crypto.ring import ETA, GUIDELINES_LOG_Q, RINGS, SIGMA
 from secureps.policy.explain.visibility import withstood
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
+from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
 from secureps.run.simulate.simulate import load_scenario
 from tests.kits.nursery import ROOT
@@ -39,6 +40,9 @@ PAGES = (
 )
 FOLDERS = ("aggregator", "clients", "policies", "simulations")
 PLACES = (*FOLDERS, "secureps", "docs", "tests", "benchmarks")
+
+TOOLS = {"deploy": deploy, "keys": keys}
+"""Commands that leave what follows to a tool."""
 
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _COMMAND = re.compile(r"(?:^|[\s;(])(?:\.venv/bin/)?secureps ([a-z-][^;&|<>#\n]*)", re.MULTILINE)
@@ -72,13 +76,13 @@ def parses(arguments: list[str]) -> None:
     command = root.get_command(click.Context(root), name)
     if command is None:
         raise click.UsageError(f"no command {name}")
-    if name == "keys":
-        group = get_command(keys)
+    if name in TOOLS:
+        group = get_command(TOOLS[name])
         assert isinstance(group, click.Group)
-        name, *rest = rest
+        tool, (name, *rest) = name, rest
         command = group.get_command(click.Context(group), name)
         if command is None:
-            raise click.UsageError(f"no command keys {name}")
+            raise click.UsageError(f"no command {tool} {name}")
     command.make_context(name, rest)
 
 
@@ -231,7 +235,7 @@ def test_holders_open_no_port_and_share_nothing() -> None:
 
 
 def test_the_image_installs_what_servers_need() -> None:
-    text = (ROOT / "aggregator" / "Dockerfile").read_text()
+    text = (ROOT / "Containerfile").read_text()
     assert re.findall(r"pip install --no-cache-dir (.*)", text) == ['".[bfv]"']
 
 

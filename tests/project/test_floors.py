@@ -52,7 +52,7 @@ FLOORS = (
     ("run/audit_log", "run/export", "run/join", "run/run_lock", "run/server_app"),
     ("run/simulate",),
     ("run/check", "run/study"),
-    ("run/profile", "run/site_check", "run/up"),
+    ("run/deploy", "run/profile", "run/site_check", "run/up"),
     ("run/api", "run/preflight", "run/status"),
     ("run/commands",),
     ("run/cli",),

@@ -127,6 +127,16 @@ ELSEWHERE = {
     "run/script/test_cut_off.py": ("run/script/no_network",),
     "run/script/test_process.py": ("run/script/channel", "run/script/host"),
     "run/script/test_baselines.py": ("run/script/scoring",),
+    "run/deploy/test_kubernetes.py": (
+        "run/deploy/commands",
+        "run/deploy/deployment",
+        "run/deploy/files",
+        "run/deploy/monitoring",
+        "run/deploy/network",
+        "run/deploy/parties",
+        "run/deploy/pods",
+        "run/deploy/workloads",
+    ),
     "run/study/test_study.py": ("run/study/results", "run/study/trial"),
     "run/simulate/test_simulation.py": ("scenario/seeds",),
 }

@@ -19,6 +19,8 @@ from google.protobuf.message import DecodeError
 from grpc.aio import EOF
 from grpc_health.v1 import health_pb2
 
+from secureps.errors import Unreachable
+
 SERVICE = "grpc.health.v1.Health"
 
 WATCHERS = 64
@@ -34,6 +36,24 @@ QUESTION_BYTES = 1 << 10
 _SERVING = health_pb2.HealthCheckResponse.SERVING
 _NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 _UNKNOWN = health_pb2.HealthCheckResponse.SERVICE_UNKNOWN
+
+
+def ask(channel: grpc.Channel, timeout: float) -> bool:
+    """Whether the server at the other end can work now, as it says itself.
+
+    Raises:
+        Unreachable: it does not answer within `timeout` seconds.
+    """
+    check = channel.unary_unary(
+        f"/{SERVICE}/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    try:
+        answer = check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+    except grpc.RpcError as error:
+        raise Unreachable(str(error.code().name)) from None
+    return bool(answer.status == _SERVING)
 
 
 class Health:

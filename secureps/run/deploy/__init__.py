@@ -1,0 +1,1 @@
+"""What runs a federation's parties on clusters: manifests for Kubernetes, batch files for Slurm."""

@@ -1,0 +1,186 @@
+"""`secureps deploy`: writes what runs a kit's parties on a cluster.
+
+What must not live here: any work; every command imports what it needs when it runs. Errors go up
+to `run.cli`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+deploy = typer.Typer(
+    help="Files that run the parties of a kit on a cluster. Starts nothing.",
+    no_args_is_help=True,
+    add_completion=False,
+)
+
+_OF_CLIENTS = "Of clients"
+_PLACE = "Where they run"
+
+Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan's file.")]
+Kit = Annotated[
+    Path,
+    typer.Option(metavar="DIR", help="A start-up kit: whoever has private keys in it is deployed."),
+]
+Out = Annotated[Path, typer.Option(metavar="DIR", help="Where the files are written.")]
+Names = Annotated[
+    list[str] | None,
+    typer.Option("--name", metavar="NAME", help="These parties of the kit alone; repeat it."),
+]
+Values = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Size of the model, for the memory that is asked for."),
+]
+Script = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE", help="What clients run. Default: none.", rich_help_panel=_OF_CLIENTS
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the script; repeat it.",
+        rich_help_panel=_OF_CLIENTS,
+    ),
+]
+Budget = Annotated[
+    float | None,
+    typer.Option(
+        metavar="EPSILON", help="Of `secureps join`: your own limit.", rich_help_panel=_OF_CLIENTS
+    ),
+]
+
+
+@deploy.command()
+def kubernetes(
+    plan: Plan,
+    kit: Kit,
+    out: Out,
+    image: Annotated[
+        str, typer.Option(help="Of servers; `Containerfile` makes it.", rich_help_panel=_PLACE)
+    ] = "secureps:latest",
+    namespace: Annotated[
+        str, typer.Option(help="Of all that is made.", rich_help_panel=_PLACE)
+    ] = "secureps",
+    domain: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Where other clusters find servers: coordinator.HOST, shard-0.HOST, each by a "
+            "load balancer. The same at all parties. Default: all are in one cluster.",
+            rich_help_panel=_PLACE,
+        ),
+    ] = None,
+    storage_class: Annotated[
+        str | None,
+        typer.Option(help="Of volumes. Default: the cluster's own.", rich_help_panel=_PLACE),
+    ] = None,
+    storage_size: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Of each volume, as 10Gi. Default: by the plan, else 10Gi.",
+            rich_help_panel=_PLACE,
+        ),
+    ] = None,
+    monitoring: Annotated[
+        str,
+        typer.Option(
+            metavar="NAMESPACE",
+            help="Where Prometheus is; it reads metrics if the kit has an observer's key.",
+            rich_help_panel=_PLACE,
+        ),
+    ] = "monitoring",
+    names: Names = None,
+    values: Values = None,
+    script: Script = None,
+    settings: Settings = None,
+    budget: Budget = None,
+    records: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CLAIM",
+            help="A PersistentVolumeClaim with the records, at /srv/records.",
+            rich_help_panel=_OF_CLIENTS,
+        ),
+    ] = None,
+    client_image: Annotated[
+        str | None,
+        typer.Option(
+            metavar="IMAGE",
+            help="With what the script imports. Default: that of servers.",
+            rich_help_panel=_OF_CLIENTS,
+        ),
+    ] = None,
+) -> None:
+    """Write manifests for Kubernetes: OUT/servers for the aggregator, OUT/NAME for others.
+
+    Each party says it with its own kit and applies its own folder to its own cluster. OUT
+    has private keys (as Secrets): keep it as the kit is kept.
+
+    Example: secureps deploy kubernetes plan.toml --kit kit --out manifests --domain ps.example
+    """
+    from secureps.run.deploy.deployment import Request, kubernetes_files, notes
+    from secureps.run.deploy.files import write_folders
+    from secureps.run.deploy.kubernetes import Cluster
+
+    request = Request(plan, kit, tuple(names or ()), values, script, tuple(settings or ()), budget)
+    cluster = Cluster(image, namespace, storage_size or "", domain, storage_class, monitoring)
+    files = kubernetes_files(request, cluster, records, client_image)
+    for folder in write_folders(out, files):
+        typer.echo(f"kubectl apply -f {folder}")
+    for line in notes(request):
+        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
+
+
+@deploy.command()
+def slurm(
+    plan: Plan,
+    kit: Kit,
+    out: Out,
+    time: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Of a job, which is queued again after it."),
+    ] = "1-00:00:00",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sbatch",
+            metavar="OPTION",
+            help="A further option of sbatch, as --sbatch=--partition=low; repeat it.",
+        ),
+    ] = None,
+    port: Annotated[
+        int,
+        typer.Option(min=1, max=65000, help="The coordinator's; shards have those that follow."),
+    ] = 7600,
+    names: Names = None,
+    values: Values = None,
+    script: Script = None,
+    settings: Settings = None,
+    budget: Budget = None,
+) -> None:
+    """Write batch files for Slurm: OUT/aggregator.sbatch, OUT/NAME.sbatch for others.
+
+    PLAN, KIT, OUT and the script lie on a file system that all nodes share; OUT
+    is where state, logs and checkpoints will be. A job that is preempted or whose
+    time is over is queued again, and goes on where it was, on whatever node.
+
+    Example: secureps deploy slurm plan.toml --kit kit --out /shared/run --script client.py
+    """
+    from secureps.run.deploy.deployment import Request, notes, slurm_files
+    from secureps.run.deploy.files import write_folders
+
+    request = Request(plan, kit, tuple(names or ()), values, script, tuple(settings or ()), budget)
+    files = slurm_files(request, out, time, tuple(sbatch or ()), port)
+    write_folders(out, files)
+    for name in files[""]:
+        typer.echo(f"sbatch {out / name}")
+    for line in notes(request):
+        typer.secho(f"note: {line}", fg=typer.colors.YELLOW)

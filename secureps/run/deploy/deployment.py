@@ -1,0 +1,165 @@
+"""What a plan and a kit on this disk come to, as files for a cluster.
+
+What must not live here: what is in the files (`run.deploy.kubernetes`, `run.deploy.slurm`), and
+writing them (`run.deploy.files`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from secureps.client.runner import read_settings
+from secureps.config.sections import read_toml
+from secureps.errors import ConfigError
+from secureps.policy.explain.explanation import Explanation
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
+from secureps.run.deploy.kubernetes import Cluster, Federation, Training, manifests
+from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.pods import Needs
+from secureps.run.deploy.slurm import Batch, Joining, batch_files
+from secureps.run.deploy.yaml_text import yaml_text
+
+MOST_CONFIG = 900_000
+"""Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is asked of a deployment, wherever it is.
+
+    Args:
+        names: of the kit's parties; empty: all of them.
+        values: of the model, where the plan does not tell.
+        script, settings, budget: of clients, as `secureps join` has them.
+    """
+
+    plan: Path
+    kit: Path
+    names: tuple[str, ...] = ()
+    values: int | None = None
+    script: Path | None = None
+    settings: tuple[str, ...] = ()
+    budget: float | None = None
+
+    def options(self) -> list[str]:
+        """Of `secureps join`; ConfigError for a setting that is not KEY=VALUE."""
+        read_settings(self.settings)
+        given = [f"--set={setting}" for setting in self.settings]
+        return given if self.budget is None else [f"--budget={self.budget:g}", *given]
+
+
+def kubernetes_files(
+    request: Request, cluster: Cluster, records: str | None, client_image: str | None
+) -> dict[str, dict[str, str]]:
+    """The folders of a deployment on Kubernetes: names and texts of their files.
+
+    Raises:
+        ConfigError, PlanRefused: the plan is unsound, or something cannot be in a cluster.
+        KitError: as `party_kits`.
+    """
+    plan, explained = load_plan(request.plan), _explained(request)
+    script = None if request.script is None else (request.script.name, _script(request.script))
+    training = Training(script, request.options(), records, client_image)
+    kits = party_kits(request.kit, plan, request.names)
+    federation = Federation(
+        plan, _plan_files(request.plan, plan), kits, _needs(explained), training
+    )
+    folders = manifests(federation, _stored(cluster, explained))
+    return {
+        folder: {file: yaml_text(objects) for file, objects in files.items()}
+        for folder, files in folders.items()
+    }
+
+
+def notes(request: Request) -> Iterator[str]:
+    """What else is to be known of what was written."""
+    plan = load_plan(request.plan)
+    kits = party_kits(request.kit, plan, request.names)
+    roles = {kit.role for kit in kits}
+    if "client" in roles and request.script is None:
+        yield "clients are left out: name what they run by --script"
+    if roles & {"coordinator", "shard"} and "observer" not in roles:
+        yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
+    if _explained(request) is None:
+        yield "nothing is known of the model's size: --values N has memory and disk asked for by it"
+
+
+def _explained(request: Request) -> Explanation | None:
+    """What the plan costs, where it is known how large the model is."""
+    plan = load_plan(request.plan)
+    known = plan.section.initial or plan.section.federation
+    return check(request.plan, request.values) if known or request.values else None
+
+
+def _needs(explained: Explanation | None) -> Needs:
+    program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
+    if explained is None:
+        return Needs(program + probe)
+    of_groups = sum(group.client_memory for group in explained.groups)
+    return Needs(program + probe, explained.shard.memory + probe, program + of_groups)
+
+
+def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
+    if cluster.storage:
+        return cluster
+    if explained is None:
+        return replace(cluster, storage="10Gi")
+    models = 3 * explained.shard.state  # of checkpoints, beside those that are served
+    gibibytes = -(-2 * (explained.shard.disk + models) // (1 << 30))
+    return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
+
+
+def _script(path: Path) -> bytes:
+    if not path.is_file():
+        raise ConfigError(
+            f"{path}: no file: a script of one file travels with its party; a Flower project's "
+            "folder is built into an image of one's own"
+        )
+    return _small(path)
+
+
+def _plan_files(path: Path, plan: Plan) -> dict[str, bytes]:
+    """The plan's file, and that of its first model, which lies beside it."""
+    files = {"plan.toml": path.read_bytes()}
+    if plan.section.initial is not None:
+        named = Path(read_toml(path)["initial"])
+        if named.name != str(named) or named.name == "plan.toml":
+            raise ConfigError(
+                f"{path}: initial: {named}: in a cluster it lies beside the plan: put it there, "
+                "and have the plan name it without a folder"
+            )
+        files[named.name] = _small(path.parent / named)
+    return files
+
+
+def _small(path: Path) -> bytes:
+    data = path.read_bytes()
+    if len(data) > MOST_CONFIG:
+        raise ConfigError(
+            f"{path} has {len(data)} bytes, and a ConfigMap holds {MOST_CONFIG}: leave it out, and "
+            "let the first client found the run"
+        )
+    return data
+
+
+def slurm_files(
+    request: Request, out: Path, time: str, more: tuple[str, ...], port: int
+) -> dict[str, dict[str, str]]:
+    """The folders of a deployment on Slurm: names and texts of their files.
+
+    Raises:
+        ConfigError, PlanRefused, KitError: as `kubernetes_files`.
+    """
+    plan, needs = load_plan(request.plan), _needs(_explained(request))
+    kits = party_kits(request.kit, plan, request.names)
+    joining = None
+    if request.script is not None:
+        if not request.script.exists():
+            raise ConfigError(f"{request.script}: no such script")
+        joining = Joining(request.script.resolve(), request.options())
+    batch = Batch(out.resolve(), request.kit.resolve(), time, more, port)
+    roles = {kit.name: kit.role for kit in kits}
+    return batch_files(plan, request.plan.resolve(), roles, batch, needs, joining)

@@ -1,0 +1,279 @@
+"""A plan and a kit as manifests for Kubernetes: a folder for the aggregator, one for each other.
+
+Pure: the same plan, kit and options give the same manifests. Each folder is for a cluster, or a
+namespace, of its own: nobody's Secret is in another party's. What must not live here: reading kits
+(`run.deploy.parties`), and writing (`run.deploy.files`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from secureps.config.sections import toml_tables
+from secureps.errors import ConfigError
+from secureps.policy.plan import Plan
+from secureps.run.deploy.monitoring import alerts, prometheus_rule, service_monitor
+from secureps.run.deploy.network import GRPC, METRICS, policy, services
+from secureps.run.deploy.parties import PartyKit, own_options
+from secureps.run.deploy.pods import (
+    CONFIG,
+    DATA,
+    KIT,
+    Manifest,
+    Needs,
+    Pod,
+    config_map,
+    secret,
+    shared_maps,
+)
+from secureps.run.deploy.workloads import (
+    disruption_budget,
+    job,
+    probes,
+    stateful_set,
+    until_over,
+)
+
+Folder = dict[str, list[Manifest]]
+"""Files of a folder, by name."""
+
+SERVERS = "servers"
+"""The aggregator's folder."""
+_SERVING = ("coordinator", "shard")
+_JSON_LOGS = ("--log-format", "json")
+
+_NAME = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
+"""What a pod, a Service and a label can all be called, with what Kubernetes adds."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Where a party runs.
+
+    Args:
+        domain: under which servers are found from other clusters: coordinator.DOMAIN, and so on;
+            None: all parties are in one cluster.
+        storage: of a party's volume, as Kubernetes spells it.
+        storage_class: None: the cluster's own default.
+        monitoring: the namespace of Prometheus.
+    """
+
+    image: str
+    namespace: str
+    storage: str
+    domain: str | None = None
+    storage_class: str | None = None
+    monitoring: str = "monitoring"
+
+    def address(self, server: str) -> str:
+        """HOST:PORT that a server is dialled at by everybody."""
+        return f"{server}.{self.domain or f'{self.namespace}.svc'}:{GRPC}"
+
+
+@dataclass(frozen=True)
+class Training:
+    """What clients run.
+
+    Args:
+        script: name and text of the file; None: clients are left out.
+        options: of `secureps join`, besides where it is and who it is; in them {name} stands for a
+            client, and {index} for its number among those of the kit.
+        records: a PersistentVolumeClaim with the data holder's records.
+        image: with what the script imports; None: that of servers.
+    """
+
+    script: tuple[str, bytes] | None = None
+    options: Sequence[str] = ()
+    records: str | None = None
+    image: str | None = None
+
+
+@dataclass(frozen=True)
+class Federation:
+    """What is deployed: a sound plan, its file and those that it names, and whose kits."""
+
+    plan: Plan
+    files: Mapping[str, bytes]
+    kits: Sequence[PartyKit]
+    needs: Needs
+    training: Training = field(default_factory=Training)
+
+
+def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
+    """The folders.
+
+    Raises:
+        ConfigError: a party's name, or two of them, cannot be one in a cluster.
+    """
+    names = _cluster_names(federation.kits)
+    folders: dict[str, Folder] = {}
+    monitored = _observer(federation, names)
+    for kit in federation.kits:
+        if kit.role == "observer" or (kit.role == "client" and federation.training.script is None):
+            continue
+        folder = SERVERS if kit.role in _SERVING else names[kit.name]
+        of = _Party(federation, cluster, kit, names[kit.name], monitored is not None)
+        files = {f"{of.name}-keys.yaml": [secret(f"{of.name}-keys", kit.private)]}
+        files[f"{of.name}-kit.yaml"] = shared_maps(of.name, kit)
+        files[f"{of.name}.yaml"] = of.objects()
+        folders.setdefault(folder, {}).update(files)
+    if SERVERS in folders:
+        folders[SERVERS]["disruption.yaml"] = [disruption_budget("servers")]
+        if monitored is not None:
+            folders[SERVERS]["monitoring.yaml"] = list(_monitoring(federation, names, monitored))
+    return {folder: _placed(files, cluster) for folder, files in folders.items()}
+
+
+def _cluster_names(kits: Sequence[PartyKit]) -> dict[str, str]:
+    names = {kit.name: re.sub(r"[._]", "-", kit.name) for kit in kits}
+    for party, name in names.items():
+        if not _NAME.fullmatch(name):
+            raise ConfigError(
+                f"{party} cannot be a name in a cluster: a letter, then at most 49 letters, "
+                "digits and dashes; enrol it under another one"
+            )
+        if list(names.values()).count(name) > 1:
+            raise ConfigError(f"two parties would be called {name} in a cluster: deploy one alone")
+    return names
+
+
+def _observer(federation: Federation, names: Mapping[str, str]) -> tuple[PartyKit, str] | None:
+    """With whose certificate metrics are read."""
+    found = (kit for kit in federation.kits if kit.role == "observer")
+    return next(((kit, names[kit.name]) for kit in found), None)
+
+
+@dataclass(frozen=True)
+class _Party:
+    """One party in its cluster."""
+
+    federation: Federation
+    cluster: Cluster
+    kit: PartyKit
+    name: str
+    monitored: bool
+
+    def objects(self) -> list[Manifest]:
+        """All but its kit."""
+        cluster, role = self.cluster, self.kit.role
+        if role == "client":
+            pod = replace(self._client(), volume=f"{self.name}-data")
+            runs = job(pod, cluster.storage, cluster.storage_class)
+        else:
+            pod = self._server()
+            runs = [stateful_set(pod, cluster.storage, cluster.storage_class)]
+        scraped = cluster.monitoring if self.monitored else None
+        dials = ["coordinator"] if role == "shard" else []
+        found: list[Manifest] = []
+        if role in _SERVING:
+            outside = cluster.address(self.kit.name).rpartition(":")[0] if cluster.domain else None
+            found = services(self.name, role, self.monitored, outside)
+        return [
+            config_map(f"{self.name}-config", pod.config),
+            *found,
+            *runs,
+            policy(self.name, role, scraped, dials),
+        ]
+
+    @property
+    def _run(self) -> str:
+        return self.federation.plan.section.name
+
+    def _server(self) -> Pod:
+        role, file, needs = self.kit.role, f"{self.kit.name}.toml", self.federation.needs
+        kind = "keyholder" if role == "holder" else role
+        config = {file: toml_tables(self._settings()).encode()}
+        ports: list[tuple[str, int]] = [("grpc", GRPC)] if role in _SERVING else []
+        if role in _SERVING and self.monitored:
+            ports.append(("metrics", METRICS))
+        if role == "coordinator":
+            config |= self.federation.files
+        return Pod(
+            name=self.name,
+            run=self._run,
+            image=self.cluster.image,
+            command=["secureps", "serve", kind, "--config", f"{CONFIG}/{file}", *_JSON_LOGS],
+            kit=self.kit,
+            config=config,
+            memory=needs.shard if role == "shard" else needs.server,
+            probes=probes(file),
+            ports=tuple(ports),
+        )
+
+    def _settings(self) -> dict[str, object]:
+        """The server's file; see `config.ServeSection`."""
+        role, of = self.kit.role, f"{DATA}/runs/{self._run}"
+        made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
+        open_to = "0.0.0.0" if self.monitored and role in _SERVING else "127.0.0.1"
+        made["metrics"] = f"{open_to}:{METRICS}"
+        if role in _SERVING:
+            made |= {"listen": f"0.0.0.0:{GRPC}", "checkpoints": f"{of}/checkpoints"}
+        match role:
+            case "coordinator":
+                made["plan"] = f"{CONFIG}/plan.toml"
+            case "shard":
+                made["coordinator"] = f"coordinator.{self.cluster.namespace}.svc:{GRPC}"
+                made["advertise"] = self.cluster.address(self.kit.name)
+            case _:
+                made["coordinator"] = self.cluster.address("coordinator")
+                plan = self.federation.plan
+                made["minimum"] = min(plan.bounds(name).minimum for name in plan.all_groups)
+                made["threshold"] = plan.threshold
+        return made
+
+    def _client(self) -> Pod:
+        training = self.federation.training
+        assert training.script is not None
+        script, text = training.script
+        joins = ["secureps", "join", f"{CONFIG}/{script}", "--name", self.kit.name]
+        joins += ["--server", self.cluster.address("coordinator"), "--kit", KIT]
+        joins += ["--state", f"{DATA}/runs/{self._run}/state", *_JSON_LOGS]
+        return Pod(
+            name=self.name,
+            run=self._run,
+            image=training.image or self.cluster.image,
+            command=until_over(*joins, *self._own(training.options)),
+            kit=self.kit,
+            config={script: text},
+            memory=self.federation.needs.client,
+            records=training.records,
+        )
+
+    def _own(self, options: Sequence[str]) -> list[str]:
+        clients = [kit.name for kit in self.federation.kits if kit.role == "client"]
+        return own_options(options, self.kit.name, clients.index(self.kit.name))
+
+
+def _monitoring(
+    federation: Federation, names: Mapping[str, str], observer: tuple[PartyKit, str]
+) -> Iterator[Manifest]:
+    kit, name = observer
+    yield secret(f"{name}-keys", {"tls.key": kit.private["tls.key"]})
+    own = {path.rpartition("/")[2]: d for path, d in kit.public.items() if path.startswith("tls/")}
+    yield config_map(f"{name}-tls", own)
+    for each in federation.kits:
+        if each.role in _SERVING:
+            yield service_monitor(names[each.name], each.name, each.role, (name, kit.name))
+    yield prometheus_rule("secureps", list(alerts(federation.plan)))
+
+
+def _placed(files: Folder, cluster: Cluster) -> Folder:
+    """The files of a folder with their namespace, which comes first."""
+    policies = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "warn")}
+    space: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Namespace",
+        "metadata": {"name": cluster.namespace, "labels": policies},
+    }
+    placed: Folder = {"00-namespace.yaml": [space]}
+    for file, objects in sorted(files.items()):
+        placed[file] = [_in(cluster.namespace, each) for each in objects]
+    return placed
+
+
+def _in(namespace: str, manifest: Manifest) -> Manifest:
+    own = manifest["metadata"]
+    assert isinstance(own, dict)
+    return manifest | {"metadata": {"name": own["name"], "namespace": namespace} | own}

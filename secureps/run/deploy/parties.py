@@ -1,0 +1,86 @@
+"""Whom a kit has private keys of, and which files of the kit each of them needs elsewhere.
+
+A party's files are its own private ones and public ones: nobody's else. What must not live here:
+what becomes of the files (`run.deploy.kubernetes`, `run.deploy.slurm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from secureps.crypto.identity import Role
+from secureps.crypto.passphrase import under_passphrase
+from secureps.crypto.roster import Certificate
+from secureps.errors import ConfigError, KitError
+from secureps.policy.plan import Plan
+from secureps.store.keyring import IDENTITY, PublicKit, check_fits, load_private, load_public
+from secureps.store.kit_files import read
+from secureps.store.tls_files import load_credentials
+from secureps.wording import named
+
+
+@dataclass(frozen=True)
+class PartyKit:
+    """One party's part of a kit: the bytes of files, by their paths in public/ and private/NAME/.
+
+    Args:
+        private: its own keys; what a key holder has made for single runs is not in it.
+        public: what everybody may know, and of the certificates its own.
+    """
+
+    name: str
+    role: Role
+    private: Mapping[str, bytes] = field(repr=False)
+    public: Mapping[str, bytes] = field(repr=False)
+
+
+def party_kits(kit: Path, plan: Plan, only: Collection[str] = ()) -> tuple[PartyKit, ...]:
+    """Whoever has private keys in a kit, in the order of the roster.
+
+    Args:
+        only: names; empty: all of them.
+    Raises:
+        ConfigError: a key is under a passphrase, which nobody types in a cluster.
+        KitError: there is no private key, or none of a name of `only`; a file is damaged, open to
+            others, or not what the CA certified; or the coordinator's kit does not fit the plan.
+    """
+    public = load_public(kit)
+    there = [
+        c for c in public.roster.certificates if (kit / "private" / c.name / IDENTITY).exists()
+    ]
+    if missing := set(only) - {c.name for c in there}:
+        raise KitError(f"{kit} has no private keys of {named(sorted(missing))}")
+    if not there:
+        raise KitError(f"{kit} has nobody's private keys: name the folder that has private/NAME")
+    if any(c.role == "coordinator" for c in there):
+        check_fits(public, plan.opening, plan.holders)
+    return tuple(_part(kit, public, c) for c in there if not only or c.name in only)
+
+
+def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
+    folder = kit / "private" / own.name
+    private = {}
+    for path in sorted(folder.iterdir()):
+        if path.is_file() and not path.is_symlink():
+            data = read(path, "", forbidden=0o077, remedy="chmod 600")
+            if under_passphrase(data):
+                raise ConfigError(
+                    f"{path} is under a passphrase, and in a cluster nobody types it: make this "
+                    "party's keys without one, and have the cluster encrypt its Secrets and disks"
+                )
+            private[path.name] = data
+    load_private(kit, own.name)
+    load_credentials(kit, own.name, public.ca)
+    shared = kit / "public"
+    files = [shared / "ca.pub", shared / "roster.json", *sorted((shared / "holders").glob("*.pub"))]
+    files += [shared / "tls" / f"{name}.pem" for name in ("ca", own.name)]
+    return PartyKit(
+        own.name, own.role, private, {str(f.relative_to(shared)): read(f, "") for f in files}
+    )
+
+
+def own_options(options: Sequence[str], name: str, index: int) -> list[str]:
+    """Options of several clients as one has them: {name} and {index} are filled in."""
+    return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]

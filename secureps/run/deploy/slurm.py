@@ -1,0 +1,224 @@
+"""A plan and a kit as batch files for Slurm: one for the aggregator, one for each other party.
+
+Pure: texts from values. All state lies in one folder that every node sees, so that a job that is
+preempted, or whose time is over, goes on wherever it is started next. What must not live here:
+reading kits, and writing.
+
+References: sbatch(1) and scontrol(1) of Slurm 22.05.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.config.sections import toml_tables
+from secureps.crypto.identity import Role
+from secureps.errors import ConfigError
+from secureps.policy.plan import Plan
+from secureps.run.deploy.parties import own_options
+from secureps.run.deploy.pods import Needs
+
+NOTICE = 120
+"""Seconds before the end of a job's time at which its parties end, and it is queued again."""
+GRACE = 60
+"""Seconds that servers go on after a run's end, for clients to hear of it."""
+
+ADDRESS = "coordinator.address"
+"""The file that says where the aggregator's job is now."""
+
+_HERE, _THERE = "@HOST@", "@COORDINATOR@"
+"""In a server's file, for the node that its job is on, and for where the coordinator is."""
+
+_HEAD = """\
+set -u
+cd {folder}
+export OMP_NUM_THREADS=1 SECUREPS_KERNELS={folder}/kernels
+parties=""
+end() {{ kill -TERM $parties 2> /dev/null; wait $parties; }}
+# The time of this job is nearly over: it is queued again, and goes on where it was.
+trap 'end; scontrol requeue "$SLURM_JOB_ID"; exit 0' USR1
+trap 'end; exit 143' TERM
+secureps warm
+"""
+
+_AGGREGATOR = """\
+host=${{SECUREPS_HOST:-$(hostname -f)}}
+for file in {shards}; do sed "s|{here}|$host|" "config/$file.in" > "config/$file"; done
+for file in {servers}; do
+  case $file in coordinator*) role=coordinator ;; *) role=shard ;; esac
+  secureps serve $role --config "config/$file" & parties="$parties $!"
+done
+echo "$host:{port}" > {address}.new && mv {address}.new {address}
+secureps status --server 127.0.0.1:{port} --kit {kit} --name coordinator --watch > /dev/null &
+watch=$!
+wait -n $watch $parties
+status=$?
+if kill $watch 2> /dev/null; then  # a server has ended, and the run is not over
+  end
+  exit $status
+fi
+sleep {grace} & wait $!
+end
+"""
+
+_PARTY = """\
+until [ -s {address} ]; do sleep 1 & wait $!; done
+moved() {{ while sleep 5; do [ "$(cat {address})" = "$1" ] || kill -TERM "$2"; done; }}
+{over}
+while :; do
+  server=$(cat {address})
+  {begin} & parties=$!
+  moved "$server" $parties & looks=$!
+  over "$server" $parties & watch=$!
+  wait $parties
+  status=$?
+  kill $looks $watch 2> /dev/null
+  # Where the aggregator's job has moved to another node, this party follows it.
+  [ "$(cat {address})" = "$server" ] && exit $status
+done
+"""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What is asked of Slurm for every job.
+
+    Args:
+        folder: absolute, on a file system that all nodes share; kit: likewise.
+        time: of a job, as sbatch has it.
+        more: further options of sbatch, such as "--partition=low".
+        port: the coordinator's; shards have those that follow.
+    """
+
+    folder: Path
+    kit: Path
+    time: str
+    more: Sequence[str] = ()
+    port: int = 7600
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What clients run: script, absolute, and options of `secureps join`; see `Training`."""
+
+    script: Path
+    options: Sequence[str]
+
+
+def batch_files(
+    plan: Plan,
+    file: Path,
+    parties: Mapping[str, Role],
+    batch: Batch,
+    needs: Needs,
+    joining: Joining | None,
+) -> dict[str, dict[str, str]]:
+    """The files of a deployment, by folder ("" and "config") and name.
+
+    Args:
+        file: the plan's, absolute, on the shared file system.
+        parties: whose private keys are in the kit.
+    Raises:
+        ConfigError: shards are without their coordinator.
+    """
+    serving = _serving(parties)
+    clients = [name for name, role in parties.items() if role == "client"]
+    jobs, config = {}, {}
+    for name, role in parties.items():
+        if role in ("coordinator", "shard", "holder"):
+            settings = _settings(plan, file, batch, name, role, serving)
+            config[f"{name}.toml{'' if role == 'coordinator' else '.in'}"] = toml_tables(settings)
+        if role == "coordinator":
+            jobs["aggregator.sbatch"] = _aggregator(batch, serving, needs)
+        elif role == "holder":
+            jobs[f"{name}.sbatch"] = _holder(batch, name, needs)
+        elif role == "client" and joining is not None:
+            own = own_options(joining.options, name, clients.index(name))
+            jobs[f"{name}.sbatch"] = _client(batch, name, joining.script, own, needs)
+    return {"": jobs, "config": config, "logs": {}}
+
+
+def _serving(parties: Mapping[str, Role]) -> list[str]:
+    """Who is in the aggregator's job, the coordinator first."""
+    shards = [name for name, role in parties.items() if role == "shard"]
+    coordinator = [name for name, role in parties.items() if role == "coordinator"]
+    if shards and not coordinator:
+        raise ConfigError(f"{shards[0]} runs in the coordinator's job: deploy both from one kit")
+    return [*coordinator, *shards]
+
+
+def _settings(
+    plan: Plan, file: Path, batch: Batch, name: str, role: Role, serving: Sequence[str]
+) -> dict[str, object]:
+    """A server's file; see `config.ServeSection`."""
+    made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
+    made["state"] = str(batch.folder / "state" / name)
+    if role == "holder":
+        made["coordinator"] = _THERE
+        made["minimum"] = min(plan.bounds(group).minimum for group in plan.all_groups)
+        return made | {"threshold": plan.threshold}
+    port = batch.port + serving.index(name)
+    made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(batch.folder / "checkpoints")}
+    if role == "coordinator":
+        return made | {"plan": str(file)}
+    return made | {"coordinator": f"127.0.0.1:{batch.port}", "advertise": f"{_HERE}:{port}"}
+
+
+def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
+    """Coordinator and shards in one job, on one node."""
+    shards = [f"{name}.toml" for name in serving if name != "coordinator"]
+    body = _AGGREGATOR.format(
+        shards=" ".join(shards),
+        servers=" ".join(f"{name}.toml" for name in serving),
+        here=_HERE,
+        port=batch.port,
+        address=ADDRESS,
+        kit=shlex.quote(str(batch.kit)),
+        grace=GRACE,
+    )
+    memory = needs.server + len(shards) * (needs.shard or needs.server)
+    return _job(batch, "aggregator", len(serving), memory, body)
+
+
+def _holder(batch: Batch, name: str, needs: Needs) -> str:
+    """A key holder, until its run is over."""
+    own = f"config/{name}.toml"
+    begin = (
+        f'(sed "s|{_THERE}|$server|" {own}.in > {own}; '
+        f"exec secureps serve keyholder --config {own})"
+    )
+    asks = f'secureps status --server "$1" --kit {shlex.quote(str(batch.kit))} --name {name}'
+    over = f'over() {{ {asks} --watch > /dev/null && kill -TERM "$2"; }}'
+    return _job(
+        batch, name, 1, needs.server, _PARTY.format(address=ADDRESS, begin=begin, over=over)
+    )
+
+
+def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs: Needs) -> str:
+    """A client, which ends by itself."""
+    words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
+    words += ["--state", str(batch.folder / "state" / name), *options]
+    begin = f'{shlex.join(words)} --server "$server"'
+    body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
+    return _job(batch, name, 1, needs.client, body)
+
+
+def _job(batch: Batch, name: str, cores: int, memory: int | None, body: str) -> str:
+    """A batch file: what is asked of Slurm, and what runs."""
+    asked = [
+        f"--job-name={name}",
+        "--ntasks=1",
+        f"--cpus-per-task={cores}",
+        f"--time={batch.time}",
+        f"--signal=B:USR1@{NOTICE}",
+        "--requeue",
+        "--open-mode=append",
+        f"--output={batch.folder}/logs/{name}.log",
+        *([f"--mem={-(-memory * 3 // 2 // (1 << 20))}M"] if memory is not None else []),
+        *batch.more,
+    ]
+    lines = "".join(f"#SBATCH {option}\n" for option in asked)
+    return f"#!/bin/bash\n{lines}{_HEAD.format(folder=shlex.quote(str(batch.folder)))}{body}"

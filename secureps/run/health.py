@@ -1,0 +1,78 @@
+"""`secureps health`: whether a server's process on this machine can work, for probes in its pod.
+
+It is asked as others ask it, over mutual TLS; kubelet's own probes show no certificate. What must
+not live here: when a party is ready (`service.snapshot`).
+"""
+
+from __future__ import annotations
+
+import urllib.request
+from pathlib import Path
+
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
+from secureps.errors import OperatorError, Unreachable
+from secureps.messages.run import on_loopback
+from secureps.service.process import link_of
+from secureps.store.keyring import load_public
+from secureps.wire.grpc.health import ask
+
+PATIENCE = 10.0
+"""Seconds that an answer may take."""
+
+_READY = "secureps_ready 1.0"
+
+
+def health(config: Path) -> bool:
+    """Asks the server that a file configures whether it can work.
+
+    Args:
+        config: the file that it was started with, on the same machine. A key holder, which has no
+            port, is asked by its metrics, on loopback.
+    Raises:
+        ConfigError, KitError: the file or its kit is not good.
+        OperatorError: nobody answers.
+    """
+    section = parse(ServeSection, read_toml(config), str(config))
+    base = config.parent.resolve()
+    kit, state = (base / section.kit).resolve(), (base / section.state).resolve()
+    public = load_public(kit, section.ca_fingerprint)
+    if public.roster.find(section.name).role == "holder":
+        return _READY in _metrics(section, state)
+    address = _local(_written(state / "address"))
+    link = link_of(kit, section.name, public.ca, section.insecure)
+    with link.channel(section.name, address, ()) as channel:
+        try:
+            return ask(channel, PATIENCE)
+        except Unreachable as error:
+            raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+
+
+def _metrics(section: ServeSection, state: Path) -> str:
+    if section.metrics is None or not on_loopback(section.metrics):
+        raise OperatorError(
+            f"{section.name} has no port that says how it is: give it metrics on loopback, "
+            'metrics = "127.0.0.1:7700"'
+        )
+    address = _written(state / "metrics-address")
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+            text: bytes = answer.read()
+    except OSError as error:
+        raise OperatorError(f"{section.name} does not answer at {address}: {error}") from None
+    return text.decode()
+
+
+def _written(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError as error:
+        raise OperatorError(f"{path}: {error.strerror}: its server has not begun") from None
+
+
+def _local(address: str) -> str:
+    """Where this machine itself finds whoever listens on all of its addresses."""
+    host, _, port = address.rpartition(":")
+    return (
+        f"127.0.0.1:{port}" if host == "0.0.0.0" else f"[::1]:{port}" if host == "[::]" else address
+    )

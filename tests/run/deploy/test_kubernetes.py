@@ -1,0 +1,399 @@
+"""What `secureps deploy kubernetes` writes: sound by the API's schemas, each with its own keys."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click import Context, Group
+from typer.main import get_command
+
+from secureps.config.sections import parse
+from secureps.config.serve import ServeSection
+from secureps.errors import ConfigError, KitError
+from secureps.policy.plan import load_plan
+from secureps.run.cli import app
+from secureps.run.deploy.commands import deploy
+from secureps.run.deploy.deployment import Request, kubernetes_files
+from secureps.run.deploy.kubernetes import Cluster
+from secureps.run.deploy.monitoring import alerts
+from tests.kits.command import said
+from tests.kits.nursery import ROOT
+from tests.run.deploy.kits import PARTIES, deployed
+from tests.run.deploy.schemas import SCHEMAS
+
+CLUSTER = Cluster("registry.example/secureps:1", "trial", "", "ps.example", "fast", "monitoring")
+
+
+@cache
+def written(cluster: Cluster = CLUSTER, names: tuple[str, ...] = ()) -> dict[str, dict[str, str]]:
+    home = deployed()
+    request = Request(
+        home / "plan.toml",
+        home / "kit",
+        names,
+        values=1_000_000,
+        script=home / "client.py",
+        settings=("partition={index}", "who={name}", "data=/srv/records/mine.npz"),
+        budget=8.0,
+    )
+    return kubernetes_files(request, cluster, "records", "registry.example/client:1")
+
+
+def objects(folder: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, files in written().items():
+        for text in files.values() if not folder or name == folder else ():
+            for each in yaml.safe_load_all(text):
+                yield name, each
+
+
+def of_kind(kind: str) -> list[dict[str, Any]]:
+    return [each for _, each in objects() if each["kind"] == kind]
+
+
+def pods() -> list[dict[str, Any]]:
+    found = [*of_kind("StatefulSet"), *of_kind("Job")]
+    return [each["spec"]["template"]["spec"] for each in found]
+
+
+def complaint(each: dict[str, Any]) -> str:
+    """What the API would say of an object; empty if it is sound."""
+    validator = pytest.importorskip("kubernetes_validate")
+    jsonschema = pytest.importorskip("jsonschema")
+    try:
+        if each.get("kind") in SCHEMAS:
+            jsonschema.validate(each, SCHEMAS[each["kind"]])
+        else:
+            validator.validate(each, "1.31", strict=True)
+    except (jsonschema.ValidationError, validator.ValidationError) as error:
+        return str(error)
+    return ""
+
+
+def test_every_object_is_sound_by_the_apis_own_schemas() -> None:
+    found = {f"{each['kind']} {each['metadata']['name']}": complaint(each) for _, each in objects()}
+    assert found == dict.fromkeys(found, "")
+    kinds = {name.split()[0] for name in found}
+    assert kinds > {"StatefulSet", "Job", "Secret", "NetworkPolicy", *SCHEMAS}
+
+
+@pytest.mark.parametrize("kind", ["StatefulSet", "Job", "NetworkPolicy", *SCHEMAS])
+def test_the_schemas_find_what_is_wrong(kind: str) -> None:
+    each = of_kind(kind)[0]
+    assert complaint(each) == ""
+    for wrong in ({"spec": each["spec"] | {"replicaz": 1}}, {"kindd": "x"}, {"spec": 1}):
+        assert complaint(each | wrong)
+
+
+def test_each_party_has_a_folder_of_its_own_and_the_aggregators_servers_share_one() -> None:
+    assert sorted(written()) == ["holder-0", "holder-1", "north-clinic-1", "servers", "south"]
+
+
+def test_a_secret_has_one_partys_private_keys_and_nobody_elses_is_in_its_folder() -> None:
+    kit = deployed() / "kit" / "private"
+    theirs = {name: {f.name: f.read_bytes() for f in (kit / name).iterdir()} for name in PARTIES}
+    serving = {"coordinator", "shard-0", "shard-1", "observer"}
+    for folder, each in objects():
+        party = (
+            each["metadata"]["name"]
+            .removesuffix("-keys")
+            .replace("north-clinic-1", "north.clinic_1")
+        )
+        if each["kind"] == "Secret":
+            own = {key: base64.b64decode(data) for key, data in each["data"].items()}
+            wanted = theirs[party] if party != "observer" else {"tls.key": theirs[party]["tls.key"]}
+            assert own == wanted
+            assert folder == ("servers" if party in serving else each["metadata"]["name"][:-5])
+    assert len(of_kind("Secret")) == len(PARTIES)
+    for folder, files in written().items():
+        text = "".join(files.values())
+        for name, keys in theirs.items():
+            at_home = (
+                folder == "servers" if name in serving else folder == re.sub("[._]", "-", name)
+            )
+            for key in (data for file, data in keys.items() if file.endswith(".key")):
+                found = base64.b64encode(key).decode() in text or key.hex() in text
+                assert not found or at_home, (folder, name)
+    secrets = [
+        text for files in written().values() for name, text in files.items() if "keys" not in name
+    ]
+    assert not any("PRIVATE KEY" in text for text in secrets)
+
+
+def test_the_public_part_is_the_kits_file_by_file() -> None:
+    maps = {each["metadata"]["name"]: each for each in of_kind("ConfigMap")}
+    public = deployed() / "kit" / "public"
+
+    def files(name: str) -> dict[str, bytes]:
+        each = maps[name]
+        encoded = {k: base64.b64decode(v) for k, v in each.get("binaryData", {}).items()}
+        return encoded | {k: v.encode() for k, v in each.get("data", {}).items()}
+
+    for party in ("coordinator", "holder-0", "south"):
+        assert files(f"{party}-public") == {
+            f: (public / f).read_bytes() for f in ("ca.pub", "roster.json")
+        }
+        assert files(f"{party}-tls") == {
+            f"{n}.pem": (public / "tls" / f"{n}.pem").read_bytes() for n in ("ca", party)
+        }
+        assert files(f"{party}-holders") == {
+            f.name: f.read_bytes() for f in (public / "holders").iterdir()
+        }
+
+
+def test_pods_are_of_nobody_and_may_nothing() -> None:
+    for spec in pods():
+        assert spec["automountServiceAccountToken"] is False
+        around = spec["securityContext"]
+        assert around["runAsNonRoot"] is True
+        assert around["runAsUser"] == around["runAsGroup"] == 10001
+        assert around["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in (*spec["initContainers"], *spec["containers"]):
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            writable = {m["name"] for m in container["volumeMounts"] if not m.get("readOnly")}
+            assert writable == {"data", "tmp"}
+        assert "keys" not in {m["name"] for m in spec["containers"][0]["volumeMounts"]}
+
+
+def test_every_command_is_one_of_ours_and_every_file_that_it_names_is_mounted() -> None:
+    root = get_command(app)
+    assert isinstance(root, Group)
+    for spec in pods():
+        (container,) = spec["containers"]
+        probed = [p["exec"]["command"] for key, p in container.items() if key.endswith("Probe")]
+        main = container["command"]
+        main = main[main.index("secureps") :]
+        for words in (main, *probed):
+            command = root.get_command(Context(root), words[1])
+            assert command is not None
+            command.make_context(words[1], words[2:])
+        given = {v["name"]: v["configMap"]["name"] for v in spec["volumes"] if "configMap" in v}
+        (config,) = (
+            each for each in of_kind("ConfigMap") if each["metadata"]["name"] == given["config"]
+        )
+        files = [word for word in main if word.startswith("/srv/config/")]
+        assert len(files) == 1
+        assert {word.removeprefix("/srv/config/") for word in files} <= set(config["data"])
+
+
+def test_servers_files_are_ones_and_say_who_dials_whom() -> None:
+    found = {}
+    for each in of_kind("ConfigMap"):
+        for name, text in each.get("data", {}).items():
+            if name.endswith(".toml") and name != "plan.toml":
+                section = parse(ServeSection, __import__("tomllib").loads(text), name)
+                found[section.name] = section
+                assert name == f"{section.name}.toml"
+    assert found["coordinator"].plan == "/srv/config/plan.toml"
+    assert found["shard-1"].advertise == "shard-1.ps.example:7600"
+    assert found["shard-1"].coordinator == "coordinator.trial.svc:7600"
+    assert found["holder-0"].coordinator == "coordinator.ps.example:7600"
+    assert (found["holder-0"].minimum, found["holder-0"].threshold) == (3, 2)
+    assert found["holder-0"].metrics == "127.0.0.1:7700"
+    assert found["shard-0"].metrics == "0.0.0.0:7700"
+    assert {each.state for each in found.values()} == {"/srv/data/runs/trial/state"}
+
+
+def test_each_client_joins_as_itself_with_its_own_settings() -> None:
+    joins = {}
+    for each in of_kind("Job"):
+        (container,) = each["spec"]["template"]["spec"]["containers"]
+        joins[each["metadata"]["name"]] = container["command"][4:]
+        assert container["image"] == "registry.example/client:1"
+    north, south = joins["north-clinic-1"], joins["south"]
+    assert north[north.index("--name") + 1] == "north.clinic_1"
+    assert [w for w in north if w.startswith("--set")] == [
+        "--set=partition=0",
+        "--set=who=north.clinic_1",
+        "--set=data=/srv/records/mine.npz",
+    ]
+    assert "--set=partition=1" in south
+    assert "--budget=8" in south
+
+
+def test_memory_and_disk_are_what_check_says() -> None:
+    from secureps.run.check import PROGRAM_BYTES, check
+
+    need = check(deployed() / "plan.toml", 1_000_000).shard
+    (shard,) = [e for e in of_kind("StatefulSet") if e["metadata"]["name"] == "shard-0"]
+    resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
+    asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
+    assert need.memory + PROGRAM_BYTES <= asked < need.memory + PROGRAM_BYTES + (1 << 20)
+    assert int(resources["limits"]["memory"].removesuffix("Mi")) << 20 >= asked * 1.4
+    (claim,) = shard["spec"]["volumeClaimTemplates"]
+    assert claim["spec"]["storageClassName"] == "fast"
+    assert (
+        int(claim["spec"]["resources"]["requests"]["storage"].removesuffix("Gi")) << 30 > need.disk
+    )
+
+
+def test_alerts_are_on_metrics_that_there_are() -> None:
+    text = (ROOT / "secureps/service/metrics.py").read_text()
+    text += (ROOT / "secureps/run/serve.py").read_text()
+    known = set(re.findall(r'"(secureps_\w+)"', text))
+    known |= {f"{name}_total" for name in re.findall(r'counter\(\s*"(secureps_\w+)"', text)}
+    records = (ROOT / "secureps/messages/coordinator_records.py").read_text()
+    plan = load_plan(ROOT / "policies" / "digits.toml")
+    rules = list(alerts(plan))
+    for rule in rules:
+        used = set(re.findall(r"secureps_\w+", rule.expression))
+        assert used
+        assert used <= known, rule.name
+        for kind in re.findall(r'kind="(\w+)"', rule.expression):
+            assert f"class {kind}" in records
+    assert len({rule.name for rule in rules}) == len(rules)
+    assert "SecurepsBudgetNearlySpent" in {rule.name for rule in rules}
+    (written_rule,) = of_kind("PrometheusRule")
+    assert len(written_rule["spec"]["groups"][0]["rules"]) == len(
+        list(alerts(load_plan(deployed() / "plan.toml")))
+    )
+
+
+def test_prometheus_finds_what_it_needs() -> None:
+    services = {e["metadata"]["name"]: e for e in of_kind("Service")}
+    maps = {e["metadata"]["name"]: e for e in of_kind("ConfigMap")}
+    secrets = {e["metadata"]["name"]: e for e in of_kind("Secret")}
+    monitors = of_kind("ServiceMonitor")
+    assert {m["metadata"]["name"] for m in monitors} == {"coordinator", "shard-0", "shard-1"}
+    for each in monitors:
+        (endpoint,) = each["spec"]["endpoints"]
+        own = services[each["metadata"]["name"]]
+        assert each["spec"]["selector"]["matchLabels"].items() <= own["metadata"]["labels"].items()
+        assert endpoint["port"] in {port["name"] for port in own["spec"]["ports"]}
+        tls = endpoint["tlsConfig"]
+        for part in ("ca", "cert"):
+            key = tls[part]["configMap"]
+            assert key["key"] in maps[key["name"]]["data"]
+        assert tls["keySecret"]["key"] in secrets[tls["keySecret"]["name"]]["data"]
+        assert tls["serverName"] == f"{each['metadata']['name']}.secureps"
+
+
+def test_services_and_policies_find_one_pod_each() -> None:
+    templates = {
+        e["metadata"]["name"]: e["spec"]["template"]
+        for e in (*of_kind("StatefulSet"), *of_kind("Job"))
+    }
+    for each in (*of_kind("Service"), *of_kind("NetworkPolicy")):
+        spec = each["spec"]
+        wanted = (
+            spec["selector"] if each["kind"] == "Service" else spec["podSelector"]["matchLabels"]
+        )
+        found = [
+            n for n, t in templates.items() if wanted.items() <= t["metadata"]["labels"].items()
+        ]
+        assert found == [each["metadata"]["name"].removesuffix("-outside")]
+        if each["kind"] == "Service":
+            ports = {p["name"] for p in templates[found[0]]["spec"]["containers"][0]["ports"]}
+            assert {p["targetPort"] for p in spec["ports"]} <= ports
+            assert spec["publishNotReadyAddresses"] is True
+    outside = {e["metadata"]["name"]: e for e in of_kind("Service") if e["spec"].get("type")}
+    assert sorted(outside) == ["coordinator-outside", "shard-0-outside", "shard-1-outside"]
+    assert all([p["name"] for p in e["spec"]["ports"]] == ["grpc"] for e in outside.values())
+
+
+def test_nobody_dials_a_key_holder_or_a_client() -> None:
+    ingress = {e["metadata"]["name"]: e["spec"]["ingress"] for e in of_kind("NetworkPolicy")}
+    assert sorted(ingress) == sorted(re.sub("[._]", "-", n) for n in PARTIES if n != "observer")
+    assert [n for n, rules in ingress.items() if rules] == ["coordinator", "shard-0", "shard-1"]
+
+
+def test_without_an_observer_metrics_stay_in_the_pod() -> None:
+    files = written(names=("coordinator", "shard-0"))
+    text = "".join(files["servers"].values())
+    assert list(files) == ["servers"]
+    assert "ServiceMonitor" not in text
+    assert '"0.0.0.0:7700"' not in text.replace("'", '"')
+
+
+def test_in_one_cluster_nothing_is_open_to_others() -> None:
+    text = "".join(written(Cluster("i", "one", "1Gi"))["servers"].values())
+    assert "LoadBalancer" not in text
+    assert "shard-0.one.svc:7600" in text
+
+
+def test_the_same_question_has_the_same_answer() -> None:
+    first = written()
+    written.cache_clear()
+    assert written() == first
+
+
+def test_the_command_writes_folders_of_its_owner_and_says_what_to_do(tmp_path: Path) -> None:
+    home, out = deployed(), tmp_path / "out"
+    options = ("--kit", home / "kit", "--out", out, "--domain", "ps.example", "--name", "holder-0")
+    told = said(deploy, "kubernetes", home / "plan.toml", *options)
+    assert f"kubectl apply -f {out}/holder-0" in told
+    assert "note: nothing is known of the model's size" in told
+    assert out.joinpath("holder-0").stat().st_mode & 0o777 == 0o700
+    assert {f.stat().st_mode & 0o777 for f in (out / "holder-0").iterdir()} == {0o600}
+    said(deploy, "kubernetes", home / "plan.toml", *options)
+    (out / "holder-0" / "other.yaml").touch()
+    with pytest.raises(ConfigError, match=r"has other\.yaml, which is no part of this"):
+        said(deploy, "kubernetes", home / "plan.toml", *options)
+
+
+def request(**given: Any) -> Request:
+    home = deployed()
+    return Request(**({"plan": home / "plan.toml", "kit": home / "kit"} | given))
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "reason"),
+    [
+        ({"names": ("east",)}, KitError, "has no private keys of east"),
+        ({"script": ROOT / "clients"}, ConfigError, "a script of one file travels with its party"),
+        ({"settings": ("x",)}, ConfigError, "expected KEY=VALUE"),
+    ],
+)
+def test_what_cannot_be_deployed_is_refused(
+    given: dict[str, Any], kind: type[Exception], reason: str
+) -> None:
+    with pytest.raises(kind, match=reason):
+        kubernetes_files(request(**given), CLUSTER, None, None)
+
+
+def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    text = (deployed() / "plan.toml").read_text()
+    for values, folder, reason in (
+        (10, "", ""),
+        (300_000, "", "bytes, and a ConfigMap holds"),
+        (10, "sub/", "put it there"),
+    ):
+        plan = tmp_path / "plan.toml"
+        (tmp_path / "sub").mkdir(exist_ok=True)
+        plan.write_text(f'initial = "{folder}first.safetensors"\n{text}')
+        save_file({"w": np.zeros(values, np.float32)}, tmp_path / folder / "first.safetensors")
+        asked = request(plan=plan, names=("coordinator",))
+        if reason:
+            with pytest.raises(ConfigError, match=reason):
+                kubernetes_files(asked, CLUSTER, None, None)
+            continue
+        files = kubernetes_files(asked, CLUSTER, None, None)["servers"]
+        (config,) = (
+            e for e in yaml.safe_load_all(files["coordinator.yaml"]) if e["kind"] == "ConfigMap"
+        )
+        first = base64.b64decode(config["binaryData"]["first.safetensors"])
+        assert first == (tmp_path / "first.safetensors").read_bytes()
+        assert config["data"]["plan.toml"] == plan.read_text()
+
+
+def test_no_key_is_in_a_text_about_a_party() -> None:
+    from secureps.run.deploy.parties import PartyKit, party_kits
+
+    home = deployed()
+    (kit,) = party_kits(home / "kit", load_plan(home / "plan.toml"), ("south",))
+    assert "private" not in repr(kit)
+    assert {f.name for f in fields(PartyKit) if not f.repr} == {"private", "public"}

@@ -1,0 +1,80 @@
+"""What `secureps deploy slurm` writes, read as sbatch and bash read it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from secureps.config.sections import parse
+from secureps.config.serve import ServeSection
+from secureps.errors import ConfigError
+from secureps.run.deploy.commands import deploy
+from tests.kits.command import said
+from tests.run.deploy.kits import deployed
+
+
+def written(out: Path, *more: str) -> str:
+    home = deployed()
+    options = ["--kit", home / "kit", "--out", out, "--script", home / "client.py"]
+    return said(deploy, "slurm", home / "plan.toml", *map(str, options), *more)
+
+
+def directives(text: str) -> dict[str, str]:
+    found = re.findall(r"^#SBATCH --([\w-]+)(?:=(.*))?$", text, re.MULTILINE)
+    assert len(found) == len(dict(found)), "an option is given twice"
+    return dict(found)
+
+
+def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -> None:
+    told = written(tmp_path / "run", "--sbatch=--partition=low", "--set", "partition={index}")
+    jobs = {path.stem: path.read_text() for path in (tmp_path / "run").glob("*.sbatch")}
+    wanted = {"holder-0", "holder-1", "north.clinic_1", "south"}
+    assert set(jobs) == wanted | {"aggregator"}
+    assert set(re.findall(r"^sbatch (\S+)$", told, re.MULTILINE)) == {
+        str(tmp_path / "run" / f"{name}.sbatch") for name in jobs
+    }
+    for name, text in jobs.items():
+        asked = directives(text)
+        assert text.startswith("#!/bin/bash\n#SBATCH ")
+        assert asked["requeue"] == ""
+        assert asked["signal"] == "B:USR1@120", "bash is told, and not its children"
+        assert asked["open-mode"] == "append"
+        assert asked["partition"] == "low"
+        assert asked["output"] == f"{tmp_path}/run/logs/{name}.log"
+        assert (tmp_path / "run" / "logs").is_dir()
+        if bash := shutil.which("bash"):
+            assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
+    assert directives(jobs["aggregator"])["cpus-per-task"] == "3"
+    assert "--set=partition=1" in jobs["south"]
+    assert "--name south" in jobs["south"]
+
+
+def test_servers_files_are_ones(tmp_path: Path) -> None:
+    written(tmp_path / "run", "--port", "7100")
+    found = {}
+    for path in (tmp_path / "run" / "config").iterdir():
+        section = parse(ServeSection, tomllib.loads(path.read_text()), path.name)
+        found[section.name] = section
+    assert found["coordinator"].listen == "0.0.0.0:7100"
+    assert (found["shard-0"].listen, found["shard-1"].listen) == ("0.0.0.0:7101", "0.0.0.0:7102")
+    assert found["shard-1"].coordinator == "127.0.0.1:7100"
+    assert found["shard-1"].advertise == "@HOST@:7102"
+    assert found["holder-0"].coordinator == "@COORDINATOR@"
+    assert len({each.state for each in found.values()}) == len(found)
+
+
+def test_shards_go_with_their_coordinator(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="shard-0 runs in the coordinator's job"):
+        written(tmp_path / "run", "--name", "shard-0")
+
+
+def test_without_a_script_there_are_no_clients(tmp_path: Path) -> None:
+    home = deployed()
+    told = said(deploy, "slurm", home / "plan.toml", "--kit", home / "kit", "--out", tmp_path / "r")
+    assert "note: clients are left out: name what they run by --script" in told
+    assert not (tmp_path / "r" / "south.sbatch").exists()

@@ -1,0 +1,60 @@
+"""A probe in a server's own pod: what it hears before, while and after the server can work."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from secureps.errors import OperatorError
+from secureps.run.cli import app
+from secureps.run.health import health
+from tests.kits.processes import Processes
+
+
+def probe(processes: Processes, name: str, *options: str) -> int:
+    """The exit status of the command that a probe runs."""
+    config = str(processes.folder / f"{name}.toml")
+    return CliRunner().invoke(app, ["health", config, *options]).exit_code
+
+
+def lives(processes: Processes, name: str) -> bool:
+    return probe(processes, name, "--alive") == 0
+
+
+def test_a_probe_hears_whether_a_server_lives_and_whether_it_can_work(tmp_path: Path) -> None:
+    with Processes(tmp_path, "rlwe", clients=1, metrics=True) as processes:
+        first = (*processes.shards, processes.holders[0])
+        processes.start("coordinator")
+        processes.wait((tmp_path / "coordinator" / "address").is_file, "the coordinator")
+        for name in first:
+            processes.start(name)
+        for name in first:
+            processes.wait(partial(lives, processes, name), f"{name} to live")
+            assert probe(processes, name) != 0, "no run is founded"
+        processes.wait(partial(health, tmp_path / "coordinator.toml"), "the coordinator's journal")
+        for name in (*processes.holders[1:], *processes.clients):
+            processes.start(name)
+        for name in first:
+            processes.wait(partial(health, tmp_path / f"{name}.toml"), f"{name} to be ready")
+            assert probe(processes, name) == 0
+        for name in first:
+            processes.kill(name)
+            with pytest.raises(OperatorError, match=f"{name} does not answer at 127.0.0.1:"):
+                health(tmp_path / f"{name}.toml")
+            assert probe(processes, name, "--alive") != 0
+
+
+def test_what_cannot_be_asked_says_why(tmp_path: Path) -> None:
+    with Processes(tmp_path, "rlwe", clients=0) as processes:
+        for name, reason in (
+            ("shard-0", "its server has not begun"),
+            ("holder-0", "give it metrics on loopback"),
+        ):
+            config = tmp_path / f"{name}.toml"
+            lines = [f'name = "{name}"', f'kit = "{processes.kit(name)}"', f'state = "{name}"']
+            config.write_text("\n".join(lines))
+            with pytest.raises(OperatorError, match=reason):
+                health(config)
