@@ -116,7 +116,7 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
 
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
-    """But --kernels and --profile, which a command takes before its name, and what is a Flower project's."""
+    """But --kernels and --profile, which a command takes before its name, and a project's own."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]

@@ -17,7 +17,10 @@ from secureps.errors import ConfigError
 
 log = logging.getLogger("secureps")
 
-_SUMS = "needs Flower's own server; remove it: secureps encrypts every update and sums without seeing one"
+_SUMS = (
+    "needs Flower's own server; remove it: secureps encrypts every update and sums without "
+    "seeing one"
+)
 _CLIPS = (
     "is one half of Flower's central privacy, and its server has the other; remove it: the plan's "
     "`clip` bounds every update"
