@@ -41,6 +41,7 @@ from secureps.service.logs import FORMATS, logging_as
 from secureps.service.process import Party, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
+from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import dump_crashes
@@ -195,6 +196,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     ledger = policy.ledger_of(joining.ledger) or default_ledger(joining.kit, joining.name)
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
+    demand_host(kit.roster, joining.kit, NATIVE)
     identity = load_private(joining.kit, joining.name, joining.passphrases)
     seed = seed_of(joining.state, joining.unsafe_seed, joining.server, joining.insecure_for_tests)
 

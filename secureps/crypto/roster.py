@@ -113,6 +113,7 @@ class Epoch:
         earlier: digests of all that came before it, in order.
         enrolled: since when each party has been on the roster, in the roster's order.
         expires: Unix seconds after which nobody seals or opens anything by it; 0: never.
+        host: of the runs that it is for (`store.kit_host`); None: our own service.
 
     Raises:
         Malformed: a field that is none of this.
@@ -122,6 +123,7 @@ class Epoch:
     earlier: tuple[bytes, ...]
     enrolled: tuple[Enrolment, ...]
     expires: int
+    host: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.issuer) != KEY_BYTES or any(len(d) != DIGEST_BYTES for d in self.earlier):
@@ -188,6 +190,11 @@ class Roster:
     def expires(self) -> int:
         """Unix seconds after which nobody seals or opens anything by it; 0: never."""
         return 0 if self.epoch is None else self.epoch.expires
+
+    @property
+    def host(self) -> str:
+        """The host of the runs that it is for; empty: our own service."""
+        return "" if self.epoch is None else self.epoch.host or ""
 
     @property
     def holds(self) -> str:
@@ -330,9 +337,9 @@ def sign_roster(
     return dataclasses.replace(bare, signature=ca.sign(*_signed(bare)))
 
 
-def first_roster(ca: Identity, expires: int) -> Roster:
+def first_roster(ca: Identity, expires: int, host: str = "") -> Roster:
     """The empty roster that others follow; it expires at a Unix second, or never (0)."""
-    return sign_roster(ca, (), Epoch(ca.public.key, (), (), expires))
+    return sign_roster(ca, (), Epoch(ca.public.key, (), (), expires, host or None))
 
 
 def next_roster(
@@ -355,7 +362,8 @@ def next_roster(
     enrolled = tuple(last.enrolment(c.name) if c.name in last else new for c in own)
     before = () if last.epoch is None else last.epoch.earlier
     earlier = (*before, last.digest)
-    return sign_roster(ca, own, Epoch(ca.public.key, earlier, enrolled, expires))
+    epoch = Epoch(ca.public.key, earlier, enrolled, expires, last.host or None)
+    return sign_roster(ca, own, epoch)
 
 
 def _place(certificate: Certificate) -> tuple[str, str]:

@@ -40,6 +40,10 @@ Hours = Annotated[
         help="How long each roster holds after it was signed; 0: always.",
     ),
 ]
+Host = Annotated[
+    Literal["", "flower"],
+    typer.Option(help="flower: for runs inside Flower's engine, and for no others."),
+]
 Name = Annotated[str, typer.Option(help="a-z 0-9 . _ -, unique in the kit.")]
 
 
@@ -102,6 +106,7 @@ def init(
     directory: Kit,
     plan: Annotated[Path, typer.Option(metavar="FILE", help="The plan it is made for.")],
     hours: Hours = 24.0,
+    host: Host = "",
     passphrase_fd: PassphraseFd = None,
 ) -> None:
     """Make a CA and an empty roster."""
@@ -110,7 +115,7 @@ def init(
     from secureps.store.passphrases import Passphrases
 
     passphrases = Passphrases(passphrase_fd, new=True)
-    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases, hours)
+    ca = create_kit(directory, load_plan(plan).cipher_parameters, passphrases, hours, host)
     typer.echo(f"made {directory}; CA fingerprint {ca.fingerprint}")
     typer.echo(f"keep {directory / 'ca'} away from whoever runs the aggregator")
 

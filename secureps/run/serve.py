@@ -30,6 +30,7 @@ from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
 from secureps.store.backup import JOURNAL, run_of
 from secureps.store.envelope_keys import load_keys
+from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
@@ -123,8 +124,13 @@ def serve(
 
 
 def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
-    """Refuses to serve a roster's name in another role; a name outside it has no key (`_party`)."""
+    """Refuses another host's kit, and to serve a roster's name in another role.
+
+    A name outside it has no key (`_party`).
+    """
     name, wanted = serving.section.name, "holder" if role == "keyholder" else role
+    if wanted != "holder":  # whose process is its own in either
+        demand_host(kit.roster, serving.path("kit"), NATIVE)
     for certificate in kit.roster.certificates:
         if certificate.name == name and certificate.role != wanted:
             fitting = [each.name for each in kit.roster.certificates if each.role == wanted]

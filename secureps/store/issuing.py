@@ -45,11 +45,13 @@ def create_kit(
     parameters: CipherParameters,
     passphrases: Passphrases | None = None,
     hours: float = HOURS,
+    host: str = "",
 ) -> PublicIdentity:
     """Makes a CA and an empty roster; returns the CA's public key, whose fingerprint to pin.
 
     Args:
         hours: for which each of its rosters holds after it was signed; 0: for ever.
+        host: of the runs that it is for (`store.kit_host`).
 
     Raises:
         KitError: there is a kit already, or the directory cannot be written.
@@ -66,7 +68,7 @@ def create_kit(
         write(directory / "ca" / "cipher.json", text.encode(), 0o644)
         write(directory / "ca" / "holds.json", f"{_seconds(hours)}\n".encode(), 0o644)
         write(directory / "public" / "ca.pub", ca.public.key, 0o644)
-        _write(directory, first_roster(ca, _end(_seconds(hours))))
+        _write(directory, first_roster(ca, _end(_seconds(hours)), host))
         tls_files.create(directory, ca)
         secret = (passphrases or Passphrases()).lock(ca.to_bytes())
         write(directory / "ca" / "ca.key", secret, 0o600)

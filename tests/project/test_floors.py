@@ -40,6 +40,7 @@ FLOORS = (
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),
     ("store", "wire"),
     ("wire/grpc",),
+    ("wire/waves",),
     ("audit", "service"),
     ("service/holder", "service/shard"),
     ("client", "scenario"),
@@ -53,6 +54,7 @@ FLOORS = (
     ("run/simulate",),
     ("run/check", "run/study"),
     ("run/deploy", "run/profile", "run/site_check", "run/up"),
+    ("flower",),
     ("run/api", "run/preflight", "run/status"),
     ("run/commands",),
     ("run/cli",),
@@ -90,6 +92,12 @@ ONLY_IMPORTERS = {
         "client/flower/server.py",
         "client/flower/strategy.py",
         "client/flower/trainer.py",
+        "flower/mod.py",
+        "flower/names.py",
+        "flower/post.py",
+        "flower/strategy.py",
+        "flower/trainer.py",
+        "flower/waves.py",
     },
 }
 

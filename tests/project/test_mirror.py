@@ -94,6 +94,16 @@ ELSEWHERE = {
         "client/script",
     ),
     "run/test_server_app.py": ("client/flower/served", "client/flower/strategy"),
+    "flower/test_strategy.py": (
+        "flower/aggregator",
+        "flower/federation",
+        "flower/holders",
+        "flower/mod",
+        "flower/names",
+        "flower/node",
+        "flower/trainer",
+        "flower/waves",
+    ),
     # servers
     "service/test_executor.py": (
         "service/environment",

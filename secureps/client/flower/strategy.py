@@ -79,11 +79,12 @@ class Examined:
     weighted_by: str
 
 
-def examine(heard: Heard, drop: Collection[str]) -> Examined:
+def examine(heard: Heard, drop: Collection[str], kept: Collection[str] = ()) -> Examined:
     """Translates a ServerApp's settings into a plan's words.
 
     Args:
         heard: its rehearsal; drop: the settings to give up, by name.
+        kept: settings that the host follows itself, by name.
 
     Raises:
         ConfigError: settings that secureps cannot follow, all by name; or `drop` names one that
@@ -91,7 +92,8 @@ def examine(heard: Heard, drop: Collection[str]) -> Examined:
     """
     strategy, refused = heard.strategy, dict(heard.own)
     if strategy is not None:
-        refused |= dict(_refusals(strategy))
+        found = dict(_refusals(strategy)).items()
+        refused |= {name: why for name, why in found if name not in kept}
     given_up = sorted(refused.keys() & set(drop))
     lost = tuple(Fate(name, refused[name], "given up: federation.drop", True) for name in given_up)
     if unknown := sorted(set(drop) - refused.keys()):

@@ -106,12 +106,12 @@ class FlowerTrainer:
             raise PlanRefused(NO_RECORD_PRIVACY)
         start, versions = self._known(), config.versions.values()
         number = max(versions, default=0) + 1
-        content = self._content("fitins", parameters, _lighter(config), number)
+        content = self._content("fitins", parameters, lighter(config), number)
         at = sum(versions)  # grows with every group's version
         state = self._states.before(at)
         state.pop(FITTED, None)
         context = self._context(state)
-        kind, seed = self._kind("train", start.served.train), _bound(config.seed, parameters)
+        kind, seed = self._kind("train", start.served.train), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
         result = self._fitted(reply, start, parameters)
         self._keep(at, context.state, result.metrics)
@@ -275,7 +275,7 @@ class FlowerTrainer:
         (arrays,) = reply.array_records.values()
         said, count, key = self._said(reply, "fitres")
         tensors = start.model.read(arrays, given)
-        examples = _examples(count, key, where)
+        examples = example_count(count, key, where)
         return FitResult(tensors, examples, self._numbers("fit", said), steps=0)
 
     def _evaluate(
@@ -320,7 +320,9 @@ class FlowerTrainer:
         if isinstance(loss, int | float) and not math.isfinite(loss):
             raise NotFinite(f"{where}: the loss is {loss}")
         found = float(loss) if isinstance(loss, int | float) else None
-        return EvaluateResult(found, _examples(count, key, where), self._numbers("evaluate", said))
+        return EvaluateResult(
+            found, example_count(count, key, where), self._numbers("evaluate", said)
+        )
 
     def _keep(
         self, at: int, state: RecordDict, metrics: Mapping[str, float], evaluated: bool = False
@@ -352,7 +354,7 @@ class Start:
     digest: str = ""
 
 
-def _lighter(config: FitConfig) -> dict[str, Setting]:
+def lighter(config: FitConfig) -> dict[str, Setting]:
     """The plan's settings, with steps and epochs reduced to this training's part of the work."""
     told = dict(config.settings)
     if config.work == 1:
@@ -364,7 +366,7 @@ def _lighter(config: FitConfig) -> dict[str, Setting]:
     return {**told, "work": config.work}
 
 
-def _bound(seed: int, parameters: Mapping[str, Array]) -> int:
+def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     """Derives 63 bits from a seed and the model that is trained, by BLAKE2b.
 
     An app's own noise (LocalDpMod) comes from them too. A server that has a version trained again
@@ -398,7 +400,8 @@ def _flat(said: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def _examples(count: Any, key: str, where: str) -> int:
+def example_count(count: Any, key: str, where: str) -> int:
+    """A reply's number of examples; ConfigError unless it is a whole number above 0."""
     if not isinstance(count, int | float) or count != int(count) or count < 1:
         raise ConfigError(f"{where}: {key} must be a whole number above 0, got {count}")
     return int(count)

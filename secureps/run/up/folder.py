@@ -182,12 +182,19 @@ def write_servers(
     folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
-    minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
         _write(folder, shard, {**own, **repeated})
-    for holder in cast.holders:
+    write_holders(folder, plan, cast.holders, coordinator)
+
+
+def write_holders(
+    folder: RunFolder, plan: Plan, holders: tuple[str, ...], coordinator: str
+) -> None:
+    """The configuration of key holders, who dial the coordinator at HOST:PORT."""
+    minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
+    for holder in holders:
         _write(folder, holder, {"coordinator": coordinator, "minimum": minimum})
 
 

@@ -303,7 +303,7 @@ def replies(data: bytes, count: int, to: str) -> list[Any]:
     if len(found) != count:
         raise Malformed(f"{to} gave {len(found)} answers to {count} messages")
     answers = [decode(each) for each in found]
-    return [_error(each) if isinstance(each, Refusal) else each for each in answers]
+    return [error_in(each) if isinstance(each, Refusal) else each for each in answers]
 
 
 def _told_by(data: bytes, to: str) -> SecurepsError:
@@ -313,10 +313,11 @@ def _told_by(data: bytes, to: str) -> SecurepsError:
         told = None
     if not isinstance(told, Refusal):
         return InternalError(f"{to} answered with an error that cannot be read")
-    return _error(told)
+    return error_in(told)
 
 
-def _error(refusal: Refusal) -> SecurepsError:
+def error_in(refusal: Refusal) -> SecurepsError:
+    """The error that a Refusal brings back."""
     wait = refusal.retry_after
     if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)

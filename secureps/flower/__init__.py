@@ -1,0 +1,27 @@
+"""Secure aggregation inside Flower's own engine: the same parties, over Flower's messages.
+
+    secureps_mod    of a ClientApp: seals what the app's training answers
+    SecureFedAvg    of a ServerApp: the strategy that aggregates
+
+A process of either side imports its own half alone. See docs/flower.md.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from secureps.flower.mod import secureps_mod
+    from secureps.flower.strategy import SecureFedAvg
+
+__all__ = ["SecureFedAvg", "secureps_mod"]
+
+_HOMES = {"SecureFedAvg": "strategy", "secureps_mod": "mod"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,288 @@
+"""The servers of a run inside Flower's engine: coordinator and shards, in threads of a ServerApp.
+
+They are those of `secureps serve`, with their journals on disk: a ServerApp that was killed goes
+on where they stand. Clients reach them by a `Relay`, and key holders dial the coordinator as ever.
+What must not live here: Flower.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import Future
+from contextlib import ExitStack, closing
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import Roster
+from secureps.crypto.sampling import Seed, UnsafeSeed
+from secureps.errors import SecurepsError, from_wire
+from secureps.messages.orders import Published
+from secureps.messages.requests import (
+    AskRun,
+    AskStatus,
+    GetBlock,
+    Payload,
+    Status,
+    Welcome,
+)
+from secureps.messages.run import COORDINATOR, ShardAddress
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+from secureps.run import assemble
+from secureps.run.party_names import shard_names
+from secureps.run.serve import initial_schema
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
+from secureps.service.kit_watch import KitWatch
+from secureps.service.loop import RealLoop
+from secureps.service.process import authenticator, link_of, settle
+from secureps.store.dated_journal import DatedJournal
+from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import check_fits, load_private, load_public, own_seed
+from secureps.store.ownership import own
+from secureps.store.spool import DiskSpool
+from secureps.wire.grpc.servers import CoordinatorServer
+from secureps.wire.protobuf import encode
+from secureps.wire.transport import InProcessNetwork
+from secureps.wire.waves.batch import Entry, about
+from secureps.wire.waves.relay import Relay, answering
+
+ANSWER = 60.0
+"""Seconds within which a server of this process answers."""
+MOST_BYTES_A_VALUE = 64
+"""Of a sealed block: more than any cipher takes for one."""
+
+Tensors = dict[str, NDArray[Any]]
+
+
+class Aggregator:
+    """Coordinator, shards and relay of one run; a context, which starts and stops them.
+
+    Args:
+        kit: folder with the public part, and the private keys of coordinator and shards.
+        folder: of states and checkpoints.
+        listen: HOST:PORT at which key holders reach the coordinator.
+        unsafe_seed: of shards' noise, in tests.
+
+    Raises:
+        KitError: the kit is not this plan's, or lacks a key.
+    """
+
+    def __init__(
+        self, plan: Plan, kit: Path, folder: Path, listen: str, unsafe_seed: int | None = None
+    ) -> None:
+        self.plan = plan
+        self.kit = load_public(kit)
+        check_fits(self.kit, plan.opening, plan.holders)
+        self._folder, self._kit, self._unsafe_seed = folder, kit, unsafe_seed
+        self._identity: Identity = load_private(kit, COORDINATOR)
+        self.news = threading.Event()
+        """Set when there may be something to do for a client."""
+        self._parties: dict[str, Executor] = {}
+        self._closing = ExitStack()
+        state = self._state(COORDINATOR)
+        own(state)
+        self.address = settle(state, listen)
+        self._welcome: Welcome | None = None
+        self._blocks: dict[tuple[str, int, int], Payload] = {}
+        self.relay: Relay
+
+    def __enter__(self) -> Self:
+        with ExitStack() as starting:
+            starting.callback(self._closing.close)
+            self._start(COORDINATOR)
+            for name in shard_names(self.plan.section.shards):
+                self._start(name)
+            starting.pop_all()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._closing.close()
+
+    # --- what clients get ---------------------------------------------------------
+
+    @property
+    def roster(self) -> Roster:
+        """The newest that the coordinator goes by."""
+        followed = self._parties[COORDINATOR].roster or self.kit.roster
+        return max(self.kit.roster, followed, key=lambda each: each.place)
+
+    @property
+    def run(self) -> bytes:
+        """The run's id; empty before it is founded."""
+        return self._parties[COORDINATOR].run
+
+    def sign(self, domain: bytes, data: bytes) -> bytes:
+        """The coordinator's signature."""
+        return self._identity.sign(domain, data)
+
+    @property
+    def update_bytes(self) -> int:
+        """The most bytes of all blocks of one update, under any cipher."""
+        schema = initial_schema(self.plan)
+        values = 0 if schema is None else sum(math.prod(spec.shape) for spec in schema.tensors)
+        return MOST_BYTES_A_VALUE * values
+
+    def settled(self) -> None:
+        """Returns when the coordinator has told all that follows from what it has handled."""
+        told: Future[None] = Future()
+        self._parties[COORDINATOR].later(partial(told.set_result, None))
+        told.result(ANSWER)
+
+    def foreseen(
+        self, client: str, orders: Iterable[object]
+    ) -> tuple[list[Entry], dict[bytes, bytes]]:
+        """The answers, and their payloads, to what a client will ask for by these orders."""
+        entries, payloads = list[Entry](), dict[bytes, bytes]()
+        newest = {order.group: order for order in orders if isinstance(order, Published)}
+        for order in newest.values():
+            for block, owner in enumerate(self._owners(order.group)):
+                ask = GetBlock(self.run, order.group, order.version, block)
+                reply = self._block(owner, ask)
+                if reply is not None:
+                    entries.append(answering(about(owner, encode(ask)), reply))
+                    payloads[reply.digest] = bytes(reply.payload)
+        return entries, payloads
+
+    def _block(self, owner: str, ask: GetBlock) -> Payload | None:
+        """A published block; None if it is not to be had: its client asks for it then."""
+        place = (ask.group, ask.version, ask.block)
+        if place not in self._blocks:
+            try:
+                found = self._fetch(owner, ask)
+            except SecurepsError:
+                return None
+            self._blocks = {k: v for k, v in self._blocks.items() if k[1] >= ask.version}
+            self._blocks[place] = found
+        return self._blocks[place]
+
+    def _owners(self, group: str) -> tuple[str, ...]:
+        return self._run_info().placement.of(group).owners
+
+    # --- how the run stands -------------------------------------------------------
+
+    def status(self) -> Status:
+        """The run's status.
+
+        Raises:
+            SecurepsError: whatever ended a server, or the whole run before its last version.
+        """
+        for executor in self._parties.values():
+            if executor.halted.done() and not self._over:
+                halt = executor.halted.result()
+                raise (halt.error or SecurepsError)(halt.reason)
+        found: Status = self._ask(AskStatus())
+        if found.finished and found.failure:
+            raise from_wire(found.failure, found.finished, None)
+        return found
+
+    @property
+    def _over(self) -> bool:
+        return self._parties[COORDINATOR].halted.done()
+
+    def model(self) -> Tensors | None:
+        """The published model by names of tensors; None before there is one."""
+        versions = {group.name: group.version for group in self.status().groups}
+        if min(versions.values()) < 0:
+            return None
+        run = self._run_info().run
+        layout = Plan.from_text(run.plan).layout(run.schema)
+
+        def values(group: GroupLayout) -> list[NDArray[np.float32]]:
+            return [
+                np.frombuffer(self._published(group.name, versions[group.name], k, owner), "<f4")
+                for k, owner in enumerate(self._owners(group.name))
+            ]
+
+        return layout.assemble(values)
+
+    def _published(self, group: str, version: int, block: int, owner: str) -> bytes:
+        return bytes(self._fetch(owner, GetBlock(self.run, group, version, block)).payload)
+
+    def _fetch(self, owner: str, ask: GetBlock) -> Payload:
+        found = self._parties[owner].request(COORDINATOR, ask).result(ANSWER)
+        assert isinstance(found, Payload)
+        return found
+
+    def _run_info(self) -> Welcome:
+        if self._welcome is None:
+            self._welcome = self._ask(AskRun())
+        return self._welcome
+
+    def _ask(self, message: Any) -> Any:
+        return self._parties[COORDINATOR].request(COORDINATOR, message).result(ANSWER)
+
+    # --- servers ------------------------------------------------------------------
+
+    def _state(self, name: str) -> Path:
+        return self._folder / "state" / name
+
+    def _start(self, name: str) -> None:
+        state = self._state(name)
+        own(state)
+        journal = DatedJournal(SqliteJournal(state / "journal.db"), time.time)
+        self._closing.enter_context(closing(journal))
+        loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
+        if name == COORDINATOR:
+            self._network = InProcessNetwork(loop)
+            self.relay = Relay(loop, lambda party: self.news.set())
+        jitter = random.SystemRandom()
+        around = Environment(self._network.transport(name), loop, lambda: jitter.uniform(0.5, 1.5))
+        executor = self._make(name, Stores(journal, DiskSpool(state / "spool"), state), around)
+        self._parties[name] = executor
+        self._network.attach(name, executor)
+        self.relay.attach(name, executor)
+        executor.start()
+        KitWatch(name, executor, self._kit).start()
+        thread = threading.Thread(target=self._turn, args=(loop, executor), name=f"loop of {name}")
+        thread.daemon = True
+        thread.start()
+
+        def stop() -> None:
+            executor.stop()
+            loop.stop()
+            thread.join(ANSWER)
+
+        self._closing.callback(stop)
+        if name == COORDINATOR and self.plan.holders:
+            link = link_of(self._kit, name, self.kit.ca, insecure=False)
+            check = authenticator(lambda: self.roster)
+            server = CoordinatorServer(link, executor, self.address, check)
+            server.start()
+            self._closing.callback(lambda: server.stop(0.0))
+
+    @staticmethod
+    def _turn(loop: RealLoop, executor: Executor) -> None:
+        try:
+            loop.run()
+        except BaseException as error:  # nothing would be done any more, and all look alive
+            executor.fail(error)
+
+    def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
+        checkpoints = self._folder / "checkpoints"
+        if name == COORDINATOR:
+            founding = assemble.Founding(self.plan, initial_schema(self.plan), os.urandom(32))
+            return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
+        address = ShardAddress(name, "in-process:1", 1.0)
+        settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)
+        return assemble.make_shard(self.kit, settings, stores, around)
+
+    def _seed(self, state: Path) -> Seed:
+        unsafe = self._unsafe_seed
+        return own_seed(state / "seed") if unsafe is None else UnsafeSeed(unsafe)

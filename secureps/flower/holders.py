@@ -1,0 +1,57 @@
+"""Key holders beside a ServerApp: each a `secureps serve keyholder` process that dials it.
+
+Those whose private keys are in the run's kit are started here, as in a simulation; the others are
+somebody else's processes, on other machines, and dial the coordinator's address. What must not live
+here: keys, which the ServerApp never reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from secureps.policy.plan import Plan
+from secureps.run.processes.spawning import Program
+from secureps.run.processes.supervisor import Died, Supervisor
+from secureps.run.up.folder import RunFolder, write_holders
+from secureps.run.up.programs import SECUREPS
+from secureps.store.keyring import load_public
+
+log = logging.getLogger("secureps")
+
+
+class Holders:
+    """The key holders of one run that are processes of this machine; a context, which ends them.
+
+    Args:
+        root: the run's folder; address: HOST:PORT of the coordinator.
+    """
+
+    def __init__(self, plan: Plan, root: Path, kit: Path, address: str) -> None:
+        self._folder, self._kit, self._address = RunFolder(root), kit, address
+        self._plan = plan
+        self._supervisor = Supervisor(self._folder.logs)
+
+    def __enter__(self) -> Holders:
+        self._supervisor.__enter__()
+        holders = [each.name for each in load_public(self._kit).roster.holders()]
+        own = [name for name in holders if (self._kit / "private" / name).is_dir()]
+        write_holders(self._folder, self._plan, tuple(own), self._address)
+        for name in own:
+            config = str(self._folder.config(name))
+            command = (*SECUREPS, "serve", "keyholder", "--config", config)
+            self._supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
+        for name in sorted(set(holders) - set(own)):
+            log.info("waits for key holder %s, which dials %s", name, self._address)
+        return self
+
+    def __exit__(self, *ended: object) -> None:
+        self._supervisor.stop()
+        self._supervisor.__exit__(None, None, None)
+
+    def look(self) -> None:
+        """Starts again what has died; OperatorError if that does not help."""
+        for each in self._supervisor.poll():
+            if isinstance(each, Died):
+                log.warning("%s died (%s), and is started again", each.name, each.how)

@@ -1,0 +1,66 @@
+"""`secureps_mod`: seals what a ClientApp's training answers.
+
+    app = ClientApp(mods=[secureps_mod])
+
+It comes first of an app's mods, and answers train messages of `SecureFedAvg` alone: any other would
+have the app answer in the clear. Messages to evaluate and queries pass as they are. What must not
+live here: what happens in a wave (`flower.node`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable
+
+from flwr.app import Context, Message
+
+from secureps.errors import ConfigError, SecurepsError
+from secureps.flower import post
+from secureps.flower.names import answer, outermost
+from secureps.flower.node import Node, one_line
+from secureps.flower.node_settings import NodeSettings
+from secureps.flower.trainer import FORM, AppTrainer, ModelForm
+from secureps.wire.waves.batch import MOST_BYTES
+
+log = logging.getLogger("secureps")
+
+
+def secureps_mod(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Answers a train message with a sealed update, made of what the app answers to it.
+
+    What goes wrong is told to the server in the answer, in one line; nothing of the app's is.
+    """
+    if message.metadata.message_type.partition(".")[0] != "train":
+        return call_next(message, context)
+    try:
+        parcel = _sealed(message, context, call_next)
+    except SecurepsError as error:
+        log.error("%s", one_line(error))
+        parcel = post.Parcel({"error": one_line(error)})
+    return answer(message, post.packed(parcel))
+
+
+def _sealed(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> post.Parcel:
+    frame = inspect.currentframe()
+    if not outermost(frame):
+        raise ConfigError(
+            "secureps_mod is not the first of the app's mods: another one would see, and could "
+            "change, what only it may; put it first, mods=[secureps_mod, ...]"
+        )
+    if not post.marked(message.content):
+        raise ConfigError(
+            "a train message without secureps: the app would answer in the clear. Start its "
+            "ServerApp with SecureFedAvg, or leave secureps_mod out"
+        )
+    parcel = post.unpacked(message.content, MOST_BYTES)
+    settings = NodeSettings.of(dict(context.node_config), parcel.said)
+    form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
+    trainer = AppTrainer(form, message, lambda asked: call_next(asked, context))
+    told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
+    said = {"ended": told.ended} if told.ended else {"wave": 1}
+    return post.Parcel(said, told.batch)

@@ -1,0 +1,29 @@
+"""What differs between Flower's versions, or has no public name there: flwr 1.41 and 1.42."""
+
+from __future__ import annotations
+
+from types import FrameType
+
+from flwr.app import Message, RecordDict
+from flwr.client.mod import utils
+from flwr.clientapp import ClientApp
+
+_APP = ClientApp.__module__
+_CHAIN = utils.__name__
+
+
+def answer(message: Message, content: RecordDict) -> Message:
+    """The reply to a message."""
+    return Message(content, reply_to=message)
+
+
+def outermost(frame: FrameType | None) -> bool:
+    """Whether the mod whose frame this is, or was called from, is the first of its app's.
+
+    Between an app and its first mod there is one function of Flower's; before any other mod there
+    is the frame of the one that called it.
+    """
+    while frame is not None and frame.f_globals.get("__name__") != _CHAIN:
+        frame = frame.f_back
+    caller = None if frame is None else frame.f_back
+    return caller is not None and caller.f_globals.get("__name__") == _APP

@@ -1,0 +1,84 @@
+"""Who a node is: its kit, its name and its state folder, as its operator says, or a simulation.
+
+    --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
+
+In Flower's simulation all nodes are of one machine, and nobody starts them one by one: the run
+itself then says which kit it made for them, and a node's name follows from its `partition-id`.
+Where the node's operator says anything, nothing of that is heard. What must not live here: keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.errors import ConfigError
+from secureps.run.party_names import client_names
+from secureps.store.keyring import default_state
+from secureps.wording import meant
+
+KIT, NAME, STATE = "secureps-kit", "secureps-name", "secureps-state"
+SITE, UNSAFE = "secureps-site", "secureps-unsafe-seed"
+KNOWN = (KIT, NAME, STATE, SITE, UNSAFE)
+
+PREFIX = "secureps-"
+"""Of all our keys of `--node-config`."""
+
+TOLD_KIT, TOLD_SEED = "kit", "unsafe-seed"
+"""What a simulation's ServerApp says in the marker."""
+
+PARTITION, PARTITIONS = "partition-id", "num-partitions"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Of one node.
+
+    Args:
+        state: folder of journal, outbox and seed.
+        site: file of what its site allows; None for everything.
+        unsafe_seed: makes its updates repeatable: tests alone, there is no privacy.
+    """
+
+    kit: Path
+    name: str
+    state: Path
+    site: Path | None = None
+    unsafe_seed: int | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, object], told: Mapping[str, str | int]) -> NodeSettings:
+        """Reads the node's own configuration, or what a simulation's ServerApp has told.
+
+        Raises:
+            ConfigError: neither says enough, or the node's an unknown key.
+        """
+        own = {key: value for key, value in config.items() if key.startswith(PREFIX)}
+        if unknown := own.keys() - set(KNOWN):
+            name = min(unknown)
+            raise ConfigError(f"--node-config: {name!r} is not known; {meant(name, KNOWN)}")
+        if own:
+            return cls._own(own)
+        partition, count = config.get(PARTITION), config.get(PARTITIONS)
+        kit = told.get(TOLD_KIT)
+        if not isinstance(kit, str) or not isinstance(partition, int) or not isinstance(count, int):
+            raise ConfigError(
+                "this node has no start-up kit: start its SuperNode with "
+                f"""--node-config '{KIT}="/path/of/kit" {NAME}="its name on the roster"'"""
+            )
+        name, seed = client_names(count)[partition], told.get(TOLD_SEED)
+        state = default_state(Path(kit), name)
+        return cls(Path(kit), name, state, None, seed if isinstance(seed, int) else None)
+
+    @classmethod
+    def _own(cls, own: Mapping[str, object]) -> NodeSettings:
+        for key in (KIT, NAME):
+            if not own.get(key):
+                raise ConfigError(f"--node-config: {key} is missing")
+        kit, name = Path(str(own[KIT])), str(own[NAME])
+        state = Path(str(own[STATE])) if STATE in own else default_state(kit, name)
+        site, seed = own.get(SITE), own.get(UNSAFE)
+        if seed is not None and not isinstance(seed, int):
+            raise ConfigError(f"--node-config: {UNSAFE}: it is a number, got {seed!r:.80}")
+        return cls(kit, name, state, None if site is None else Path(str(site)), seed)

@@ -1,0 +1,105 @@
+"""What a wave's message looks like to Flower: a marker, a batch, and payloads, as records.
+
+    secureps           ConfigRecord: what is no secret and no message of ours
+    secureps.batch     ArrayRecord of one array of our own kind, which Flower cuts as it cuts models
+    secureps.payloads  ArrayRecord, by digest: the same arrays for all nodes, so they travel once
+
+What must not live here: what is in a batch (`wire.waves.batch`), and which records of the app's go
+with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from secureps.errors import Malformed, Oversized
+from secureps.messages.encoding import DIGEST_BYTES
+
+MARKER = "secureps"
+BATCH = "secureps.batch"
+PAYLOADS = "secureps.payloads"
+STYPE = "secureps"
+"""How our arrays are serialized: Flower's `numpy()` refuses them, so nothing adds them up."""
+
+OURS = (MARKER, BATCH, PAYLOADS)
+
+Said = Mapping[str, str | int]
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """One message's part of ours.
+
+    Args:
+        said: beside the batch; batch: its bytes, empty where there is none.
+        payloads: of answers, by digest.
+    """
+
+    said: Said
+    batch: bytes = b""
+    payloads: Mapping[bytes, bytes] = field(default_factory=dict)
+
+
+def array(data: bytes) -> Array:
+    """Bytes of ours as an array of Flower's."""
+    return Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
+
+
+def packed(parcel: Parcel, known: dict[bytes, Array] | None = None) -> RecordDict:
+    """The records of a parcel.
+
+    Args:
+        known: arrays of payloads that were made before; new ones are added.
+    """
+    records = RecordDict({MARKER: ConfigRecord(dict(parcel.said))})
+    if parcel.batch:
+        records[BATCH] = ArrayRecord({"batch": array(parcel.batch)})
+    if parcel.payloads:
+        made = {} if known is None else known
+        records[PAYLOADS] = own = ArrayRecord()
+        for digest, data in parcel.payloads.items():
+            if digest not in made:
+                made[digest] = array(data)
+            own[digest.hex()] = made[digest]  # the constructor would copy them
+    return records
+
+
+def marked(content: RecordDict) -> bool:
+    """Whether a message is one of ours."""
+    return MARKER in content.config_records
+
+
+def unpacked(content: RecordDict, most: int) -> Parcel:
+    """The parcel in a message.
+
+    Args:
+        most: bytes of the longest batch.
+
+    Raises:
+        Malformed: records that `packed` does not make.
+        Oversized: a longer batch.
+    """
+    said: dict[str, str | int] = {}
+    for key, value in content.config_records[MARKER].items():
+        if not isinstance(value, str | int):
+            raise Malformed(f"a wave's message says {key!r:.80} as a {type(value).__name__}")
+        said[key] = value
+    batch, payloads = b"", dict[bytes, bytes]()
+    if BATCH in content.array_records:
+        batch = _bytes(content.array_records[BATCH].get("batch"), most)
+    for name, each in content.array_records.get(PAYLOADS, {}).items():
+        if len(name) != 2 * DIGEST_BYTES or not set(name) <= set("0123456789abcdef"):
+            raise Malformed("a payload of a wave's message is named by no digest")
+        payloads[bytes.fromhex(name)] = _bytes(each, most)
+    return Parcel(said, batch, payloads)
+
+
+def _bytes(found: Array | None, most: int) -> bytes:
+    if found is None or found.stype != STYPE:
+        raise Malformed("a wave's message without its batch, or with another kind of array in it")
+    if len(found.data) > most:
+        raise Oversized(f"a wave's message of {len(found.data)} bytes; at most {most} are allowed")
+    return found.data

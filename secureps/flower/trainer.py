@@ -1,0 +1,124 @@
+"""`AppTrainer` has a ClientApp train inside a wave, as `client.flower.trainer` does outside Flower.
+
+It makes the train message that the app knows, and calls what comes after the mod. What must not
+live here: waves (`flower.node`), and finding apps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+
+from secureps.client.flower.records import FlowerModel
+from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter
+from secureps.client.global_rng import seeded
+from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
+from secureps.errors import InternalError, Malformed, WrongShape
+from secureps.flower.post import OURS
+from secureps.policy.tensor_kinds import Kind
+
+FORM = "model"
+"""What the marker says of the app's model."""
+
+Ask = Callable[[Message], Message]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelForm:
+    """How the app's model looks, as its ServerApp says; version 0 comes from the servers.
+
+    Args:
+        model: zeros; arrays, config: names of the records that the app takes.
+        weighted_by: the metric that is a reply's weight.
+    """
+
+    model: FlowerModel
+    arrays: str = "arrays"
+    config: str = "config"
+    weighted_by: str = "num-examples"
+
+    def text(self) -> str:
+        """JSON, which `of_text` reads."""
+        tensors = [(n, str(a.dtype), list(a.shape)) for n, a in self.model.tensors.items()]
+        return json.dumps(
+            [tensors, self.model.nameless, self.arrays, self.config, self.weighted_by]
+        )
+
+    @classmethod
+    def of_text(cls, text: str) -> ModelForm:
+        """Reads what `text` wrote; Malformed if it did not."""
+        try:
+            tensors, nameless, *names = json.loads(text)
+            zeros = {
+                str(name): np.zeros(tuple(int(n) for n in shape), np.dtype(str(kind)))
+                for name, kind, shape in tensors
+            }
+            arrays, config, weighted_by = map(str, names)
+        except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
+            raise Malformed("a wave's message says nothing usable of the app's model") from None
+        return cls(FlowerModel(zeros, bool(nameless)), arrays, config, weighted_by)
+
+
+class AppTrainer:
+    """A `Trainer` that asks a ClientApp.
+
+    Args:
+        message: of the wave, whose records go on to the app, but for ours.
+        ask: calls the app, and any mods after ours.
+    """
+
+    def __init__(self, form: ModelForm, message: Message, ask: Ask) -> None:
+        self._form, self._message, self._ask = form, message, ask
+
+    def parameters(self, seed: int) -> dict[str, Array]:
+        """Zeros in the form of the model: a run inside Flower is founded by its ServerApp."""
+        return {name: array.copy() for name, array in self._form.model.tensors.items()}
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
+
+        Raises:
+            WrongShape, NotFinite: as `FlowerModel.read`.
+            ConfigError: a number of examples that is none.
+        """
+        form, number = self._form, max(config.versions.values(), default=0) + 1
+        given = self._message.content
+        records = RecordDict({name: each for name, each in given.items() if name not in OURS})
+        before = dict(records.config_records.get(form.config, {}))
+        settings = {**before, **lighter(config), "server-round": number}
+        records[form.config] = ConfigRecord(settings)
+        records[form.arrays] = form.model.record(parameters)
+        asked = Message(content=records, metadata=self._message.metadata)  # type: ignore[call-overload]
+        with seeded(bound_seed(config.seed, parameters)):
+            reply = self._ask(asked)
+        if reply.has_error():
+            raise WrongShape(f"the app answered with an error: {reply.error.reason}")
+        return self._fitted(reply.content, parameters)
+
+    def _fitted(self, content: RecordDict, given: Mapping[str, Array]) -> FitResult:
+        models: Sequence[ArrayRecord] = list(content.array_records.values())
+        if len(models) != 1:
+            raise WrongShape(f"the app's train returned {len(models)} ArrayRecords, and not one")
+        metrics = {
+            name: value
+            for record in content.metric_records.values()
+            for name, value in record.items()
+        }
+        count = metrics.pop(self._form.weighted_by, None)
+        tensors = self._form.model.read(models[0], given)
+        examples = example_count(count, self._form.weighted_by, "the app's train")
+        numbers = {n: float(v) for n, v in metrics.items() if isinstance(v, int | float)}
+        return FitResult(tensors, examples, numbers, steps=0)
+
+    def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
+        """Never asked: Flower's own messages evaluate."""
+        raise InternalError("inside Flower's engine its own messages evaluate")
+
+    def kinds(self) -> dict[str, Kind]:
+        """Running statistics, by PyTorch's names for them."""
+        names = self._form.model.tensors
+        return {name: "statistics" for name in names if name.endswith(STATISTICS)}

@@ -1,0 +1,276 @@
+"""Carries waves between a Grid and the relay: who is due is asked, and what comes is performed.
+
+Each node has one message under way at a time; the others do not wait for it. Who does not answer is
+asked again: a client sends what it has sealed once more, and nothing else. What must not live here:
+rounds, and what strategies say (`flower.strategy`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from flwr.app import Array, Message, RecordDict
+from flwr.serverapp import Grid
+
+from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty
+from secureps.flower import post
+from secureps.flower.aggregator import Aggregator
+from secureps.messages.run import COORDINATOR
+from secureps.policy.counting import agrees
+from secureps.wire.waves.batch import (
+    CHALLENGE_BYTES,
+    WAVE_DOMAIN,
+    Batch,
+    Entry,
+    Kind,
+    opened,
+    sealed,
+)
+from secureps.wire.waves.foresight import due
+from secureps.wording import named
+
+log = logging.getLogger("secureps")
+
+AGAIN = 60.0
+"""Seconds without a node's reply, after which it is asked again, at least."""
+SLOWER = 3.0
+"""Or as many as the longest reply took, times this."""
+POLL = 0.2
+"""Seconds between two looks for replies: each is a request to the SuperLink."""
+LOOK = 2.0
+"""Seconds between two looks at which nodes there are."""
+TRIES = 3
+"""Failures in succession after which a node is asked no more in this round."""
+ROOM = 16 << 20
+"""Bytes of a node's batch beside its blocks."""
+
+
+@dataclass(eq=False)
+class _Node:
+    """One node of the grid; `name` is empty before it has signed anything."""
+
+    id: int
+    name: str = ""
+    asked: dict[str, bytes] = field(default_factory=dict)
+    """Challenges of messages that it may still answer, by the message's id."""
+    waiting: bool = False
+    since: float = 0.0
+    standing: tuple[Entry, ...] = ()
+    """What its next process will ask first, as it last said."""
+    counted: bool = False
+    failures: int = 0
+    resting: float = 0.0
+    ended: str = ""
+
+
+class Waves:
+    """The waves of one run.
+
+    Args:
+        said: of the model and the run, in every message's marker.
+        timeout: seconds without any reply or version, after which the run ends with an error.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        servers: Aggregator,
+        said: Mapping[str, str | int],
+        timeout: float,
+    ) -> None:
+        self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
+        self._nodes: dict[int, _Node] = {}
+        self._here = frozenset[int]()
+        self._looked = self._beaten = -LOOK
+        self._news = time.monotonic()
+        self._longest = 0.0
+        self._arrays: dict[bytes, Array] = {}
+        section = servers.plan.section
+        self._counts = any(agrees(group) for group in section.group)
+        self._lease = section.lease
+        self.sent = 0
+        """Messages so far."""
+
+    def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
+        """Carries waves until `over()`.
+
+        Args:
+            records: of the app's own, that go along; kind: the type of messages.
+
+        Raises:
+            NotReady: nothing has come for too long.
+            SecurepsError: whatever ended the servers.
+        """
+        for node in self._nodes.values():
+            node.failures, node.resting = 0, 0.0
+        self._news = time.monotonic()
+        while not over():
+            self._servers.news.clear()
+            self._look()
+            self._push(records, kind)
+            if self._pull():
+                self._news = time.monotonic()
+                continue
+            if time.monotonic() - self._news > self._timeout:
+                raise NotReady(self._silence())
+            self._servers.news.wait(POLL)
+
+    # --- nodes --------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Sees who is there, and keeps the leases of those that are."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK:
+            self._looked = now
+            self._here = frozenset(self._grid.get_node_ids())
+            for id in self._here - self._nodes.keys():
+                self._nodes[id] = _Node(id)
+        if now - self._beaten >= min(LOOK, self._lease / 3):
+            self._beaten = now
+            for node in self._nodes.values():
+                if node.name and node.id in self._here and not node.ended:
+                    self._servers.relay.beat(node.name)
+
+    def _push(self, records: RecordDict, kind: str) -> None:
+        wanted = [node for node in self._nodes.values() if self._due(node)]
+        if not wanted:
+            return
+        self._servers.settled()  # what is told to all at once goes with one wave
+        messages = [(node, *self._message(node, records, kind)) for node in wanted]
+        ids = list(self._grid.push_messages([message for _, message, _ in messages]))
+        if len(ids) != len(messages):
+            raise NotReady("the SuperLink did not take all messages of a wave; see its log")
+        for (node, _, challenge), id in zip(messages, ids):
+            node.asked[id] = challenge
+            node.waiting, node.since = True, time.monotonic()
+            self.sent += 1
+
+    def _due(self, node: _Node) -> bool:
+        now = time.monotonic()
+        if node.id not in self._here or node.ended or node.failures >= TRIES:
+            return False
+        if node.waiting:
+            longest = max(AGAIN, SLOWER * self._longest)
+            if now - node.since < longest:
+                return False
+            self._failed(node, f"has not answered for {now - node.since:.0f} s, and is asked again")
+            return node.failures < TRIES
+        if now < node.resting:
+            return False
+        if not node.name:
+            return True
+        relay = self._servers.relay
+        if relay.refused(node.name):
+            return True
+        counts = self._counts and not node.counted
+        return relay.answered(node.name) and due(relay.orders(node.name), counts)
+
+    def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
+        challenge = os.urandom(CHALLENGE_BYTES)
+        entries, payloads = tuple[Entry, ...](), dict[bytes, bytes]()
+        if node.name:
+            orders = self._servers.relay.orders(node.name)
+            ahead, blocks = self._servers.foreseen(node.name, orders)
+            own, answers = self._servers.relay.goes(node.name)
+            entries, payloads = (*ahead, *own), {**blocks, **answers}
+            node.counted = node.counted or bool(ahead)
+        batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
+        parcel = post.Parcel(self._said, sealed(batch, self._sign), payloads)
+        self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
+        content = RecordDict({**records, **post.packed(parcel, self._arrays)})
+        ttl = self._timeout
+        return Message(content, node.id, kind, ttl=ttl), challenge
+
+    def _sign(self, data: bytes) -> bytes:
+        return self._servers.sign(WAVE_DOMAIN, data)
+
+    # --- replies ------------------------------------------------------------------
+
+    def _pull(self) -> bool:
+        """Performs what has come; whether anything has."""
+        asked = {id: node for node in self._nodes.values() for id in node.asked}
+        if not asked:
+            return False
+        came = False
+        for reply in self._grid.pull_messages(list(asked)):
+            node = asked.get(reply.metadata.reply_to_message_id)
+            if node is None:
+                continue
+            challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
+            if challenge is None:
+                continue  # it was delivered twice
+            node.waiting, came = bool(node.asked) and node.waiting, True
+            self._longest = max(self._longest, time.monotonic() - node.since)
+            try:
+                self._take(node, reply, challenge)
+                node.failures = 0
+            except SecurepsError as error:
+                self._failed(node, str(error))
+        return came
+
+    def _take(self, node: _Node, reply: Message, challenge: bytes) -> None:
+        """Performs one reply.
+
+        Raises:
+            NotReady: the app failed.
+            SecurepsError: it is not what a node of this run says.
+        """
+        if reply.has_error():
+            raise NotReady(" ".join(str(reply.error.reason).split())[:500])
+        if not post.marked(reply.content):
+            raise Malformed("answered without secureps: its ClientApp needs mods=[secureps_mod]")
+        most = ROOM + 2 * self._largest
+        parcel = post.unpacked(reply.content, most)
+        if error := parcel.said.get("error"):
+            raise NotReady(str(error)[:500])
+        batch = opened(parcel.batch, most, self._verify)
+        if batch.challenge != challenge:
+            raise Malformed("answered another wave than it was asked in")
+        if batch.sender not in self._servers.roster.names("client"):
+            raise UnknownParty(
+                f"{batch.sender} is no client of this run's roster; has the ClientApp "
+                "mods=[secureps_mod]?"
+            )
+        if node.name not in ("", batch.sender):
+            raise Malformed(f"is {node.name}, and answered as {batch.sender}")
+        others = [o.id for o in self._nodes.values() if o.name == batch.sender and o is not node]
+        if [id for id in others if id in self._here]:
+            raise Malformed(f"answers as {batch.sender}, as another node does: a kit is for one")
+        for id in others:  # its SuperNode came back as another node
+            del self._nodes[id]
+        node.name = batch.sender
+        node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
+        self._servers.relay.came(node.name, batch.entries)
+        if ended := parcel.said.get("ended"):
+            node.ended = str(ended)
+            log.warning("%s takes part no more: %s", node.name, node.ended)
+
+    def _verify(self, party: str, data: bytes, signature: bytes) -> None:
+        self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
+
+    def _failed(self, node: _Node, text: str) -> None:
+        """A wave came to nothing: what it told is told again, a little later."""
+        node.failures += 1
+        node.waiting = False
+        node.resting = time.monotonic() + min(LOOK, 0.5 * node.failures)
+        who = f"node {node.id}" + (f" ({node.name})" if node.name else "")
+        log.warning("%s: %s", who, text)
+        if node.name and node.standing:
+            self._servers.relay.came(node.name, node.standing)
+
+    @property
+    def _largest(self) -> int:
+        """Bytes of the largest update that a client can send."""
+        return self._servers.update_bytes
+
+    def _silence(self) -> str:
+        status = self._servers.status()
+        why = "; ".join(f"{group.name}: {group.reason}" for group in status.groups)
+        silent = [node.name or str(node.id) for node in self._nodes.values() if node.waiting]
+        whom = f"; no answer from {named(sorted(silent), 5)}" if silent else ""
+        nodes = f"{len(self._here)} nodes are there"
+        return f"nothing has come for {self._timeout:g} s: {why}{whom}; {nodes}"

@@ -1,0 +1,56 @@
+"""What a party and its server know of one another's answers before they are given.
+
+A wave costs seconds: a process, and two polls. So nobody waits for what follows anyway. A party
+takes a block for stored that travels before its receipt, in order; the server gives the receipt to
+the coordinator only once that is true (`wire.waves.relay`), and what was not is sent again after
+the next subscription, as after a crash. What must not live here: messages on their way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from secureps.messages.orders import Invite, Published, SealAgain, SendAgain
+from secureps.messages.requests import (
+    AskBlock,
+    AskRun,
+    AskStatus,
+    GetBlock,
+    Heartbeat,
+    Join,
+    Noted,
+    PutBlock,
+    Reply,
+    Stored,
+    Telemetry,
+)
+
+REPEATED = (Join, AskRun, AskStatus, GetBlock)
+"""Requests that change nothing, and that a party's next process asks again: an answer that comes
+with the next wave still is one. Of all others it is told errors alone."""
+
+WORK = (Invite, SealAgain, SendAgain)
+"""Orders by which a client has something to do; all others can wait until it has."""
+
+
+def foreseen(message: object) -> Reply | None:
+    """The answer that a party takes for granted; None where it has to be waited for."""
+    match message:
+        case PutBlock(header):
+            return Stored(header.digest)
+        case AskBlock(header):
+            return Stored(header.digest, 0)
+        case Heartbeat() | Telemetry():
+            return Noted()
+    return None
+
+
+def due(orders: Iterable[object], counts: bool) -> bool:
+    """Whether a client has something to do by these orders.
+
+    Args:
+        counts: it has yet to train once, to know how many examples it has: the first model is
+            enough for that.
+    """
+    wanted = (*WORK, Published) if counts else WORK
+    return any(isinstance(order, wanted) for order in orders)

@@ -1,0 +1,330 @@
+"""The servers' side of waves: performs what parties' batches ask for, and gathers what they hear.
+
+For every party a `Relay` keeps its calls and its stream of orders open while no process of the
+party is there. What a batch has is performed in its order; a receipt is handed on only once shards
+have stored all blocks of it that came in the same batch. What must not live here: signatures, and
+what messages mean.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future
+from concurrent.futures import wait as ended
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.errors import Malformed, PeerError, SecurepsError, Unreachable
+from secureps.messages.orders import AnyOrder
+from secureps.messages.requests import (
+    Heartbeat,
+    Payload,
+    PutBlock,
+    Submit,
+    Subscribe,
+    Welcome,
+)
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import SubmissionId
+from secureps.wire.grpc.framing import refusal
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.transport import Cancel, Clock, Endpoint, outcome, running, settle, told
+from secureps.wire.waves.batch import Entry, Kind, about
+
+STORING = 60.0
+"""Seconds within which shards have stored a batch's blocks, or they count as not stored."""
+AGAIN = 2.0
+"""The most seconds until the relay asks again, in a party's place, who was not ready."""
+
+
+@dataclass(eq=False)
+class _Asked:
+    """A request that is under way; `quiet`: its answer is not wanted, unless it is an error."""
+
+    to: str
+    about: bytes
+    quiet: bool
+    future: Future[Any] = field(default_factory=running)
+
+
+@dataclass(eq=False)
+class _Stream:
+    """A party's stream of orders, and those that it has not heard."""
+
+    about: bytes
+    orders: list[Any] = field(default_factory=list)
+    cancel: Cancel | None = None
+    over: bool = False
+
+
+@dataclass(eq=False)
+class _Party:
+    """What is open for one party."""
+
+    asked: list[_Asked] = field(default_factory=list)
+    stream: _Stream | None = None
+
+
+class Relay:
+    """Performs the batches of parties; `goes` may be called from any thread.
+
+    Args:
+        clock: of what is tried again; None: nothing is.
+        heard: called whenever there is news for a party; returns at once.
+    """
+
+    def __init__(
+        self, clock: Clock | None = None, heard: Callable[[str], None] = lambda party: None
+    ) -> None:
+        self._clock, self._heard = clock, heard
+        self._lock = threading.RLock()
+        self._endpoints: dict[str, Endpoint] = {}
+        self._parties: defaultdict[str, _Party] = defaultdict(_Party)
+
+    def attach(self, server: str, endpoint: Endpoint) -> None:
+        """From now on `server` is reached by this endpoint."""
+        with self._lock:
+            self._endpoints[server] = endpoint
+
+    def detach(self, server: str) -> None:
+        """As if its process died: what is under way to it fails, and streams of it end."""
+        error = Unreachable(f"{server} is gone")
+        with self._lock:
+            self._endpoints.pop(server, None)
+            parties = list(self._parties.items())
+        for name, party in parties:
+            for asked in [each for each in party.asked if each.to == server]:
+                self._answer(name, asked, error)
+            if server == COORDINATOR and party.stream is not None:
+                self._order(name, party.stream, error)
+
+    # --- what parties say ---------------------------------------------------------
+
+    def came(self, party: str, entries: Iterable[Entry]) -> None:
+        """Performs a batch of a party's, in order.
+
+        Raises:
+            Malformed: an entry that is no party's.
+        """
+        blocks = defaultdict[SubmissionId, list[_Asked]](list)
+        first: _Asked | None = None
+        for entry in entries:
+            match entry.kind:
+                case Kind.CALL | Kind.TELL:
+                    self._perform(party, entry, blocks)
+                case Kind.FIRST:
+                    first = self._perform(party, entry, blocks)
+                case Kind.WATCH:
+                    self._watch(party, entry, first)
+                case Kind.UNWATCH:
+                    self._unwatch(party)
+                case _:
+                    raise Malformed(f"a party's batch has no {entry.kind.name}")
+
+    def _perform(
+        self, party: str, entry: Entry, blocks: defaultdict[SubmissionId, list[_Asked]]
+    ) -> _Asked | None:
+        to = entry.name.decode("ascii", errors="replace")
+        asked = _Asked(to, about(to, entry.envelope), entry.kind is Kind.TELL)
+        with self._lock:
+            self._parties[party].asked.append(asked)
+        try:
+            message = decode(entry.envelope)
+            if isinstance(message, PutBlock):
+                message = _whole(message, entry.payload)
+                blocks[message.header.id].append(asked)
+            elif isinstance(message, Submit) and not _stored(blocks[message.receipt.id]):
+                self._drop(party, asked)  # it is asked for again: the party has it in its outbox
+                return None
+        except SecurepsError as error:
+            self._answer(party, asked, error)
+            return None
+        self._ask(party, asked, message, patient=entry.kind is Kind.FIRST)
+        return asked
+
+    def _ask(self, party: str, asked: _Asked, message: Any, patient: bool) -> None:
+        with self._lock:
+            endpoint = self._endpoints.get(asked.to)
+        if endpoint is None:
+            self._answer(party, asked, Unreachable(f"{asked.to} is not there"))
+            return
+
+        def answered(result: Any) -> None:
+            waits = isinstance(result, PeerError) and result.retry_after is not None
+            if waits and patient and self._clock is not None:
+                again = functools.partial(self._ask, party, asked, message, True)
+                self._clock.call_later(min(AGAIN, result.retry_after), again)
+            else:
+                self._answer(party, asked, result)
+
+        try:
+            future = endpoint.request(party, message)
+        except Exception as error:
+            answered(told(error))
+        else:
+            future.add_done_callback(lambda done: answered(outcome(done)))
+
+    def _answer(self, party: str, asked: _Asked, result: Any) -> None:
+        with self._lock:
+            if asked.future.done():
+                return
+            settle(asked.future, result)
+        self._heard(party)
+
+    def _drop(self, party: str, asked: _Asked) -> None:
+        with self._lock:
+            self._parties[party].asked.remove(asked)
+
+    def beat(self, party: str) -> None:
+        """Says in a party's place that it is there: nobody else does while it has no process."""
+        with self._lock:
+            endpoint = self._endpoints.get(COORDINATOR)
+        if endpoint is not None:
+            endpoint.request(party, Heartbeat(party))
+
+    # --- streams ------------------------------------------------------------------
+
+    def _watch(self, party: str, entry: Entry, first: _Asked | None) -> None:
+        """Opens a stream, once what its party asked first is answered: it has joined then."""
+        stream = _Stream(about(COORDINATOR, entry.envelope))
+        self._unwatch(party)
+        with self._lock:
+            self._parties[party].stream = stream
+        try:
+            message = decode(entry.envelope)
+            if not isinstance(message, Subscribe):
+                raise Malformed(f"a stream begins with Subscribe, not {type(message).__name__}")
+        except SecurepsError as error:
+            self._order(party, stream, error)
+            return
+        if first is None:
+            self._subscribe(party, stream, message)
+            return
+
+        def joined(done: Future[Any]) -> None:
+            if done.exception() is None and isinstance(done.result(), Welcome):
+                self._subscribe(party, stream, message)
+
+        first.future.add_done_callback(joined)
+
+    def _subscribe(self, party: str, stream: _Stream, message: Subscribe) -> None:
+        with self._lock:
+            endpoint = self._endpoints.get(COORDINATOR)
+            if stream.over:
+                return
+        if endpoint is None:
+            self._order(party, stream, Unreachable("the coordinator is not there"))
+            return
+        try:
+            cancel = endpoint.subscribe(
+                party, message, functools.partial(self._order, party, stream)
+            )
+        except Exception as error:
+            self._order(party, stream, told(error))
+            return
+        with self._lock:
+            stream.cancel, over = cancel, stream.over
+        if over:  # it ended before there was anything to cancel
+            cancel()
+
+    def _order(self, party: str, stream: _Stream, order: AnyOrder | SecurepsError) -> None:
+        cancel = None
+        with self._lock:
+            if stream.over:
+                return
+            stream.orders.append(order)
+            if isinstance(order, SecurepsError):
+                stream.over, cancel = True, stream.cancel
+        if cancel is not None:
+            cancel()
+        self._heard(party)
+
+    def _unwatch(self, party: str) -> None:
+        with self._lock:
+            stream, self._parties[party].stream = self._parties[party].stream, None
+            if stream is None or stream.over:
+                return
+            stream.over = True
+        if stream.cancel is not None:
+            stream.cancel()
+
+    # --- what parties hear --------------------------------------------------------
+
+    def answered(self, party: str) -> bool:
+        """Whether nothing that a party waits for is under way."""
+        with self._lock:
+            return all(each.quiet or each.future.done() for each in self._parties[party].asked)
+
+    def orders(self, party: str) -> tuple[Any, ...]:
+        """The orders that a party has not heard, in their order."""
+        with self._lock:
+            stream = self._parties[party].stream
+            return () if stream is None else tuple(stream.orders)
+
+    def refused(self, party: str) -> bool:
+        """Whether something that a party asked was refused, and it has not heard."""
+        with self._lock:
+            done = [each for each in self._parties[party].asked if each.future.done()]
+        return any(_lasts(outcome(each.future)) for each in done)
+
+    def goes(self, party: str) -> tuple[tuple[Entry, ...], dict[bytes, bytes]]:
+        """All that a party has not heard, and the payloads of answers, by digest."""
+        with self._lock:
+            known = self._parties[party]
+            done = [each for each in known.asked if each.future.done()]
+            known.asked = [each for each in known.asked if not each.future.done()]
+            stream = known.stream
+            orders = [] if stream is None else stream.orders
+            if stream is not None:
+                stream.orders = []
+        entries, payloads = list[Entry](), dict[bytes, bytes]()
+        for asked in done:
+            answer = outcome(asked.future)
+            if isinstance(answer, Payload):
+                payloads[answer.digest] = bytes(answer.payload)
+            if not asked.quiet or _lasts(answer):
+                entries.append(answering(asked.about, answer))
+        if stream is not None:
+            entries.append(Entry(Kind.STREAM, stream.about))
+            entries += map(_ordering, orders)
+        return tuple(entries), payloads
+
+
+def answering(name: bytes, answer: Any) -> Entry:
+    """The entry of an answer, or of the SecurepsError in its place; its payload goes beside it."""
+    try:
+        data = refusal(answer) if isinstance(answer, SecurepsError) else encode(answer)
+    except SecurepsError as error:
+        data = refusal(error)
+    return Entry(Kind.ANSWER, name, data)
+
+
+def _ordering(order: AnyOrder | SecurepsError) -> Entry:
+    if isinstance(order, SecurepsError):
+        return Entry(Kind.LOST, envelope=refusal(order))
+    return Entry(Kind.ORDER, envelope=encode(order))
+
+
+def _lasts(answer: Any) -> bool:
+    """Whether it is an error that trying again does not mend."""
+    if isinstance(answer, PeerError):
+        return answer.retry_after is None
+    return isinstance(answer, SecurepsError)
+
+
+def _whole(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
+    """A block with its payload; Malformed unless all of it is there, as its header says."""
+    if message.offset or len(payload) != message.header.length:
+        raise Malformed(f"{len(payload)} bytes of a block; its header says {message.header.length}")
+    return dataclasses.replace(message, payload=payload)
+
+
+def _stored(blocks: list[_Asked]) -> bool:
+    """Whether all these blocks are stored; waits for that."""
+    futures = [each.future for each in blocks]
+    done, under_way = ended(futures, STORING)
+    return not under_way and all(each.exception() is None for each in done)

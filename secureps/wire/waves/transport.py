@@ -1,0 +1,223 @@
+"""A party's way to the servers where messages travel in waves (`wire.transport.Transport`).
+
+Whatever the party says is collected until somebody takes it (`out`); what its server said comes all
+at once (`take`): answers, and orders of the stream. An answer may come before its request: whoever
+asks for it later, has it at once. What must not live here: signatures, and who carries batches.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+from secureps.errors import Malformed, SecurepsError, Unreachable
+from secureps.messages.requests import Payload, PutBlock, Refusal, Subscribe
+from secureps.messages.run import COORDINATOR
+from secureps.wire.grpc.framing import error_in
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.transport import Cancel, Deliver, closed, running, settle
+from secureps.wire.waves.batch import Entry, Kind, about
+from secureps.wire.waves.foresight import REPEATED, foreseen
+
+Payloads = Mapping[bytes, bytes]
+"""Payloads of answers, by digest: they travel beside batches, for many parties get the same."""
+
+
+@dataclass(eq=False)
+class _Watch:
+    """A stream that is open at its party."""
+
+    about: bytes
+    deliver: Deliver
+    lost: Callable[[SecurepsError], None]
+
+
+@dataclass
+class _Ahead:
+    """Orders of a stream that nobody watches yet."""
+
+    about: bytes
+    orders: list[Any] = field(default_factory=list)
+
+
+class WaveTransport:
+    """A party's way to the servers; implements `wire.transport.Transport`.
+
+    Args:
+        one_wave: the process lives for one wave: what can be foreseen is not waited for, and of
+            what it tells only errors come back.
+    """
+
+    def __init__(self, one_wave: bool = False) -> None:
+        self._one_wave = one_wave
+        self._lock = threading.Lock()
+        self._out: list[Entry] = []
+        self._pending: defaultdict[bytes, deque[Future[Any]]] = defaultdict(deque)
+        self._known: defaultdict[bytes, deque[Any]] = defaultdict(deque)
+        self._watch: _Watch | None = None
+        self._ahead: _Ahead | None = None
+        self._closed = False
+
+    # --- Transport ----------------------------------------------------------------
+
+    def call(self, to: str, message: Any) -> Future[Any]:
+        """Asks a server; see `Transport`."""
+        future = running()
+        settle_now = self._call(to, message, future)
+        if settle_now is not None:
+            settle(future, settle_now)
+        return future
+
+    def _call(self, to: str, message: Any, future: Future[Any]) -> Any:
+        """What is answered at once; None if the answer comes with a wave."""
+        try:
+            envelope = encode(message)
+        except SecurepsError as error:
+            return error
+        name = about(to, envelope)
+        with self._lock:
+            if self._closed:
+                return closed()
+            if name in self._known:
+                answer = self._known[name].popleft()
+                if not self._known[name]:
+                    del self._known[name]
+                return answer
+            payload = message.payload if isinstance(message, PutBlock) else b""
+            tells = self._one_wave and not isinstance(message, REPEATED)
+            kind = Kind.TELL if tells else Kind.CALL
+            self._out.append(Entry(kind, to.encode(), envelope, payload))
+            if self._one_wave and (answer := foreseen(message)) is not None:
+                return answer
+            self._pending[name].append(future)
+            return None
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        """Opens the stream of orders, of which some may be here already; see `Transport`."""
+        envelope = encode(message)
+        watch = _Watch(about(COORDINATOR, envelope), deliver, lost)
+        with self._lock:
+            if self._closed:
+                return lambda: None
+            self._watch, ahead, self._ahead = watch, self._ahead, None
+            opened = ahead is not None and ahead.about == watch.about
+            here = ahead.orders if ahead is not None and opened else []
+            if not opened:
+                self._out.append(Entry(Kind.WATCH, envelope=envelope))
+        for order in here:
+            self._deliver(watch, order)
+        return lambda: self._cancel(watch)
+
+    def locate(self, party: str, address: str) -> None:
+        """Nothing to do: whoever carries batches knows where everyone is."""
+
+    def belong(self, run: bytes) -> None:
+        """Nothing to do: a batch names the run."""
+
+    def close(self) -> None:
+        """Ends the watch and all calls; again does nothing."""
+        with self._lock:
+            self._closed = True
+            pending = [future for futures in self._pending.values() for future in futures]
+            self._pending.clear()
+            watch = self._watch
+        for future in pending:
+            settle(future, closed())
+        if watch is not None:
+            self._cancel(watch)
+
+    def _cancel(self, watch: _Watch) -> None:
+        with self._lock:
+            if self._watch is watch:
+                self._watch = None
+                self._out.append(Entry(Kind.UNWATCH))
+
+    # --- waves --------------------------------------------------------------------
+
+    def out(self) -> tuple[Entry, ...]:
+        """All that the party has said since the last time."""
+        with self._lock:
+            said, self._out = tuple(self._out), []
+            return said
+
+    def take(self, entries: Iterable[Entry], payloads: Payloads) -> None:
+        """Takes what the server has said.
+
+        Raises:
+            Malformed: an entry that is no server's, or no message.
+            Oversized: a message that is too long.
+        """
+        stream = b""
+        for entry in entries:
+            match entry.kind:
+                case Kind.ANSWER:
+                    self._answered(entry.name, _answer(entry, payloads))
+                case Kind.STREAM:
+                    stream = entry.name
+                    self._begin(stream)
+                case Kind.ORDER:
+                    self._ordered(stream, decode(entry.envelope))
+                case Kind.LOST:
+                    self._ordered(stream, _error(entry))
+                case _:
+                    raise Malformed(f"a server's batch has no {entry.kind.name}")
+
+    def _answered(self, name: bytes, answer: Any) -> None:
+        with self._lock:
+            waiting = self._pending.get(name)
+            future = waiting.popleft() if waiting else None
+            if waiting is not None and not waiting:
+                del self._pending[name]
+            if future is None and not self._closed:
+                self._known[name].append(answer)
+        if future is not None:
+            settle(future, answer)
+
+    def _begin(self, stream: bytes) -> None:
+        """Orders of a stream follow, which may be the first that are heard of it."""
+        with self._lock:
+            if self._watch is None and not self._closed:
+                self._ahead = _Ahead(stream)
+
+    def _ordered(self, stream: bytes, order: Any) -> None:
+        with self._lock:
+            watch, ahead = self._watch, self._ahead
+            if watch is None and ahead is not None and ahead.about == stream:
+                ahead.orders.append(order)
+        if watch is not None and watch.about == stream:
+            self._deliver(watch, order)
+
+    def _deliver(self, watch: _Watch, order: Any) -> None:
+        if self._watch is not watch:
+            return  # it was cancelled meanwhile
+        if isinstance(order, SecurepsError):
+            self._watch = None
+            watch.lost(order)
+        else:
+            watch.deliver(order)
+
+
+def _answer(entry: Entry, payloads: Payloads) -> Any:
+    message = decode(entry.envelope)
+    if isinstance(message, Refusal):
+        return error_in(message)
+    if not isinstance(message, Payload):
+        return message
+    payload = payloads.get(message.digest)
+    if payload is None:
+        return Unreachable("a payload was lost on its way")
+    return dataclasses.replace(message, payload=payload)
+
+
+def _error(entry: Entry) -> SecurepsError:
+    message = decode(entry.envelope)
+    if not isinstance(message, Refusal):
+        raise Malformed(f"a stream ends with a Refusal, not with a {type(message).__name__}")
+    return error_in(message)

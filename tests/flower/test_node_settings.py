@@ -1,0 +1,46 @@
+"""Who a node is: its operator's word before the run's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.flower.node_settings import NodeSettings
+
+SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
+TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
+OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
+
+
+def test_a_simulation_says_where_its_kit_is() -> None:
+    found = NodeSettings.of(SIMULATED, TOLD)
+    assert (found.kit, found.name, found.unsafe_seed) == (Path("/run/kit"), "client-02", 4)
+    assert found.state == Path("/run/kit/state/client-02")
+
+
+def test_where_the_operator_says_anything_the_run_says_nothing() -> None:
+    found = NodeSettings.of({**SIMULATED, **OWN}, TOLD)
+    assert (found.kit, found.name, found.unsafe_seed) == (Path("/srv/kit"), "north", None)
+    assert found.state == Path("/srv/kit/state/north")
+    own = NodeSettings.of({**OWN, "secureps-state": "/var/lib/north", "secureps-site": "s"}, TOLD)
+    assert (own.state, own.site) == (Path("/var/lib/north"), Path("s"))
+
+
+@pytest.mark.parametrize(
+    ("config", "told", "why"),
+    [
+        ({}, TOLD, "has no start-up kit"),
+        (SIMULATED, {}, "has no start-up kit"),
+        ({"secureps-kit": "/srv/kit"}, TOLD, "secureps-name is missing"),
+        ({"secureps-name": "north"}, TOLD, "secureps-kit is missing"),
+        ({**OWN, "secureps-sate": "x"}, {}, "is not known"),
+        ({**OWN, "secureps-unsafe-seed": "x"}, {}, "is a number"),
+    ],
+)
+def test_what_is_not_enough(
+    config: dict[str, object], told: dict[str, str | int], why: str
+) -> None:
+    with pytest.raises(ConfigError, match=why):
+        NodeSettings.of(config, told)

@@ -1,0 +1,75 @@
+"""Parcels as Flower's records, and records that are none."""
+
+from __future__ import annotations
+
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from secureps.errors import Malformed, Oversized
+from secureps.flower.post import (
+    BATCH,
+    MARKER,
+    PAYLOADS,
+    STYPE,
+    Parcel,
+    array,
+    marked,
+    packed,
+    unpacked,
+)
+
+DIGEST = b"d" * 32
+MOST = 1000
+
+
+def test_what_is_unpacked_was_packed() -> None:
+    given = Parcel({"wave": 1, "model": "x"}, b"batch", {DIGEST: b"payload"})
+    found = unpacked(packed(given), MOST)
+    assert (dict(found.said), found.batch, found.payloads) == (given.said, b"batch", given.payloads)
+
+
+def test_the_same_payload_is_one_array_for_all() -> None:
+    known: dict[bytes, Array] = {}
+    parcel = Parcel({}, b"batch", {DIGEST: b"payload"})
+    one, two = packed(parcel, known), packed(parcel, known)
+    name = DIGEST.hex()
+    assert one.array_records[PAYLOADS][name] is two.array_records[PAYLOADS][name]
+
+
+def test_nobody_takes_ours_for_a_model() -> None:
+    with pytest.raises(TypeError):
+        array(b"sealed").numpy()
+
+
+def test_a_message_of_others_is_not_marked() -> None:
+    assert not marked(RecordDict({"config": ConfigRecord({})}))
+
+
+def content(**records: ArrayRecord) -> RecordDict:
+    made = RecordDict({MARKER: ConfigRecord({})})
+    for name, each in records.items():
+        made[{"batch": BATCH, "payloads": PAYLOADS}[name]] = each
+    return made
+
+
+def test_records_that_are_none() -> None:
+    plain = Array("uint8", (1,), "numpy.ndarray", b"x")
+    for wrong in (
+        content(batch=ArrayRecord({"other": array(b"x")})),
+        content(batch=ArrayRecord({"batch": plain})),
+        content(payloads=ArrayRecord({"short": array(b"x")})),
+        content(payloads=ArrayRecord({"Z" * 64: array(b"x")})),
+        RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
+    ):
+        with pytest.raises(Malformed):
+            unpacked(wrong, MOST)
+
+
+def test_lengths_are_looked_at_first() -> None:
+    for records in (
+        content(batch=ArrayRecord({"batch": array(bytes(MOST + 1))})),
+        content(payloads=ArrayRecord({DIGEST.hex(): array(bytes(MOST + 1))})),
+    ):
+        with pytest.raises(Oversized, match="at most 1000"):
+            unpacked(records, MOST)
+    assert STYPE == "secureps"

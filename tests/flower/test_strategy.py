@@ -1,0 +1,372 @@
+"""`SecureFedAvg` and `secureps_mod` over a Grid in this process: the same bits, and faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import (
+    Bulyan,
+    FedAdam,
+    FedAvg,
+    FedMedian,
+    FedTrimmedAvg,
+    Krum,
+    Result,
+)
+
+from secureps.client.flower.app import FlowerApp
+from secureps.client.flower.trainer import FlowerTrainer
+from secureps.client.trainer import Setting
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ConfigError, NotReady, PlanRefused
+from secureps.flower import SecureFedAvg, post, secureps_mod, waves
+from secureps.policy.plan import load_plan
+from secureps.run.party_names import client_names
+from secureps.run.serve import initial_schema
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.engine_apps import (
+    Tensors,
+    evaluate,
+    initial,
+    make_app,
+    record,
+    train,
+    write_plan,
+)
+from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
+
+SEED, CLIENTS = 5, 3
+CONFIG = ConfigRecord({"lr": 0.25})
+
+
+@pytest.fixture(autouse=True)
+def task() -> Any:
+    with a_task():
+        yield
+
+
+def play(
+    folder: Path, grid: LocalGrid, rounds: int = 2, plan: Path | None = None, **settings: Any
+) -> Result:
+    """A run of `rounds` over a grid; its folder is RUN of the test's."""
+    plan = plan or write_plan(folder, clients=len(grid.nodes))
+    own = {"fraction_evaluate": 0.0} | settings if "strategy" not in settings else settings
+    strategy = SecureFedAvg(plan, run=folder / "run", unsafe_seed=SEED, **own)
+    return strategy.start(grid, record(initial()), rounds, train_config=CONFIG, timeout=60)
+
+
+def tensors(result: Result) -> Tensors:
+    return {name: array.numpy() for name, array in result.arrays.items()}
+
+
+def of_simulation(folder: Path) -> Tensors:
+    """The model that the same plan comes to in our own simulation, of the same app."""
+    plan = load_plan(folder / "run" / "plan.toml")
+    app = ClientApp()
+    app.train()(train)
+    trainers = {}
+    for k, name in enumerate(client_names(CLIENTS)):
+        own: dict[str, Setting] = {"partition": k, "initial": str(plan.section.initial)}
+        found = FlowerTrainer(FlowerApp("app", app, config={"lr": 0.25}), own, None, name)
+        trainers[name] = Told(found)
+    cast = Cast(trainers, UnsafeSeed(SEED))
+    simulation = Simulation(plan, cast, folder / "simulated", initial=initial_schema(plan))
+    simulation.run()
+    return simulation.model()
+
+
+class Told:
+    """A trainer that is told what the ServerApp of these tests tells its nodes."""
+
+    def __init__(self, trainer: FlowerTrainer) -> None:
+        self._trainer = trainer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+    def fit(self, parameters: Tensors, config: Any) -> Any:
+        import dataclasses
+
+        told = dataclasses.replace(config, settings={**config.settings, "lr": 0.25})
+        return self._trainer.fit(parameters, told)
+
+
+def same(one: Tensors, other: Tensors) -> None:
+    assert one.keys() == other.keys()
+    for name, values in one.items():
+        assert values.dtype == other[name].dtype
+        assert values.tobytes() == other[name].tobytes(), name
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Tensors:
+    with a_task():
+        folder = tmp_path_factory.mktemp("unharmed")
+        return tensors(play(folder, LocalGrid.simulated(make_app(), CLIENTS)))
+
+
+def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensors) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    result = play(tmp_path, grid)
+    same(tensors(result), unharmed)
+    same({name: unharmed[name] for name in sorted(unharmed)}, of_simulation(tmp_path))
+    assert list(result.arrays) == list(initial())
+
+
+def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    play(tmp_path, grid, rounds=3)
+    # hello, and one for each version
+    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 3}
+
+
+# --- faults: the same bits, whatever is lost or lied ------------------------------
+
+
+def lost(message: Message, play: Reply) -> list[Message]:
+    play(message)
+    return []
+
+
+def never_came(message: Message, play: Reply) -> list[Message]:
+    return []
+
+
+def twice(message: Message, play: Reply) -> list[Message]:
+    reply = play(message)
+    assert reply is not None
+    return [reply, reply]
+
+
+def crashed(message: Message, play: Reply) -> list[Message]:
+    return [Message(Error(code=3, reason="the SuperNode's app\nprocess died"), reply_to=message)]
+
+
+def crashed_after(message: Message, play: Reply) -> list[Message]:
+    play(message)
+    return crashed(message, play)
+
+
+def changed(change: Any) -> Fault:
+    """The batch of the reply is another."""
+
+    def fault(message: Message, play: Reply) -> list[Message]:
+        reply = play(message)
+        assert reply is not None
+        data = reply.content.array_records[post.BATCH]["batch"].data
+        reply.content[post.BATCH] = ArrayRecord({"batch": post.array(change(data))})
+        return [reply]
+
+    return fault
+
+
+def flipped(data: bytes) -> bytes:
+    at = len(data) // 2
+    return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+
+
+FAULTS: dict[str, Fault] = {
+    "a reply is lost": lost,
+    "a message is lost": never_came,
+    "a reply comes twice": twice,
+    "the app dies before it trains": crashed,
+    "the app dies after it sealed": crashed_after,
+    "a byte of a block is another": changed(flipped),
+    "a batch is cut off": changed(lambda data: data[:100]),
+    "a batch is noise": changed(lambda data: bytes(len(data))),
+    "a batch is too long": changed(lambda data: data + bytes(200_000)),
+}
+
+
+@pytest.mark.parametrize("wave", [0, 1, 2])
+@pytest.mark.parametrize("name", FAULTS)
+def test_the_same_bits_after(
+    tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch, name: str, wave: int
+) -> None:
+    monkeypatch.setattr(waves, "ROOM", 150_000)
+    monkeypatch.setattr(waves, "AGAIN", 0.2)
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): FAULTS[name]})
+    same(tensors(play(tmp_path, grid)), unharmed)
+    assert grid.faults == {}
+
+
+def test_nobody_answers_with_anothers_batch(
+    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid.faults[1, 1] = changed(
+        lambda _: grid.nodes[10].replies[-1].content.array_records[post.BATCH]["batch"].data
+    )
+    same(tensors(play(tmp_path, grid)), unharmed)
+    assert "answered another wave" in caplog.text
+
+
+def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    grid.nodes[12].config["partition-id"] = 0
+    strategy = SecureFedAvg(
+        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
+    )
+    with pytest.raises(NotReady, match="nothing has come for 3 s"):
+        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=3)
+    assert "as another node does" in caplog.text
+
+
+def test_a_node_that_never_answers(tmp_path: Path) -> None:
+    never: dict[tuple[int, int], Fault] = {(2, wave): never_came for wave in range(99)}
+    grid = LocalGrid.simulated(make_app(), CLIENTS, never)
+    strategy = SecureFedAvg(
+        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
+    )
+    with pytest.raises(NotReady) as caught:
+        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=2)
+    assert "nothing has come for 2 s: all: " in str(caught.value)
+    assert "no answer from 12; 3 nodes are there" in str(caught.value)
+
+
+def test_a_run_goes_on_in_its_folder(tmp_path: Path, unharmed: Tensors) -> None:
+    calls = 0
+
+    def judge(number: int, arrays: ArrayRecord) -> MetricRecord | None:
+        nonlocal calls
+        calls += 1
+        if number == 1 and calls == 2:
+            raise KeyboardInterrupt
+        return None
+
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    strategy = SecureFedAvg(
+        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
+    )
+    given: dict[str, Any] = {"train_config": CONFIG, "timeout": 60}
+    with pytest.raises(KeyboardInterrupt):
+        strategy.start(grid, record(initial()), 2, evaluate_fn=judge, **given)
+    other = {name: np.ones_like(values) for name, values in initial().items()}
+    result = strategy.start(grid, record(other), 2, evaluate_fn=judge, **given)
+    same(tensors(result), unharmed)
+
+
+# --- what is sealed, and what is refused ------------------------------------------
+
+
+def test_nothing_of_the_apps_answer_is_in_what_leaves(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    play(tmp_path, grid, rounds=1)
+    for node in grid.nodes.values():
+        for reply in node.replies:
+            assert set(reply.content) <= {post.MARKER, post.BATCH}
+            assert not reply.content.metric_records
+
+
+def test_the_apps_state_is_its_own(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    play(tmp_path, grid, rounds=2)
+    for node in grid.nodes.values():
+        assert dict(node.state) == {"fits": MetricRecord({"n": 2})}
+
+
+def test_flowers_own_messages_evaluate(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    result = play(tmp_path, grid, rounds=2, fraction_evaluate=1.0)
+    assert set(result.evaluate_metrics_clientapp) == {1, 2}
+    first = next(iter(initial()))
+    size = float(np.abs(tensors(result)[first]).sum())
+    assert result.evaluate_metrics_clientapp[2]["size"] == pytest.approx(size)
+
+
+def test_a_plain_train_message_is_refused(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), 1)
+    strategy = FedAvg(min_train_nodes=1, min_available_nodes=1, fraction_evaluate=0.0)
+    sent = strategy.configure_train(1, record(initial()), ConfigRecord({"lr": 1.0}), grid)
+    (reply,) = grid.send_and_receive(sent)
+    assert "would answer in the clear" in str(reply.content.config_records["secureps"]["error"])
+    assert not reply.content.array_records
+    assert grid.nodes[10].state == {}
+
+
+def test_the_mod_comes_first(tmp_path: Path) -> None:
+    def other(message: Message, context: Any, call_next: Any) -> Message:
+        answer: Message = call_next(message, context)
+        return answer
+
+    for mods, refused in (((other, secureps_mod), True), ((secureps_mod, other), False)):
+        grid = LocalGrid.simulated(make_app(*mods), 1)
+        sent = Message(record_dict(), 10, "train")
+        (reply,) = grid.send_and_receive([sent])
+        said = str(reply.content.config_records["secureps"]["error"])
+        assert ("is not the first of the app's mods" in said) == refused
+
+
+def record_dict() -> Any:
+    from flwr.app import RecordDict
+
+    return RecordDict({"arrays": record(initial()), "config": ConfigRecord({"lr": 1.0})})
+
+
+def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    app = ClientApp()
+    app.train()(lambda message, context: Message(message.content, reply_to=message))
+    app.evaluate()(evaluate)
+    grid = LocalGrid.simulated(app, 2)
+    strategy = SecureFedAvg(
+        write_plan(tmp_path, clients=2),
+        run=tmp_path / "run",
+        unsafe_seed=SEED,
+        fraction_evaluate=0.0,
+    )
+    with pytest.raises(NotReady):
+        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=2)
+    assert "coordinator is no client of this run's roster; has the ClientApp mods=[" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("strategy", "why"),
+    [
+        (Krum(), "needs every single update"),
+        (Bulyan(), "needs every single update"),
+        (FedMedian(), "needs every single update"),
+        (FedTrimmedAvg(), "needs every single update"),
+    ],
+)
+def test_strategies_that_need_single_updates(tmp_path: Path, strategy: Any, why: str) -> None:
+    with pytest.raises(ConfigError, match=type(strategy).__name__) as caught:
+        SecureFedAvg(write_plan(tmp_path), strategy=strategy)
+    assert why in str(caught.value)
+
+
+def test_an_aggregation_of_ones_own_is_refused(tmp_path: Path) -> None:
+    class Own(SecureFedAvg):
+        def aggregate_train(self, server_round: int, replies: Any) -> Any:
+            return None, None
+
+    with pytest.raises(ConfigError, match="aggregate_train"):
+        Own(write_plan(tmp_path))
+
+
+def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    adam = FedAdam(eta=0.05, fraction_evaluate=0.0)
+    play(tmp_path, grid, rounds=1, strategy=adam)
+    plan = load_plan(tmp_path / "run" / "plan.toml")
+    optimizer = plan.section.group[0].optimizer
+    assert (optimizer.name, optimizer.learning_rate) == ("fedadam", 0.05)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ("evaluation = { every = 1, metrics = { a = 1.0 } }", "evaluation: inside Flower"),
+        ('local = ["head.*"]', "local: inside Flower"),
+        ('frozen = ["head.*"]', "frozen: inside Flower"),
+    ],
+)
+def test_plans_that_cannot_be(tmp_path: Path, more: str, why: str) -> None:
+    path = write_plan(tmp_path)
+    path.write_text(path.read_text().replace("[[group]]", more + "\n[[group]]", 1))
+    with pytest.raises(PlanRefused, match=why):
+        play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS), plan=path)

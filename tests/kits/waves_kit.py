@@ -1,0 +1,79 @@
+"""Parties and servers that speak in waves, pumped by hand: a world of the transports' contract."""
+
+from __future__ import annotations
+
+import hashlib
+import queue
+from concurrent.futures import Future
+from typing import Any
+
+from secureps.errors import Unsigned
+from secureps.messages.run import COORDINATOR
+from secureps.wire.transport import Endpoint
+from secureps.wire.waves.batch import CHALLENGE_BYTES, MOST_BYTES, Batch, opened, sealed
+from secureps.wire.waves.relay import Relay
+from secureps.wire.waves.transport import WaveTransport
+
+PUMPS = 1000
+
+
+def sign_as(party: str) -> Any:
+    return lambda data: hashlib.blake2b(data, key=party.encode(), digest_size=64).digest()
+
+
+def verify(party: str, data: bytes, signature: bytes) -> None:
+    if sign_as(party)(data) != signature:
+        raise Unsigned(f"not signed by {party}")
+
+
+class Pumped:
+    """All travels as bytes, both ways, whenever somebody waits for something."""
+
+    def __init__(self) -> None:
+        self.relay = Relay()
+        self.parties: list[tuple[str, WaveTransport]] = []
+        self.waves = 0
+
+    def serve(self, party: str, endpoint: Endpoint) -> None:
+        self.relay.attach(party, endpoint)
+
+    def stop(self, party: str) -> None:
+        self.relay.detach(party)
+
+    def transport(self, party: str) -> WaveTransport:
+        known = dict(self.parties)
+        if party in known and not known[party]._closed:
+            return known[party]
+        made = WaveTransport()
+        self.parties.append((party, made))
+        return made
+
+    def pump(self) -> None:
+        """One wave: what each has said goes up, and what the servers have for it comes down."""
+        self.waves += 1
+        for name, transport in self.parties:
+            said = Batch(name, COORDINATOR, b"", bytes(CHALLENGE_BYTES), transport.out())
+            up = opened(sealed(said, sign_as(name)), MOST_BYTES, verify)
+            self.relay.came(name, up.entries)
+            entries, payloads = self.relay.goes(name)
+            told = Batch(COORDINATOR, name, b"", bytes(CHALLENGE_BYTES), entries)
+            down = opened(sealed(told, sign_as(COORDINATOR)), MOST_BYTES, verify)
+            transport.take(down.entries, payloads)
+
+    def result(self, future: Future[Any]) -> Any:
+        for _ in range(PUMPS):
+            if future.done():
+                break
+            self.pump()
+        return future.result(0)
+
+    def next(self, events: queue.Queue[Any]) -> Any:
+        for _ in range(PUMPS):
+            if not events.empty():
+                break
+            self.pump()
+        return events.get_nowait()
+
+    def close(self) -> None:
+        self.pump()
+        self.pump()

@@ -1,0 +1,99 @@
+"""Batches as bytes: what is read is what was signed, and nothing else is read."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from secureps.errors import ConfigError, Malformed, Oversized, SecurepsError, Unsigned
+from secureps.messages.orders import MESSAGE_LIMIT
+from secureps.wire.waves.batch import Batch, Entry, Kind, about, opened, sealed
+from tests.kits.waves_kit import sign_as, verify
+
+MOST = 1 << 20
+CHALLENGE = bytes(range(32))
+
+entries = st.builds(
+    Entry,
+    st.sampled_from(Kind),
+    st.binary(max_size=40),
+    st.binary(max_size=80),
+    st.binary(max_size=80),
+)
+
+
+def batch(*what: Entry, sender: str = "a", to: str = "coordinator", run: bytes = b"") -> Batch:
+    return Batch(sender, to, run, CHALLENGE, what)
+
+
+def read(data: bytes, most: int = MOST) -> Batch:
+    return opened(data, most, verify)
+
+
+@settings(max_examples=60)
+@given(st.lists(entries, max_size=6), st.sampled_from([b"", b"r" * 32]))
+def test_what_is_read_is_what_was_sealed(what: list[Entry], run: bytes) -> None:
+    given = batch(*what, run=run)
+    found = read(sealed(given, sign_as("a")))
+    assert found.entries == tuple(what)
+    assert (found.sender, found.to, found.run) == ("a", "coordinator", run)
+    assert found.challenge == CHALLENGE
+
+
+SOME = sealed(batch(Entry(Kind.CALL, b"shard-0", b"envelope", b"payload" * 9)), sign_as("a"))
+
+
+@pytest.mark.parametrize("at", range(0, len(SOME), 3))
+def test_no_byte_of_it_can_be_changed(at: int) -> None:
+    changed = SOME[:at] + bytes([SOME[at] ^ 1]) + SOME[at + 1 :]
+    with pytest.raises((Malformed, Unsigned, ConfigError)):
+        read(changed)
+
+
+@pytest.mark.parametrize("length", range(0, len(SOME), 5))
+def test_none_is_cut_off(length: int) -> None:
+    with pytest.raises((Malformed, Unsigned)):
+        read(SOME[:length])
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=200))
+def test_other_bytes_are_an_error_of_ours(noise: bytes) -> None:
+    with pytest.raises(SecurepsError):
+        read(SOME[:15] + noise)
+
+
+def test_nobody_signs_for_another() -> None:
+    with pytest.raises(Unsigned):
+        read(sealed(batch(sender="b"), sign_as("a")))
+
+
+def test_a_long_one_is_not_looked_at() -> None:
+    with pytest.raises(Oversized, match="at most 10 "):
+        read(SOME, 10)
+
+
+def test_an_envelope_has_the_limit_of_all_messages() -> None:
+    long = sealed(batch(Entry(Kind.CALL, b"x", bytes(MESSAGE_LIMIT + 1))), sign_as("a"))
+    with pytest.raises(Oversized, match="a message of"):
+        read(long, len(long))
+
+
+def test_another_format_is_told_from_its_head() -> None:
+    at = len(b"secureps-wave")
+    other = SOME[:at] + struct.pack("<H", 99) + SOME[at + 2 :]
+    with pytest.raises(ConfigError, match="format 99"):
+        read(other)
+
+
+def test_a_name_that_is_none_is_refused_before_its_signature() -> None:
+    with pytest.raises(Malformed, match="no name"):
+        read(sealed(batch(sender="A B"), sign_as("A B")))
+
+
+def test_a_request_is_named_by_its_server_and_its_bytes() -> None:
+    names = {about("shard-0", b"x"), about("shard-1", b"x"), about("shard-0", b"y")}
+    assert len(names) == 3

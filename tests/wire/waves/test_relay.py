@@ -1,0 +1,174 @@
+"""The relay: receipts behind their blocks, streams that outlive processes, and errors."""
+
+from __future__ import annotations
+
+import dataclasses
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from secureps.errors import Busy, Malformed, NotReady, Unreachable, WrongVersion
+from secureps.messages.orders import Commit
+from secureps.messages.requests import (
+    Heartbeat,
+    Noted,
+    PutBlock,
+    Refusal,
+    Submit,
+    Subscribe,
+)
+from secureps.messages.submission import BlockHeader, Receipt
+from secureps.wire.protobuf import decode, encode
+from secureps.wire.waves.batch import Entry, Kind
+from secureps.wire.waves.relay import Relay
+from tests.kits.transport_kit import EchoServer, VirtualClock, ask, put
+
+
+class Shard(EchoServer):
+    """Refuses blocks that end in a byte of the test's."""
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        if isinstance(message, PutBlock) and bytes(message.payload).endswith(b"!"):
+            raise WrongVersion("too late")
+        if isinstance(message, PutBlock) and bytes(message.payload).endswith(b"?"):
+            raise Busy("not now", 1.0)
+        return super().request(sender, message)
+
+
+def tell(message: Any, to: str = "coordinator", kind: Kind = Kind.TELL) -> Entry:
+    payload = message.payload if isinstance(message, PutBlock) else b""
+    return Entry(kind, to.encode(), encode(message), payload)
+
+
+def block(number: int, payload: bytes) -> PutBlock:
+    made = put(payload)
+    header = dataclasses.replace(made.header, block=number)
+    return PutBlock(header, payload)
+
+
+def receipt(header: BlockHeader) -> Submit:
+    rest = (b"r" * 32, (), (), header.length, None, None, False)
+    return Submit(Receipt(b"r" * 32, header.id, "update", 0, b"b" * 32, (header.digest,), *rest))
+
+
+def world() -> tuple[Relay, EchoServer, Shard]:
+    relay, coordinator, shard = Relay(), EchoServer(), Shard()
+    relay.attach("coordinator", coordinator)
+    relay.attach("shard-0", shard)
+    return relay, coordinator, shard
+
+
+def kinds(server: EchoServer) -> list[str]:
+    return [type(message).__name__ for _, message in server.seen]
+
+
+def test_a_receipt_follows_its_blocks() -> None:
+    relay, coordinator, shard = world()
+    one = block(0, b"one")
+    relay.came("a", [tell(one, "shard-0"), tell(receipt(one.header))])
+    assert kinds(shard) == ["PutBlock"]
+    assert kinds(coordinator) == ["Submit"]
+    assert relay.goes("a")[0] == ()
+
+
+@pytest.mark.parametrize("last", [b"!", b"?"])
+def test_a_receipt_whose_blocks_are_not_all_stored_goes_nowhere(last: bytes) -> None:
+    relay, coordinator, _ = world()
+    one, two = block(0, b"one"), block(1, b"two" + last)
+    relay.came("a", [tell(one, "shard-0"), tell(two, "shard-0"), tell(receipt(one.header))])
+    assert kinds(coordinator) == []
+    told = relay.goes("a")[0]
+    # that a shard is busy passes: its client would only send the block once more for it
+    wanted = ["WrongVersion"] if last == b"!" else []
+    assert [decode(entry.envelope).error for entry in told] == wanted
+
+
+def test_a_block_has_the_bytes_that_its_header_says() -> None:
+    relay, _, shard = world()
+    one = block(0, b"one")
+    relay.came("a", [Entry(Kind.TELL, b"shard-0", encode(one), b"on")])
+    assert kinds(shard) == []
+    (told,), _ = relay.goes("a")
+    assert decode(told.envelope).error == "Malformed"
+
+
+def test_what_is_told_is_answered_by_errors_alone() -> None:
+    relay, _, _ = world()
+    relay.came("a", [tell(Heartbeat("a")), tell(ask("fail", "Refused"))])
+    relay.came("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
+    found = [decode(entry.envelope) for entry in relay.goes("a")[0]]
+    assert found == [Noted()] or [type(each) for each in found] == [Refusal, type(Noted())]
+    assert not relay.refused("a")
+
+
+def test_a_stream_begins_once_the_party_has_joined() -> None:
+    relay, coordinator, _ = world()
+    hang = Entry(Kind.FIRST, b"coordinator", encode(ask("hang")))
+    relay.came("a", [hang, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    assert coordinator.subscribed.empty()
+    assert not relay.answered("a")
+    coordinator.release()
+    assert coordinator.subscribed.empty()  # it was answered, and by no Welcome
+
+
+def test_a_later_stream_takes_the_place_of_the_earlier() -> None:
+    relay, coordinator, _ = world()
+    watch = Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))
+    relay.came("a", [watch])
+    coordinator.streams["a"](Commit(1, "all", 1, 0))
+    old = coordinator.streams["a"]
+    relay.came("a", [watch])
+    assert coordinator.cancelled.get_nowait() == "a"
+    old(Commit(1, "all", 2, 0))
+    assert relay.orders("a") == ()
+    coordinator.streams["a"](Commit(1, "all", 3, 0))
+    assert [order.version for order in relay.orders("a")] == [3]
+    assert [entry.kind for entry in relay.goes("a")[0]] == [Kind.STREAM, Kind.ORDER]
+    assert relay.orders("a") == ()
+
+
+def test_what_a_party_asks_first_is_asked_again_in_its_place() -> None:
+    clock = VirtualClock()
+    relay, server = Relay(clock), Slow()
+    relay.attach("coordinator", server)
+    relay.came("a", [Entry(Kind.FIRST, b"coordinator", encode(Heartbeat("a")))])
+    assert not relay.answered("a")
+    clock.run()
+    assert relay.answered("a")
+    assert server.asks == 3
+
+
+class Slow(EchoServer):
+    """Is ready at the third time."""
+
+    asks = 0
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        self.asks += 1
+        if self.asks < 3:
+            raise NotReady("not yet", 0.5)
+        return super().request(sender, message)
+
+
+def test_a_lease_is_kept_in_a_partys_place() -> None:
+    relay, coordinator, _ = world()
+    relay.beat("a")
+    assert coordinator.seen == [("a", Heartbeat("a"))]
+    relay.detach("coordinator")
+    relay.beat("a")
+
+
+def test_a_party_says_nothing_that_a_server_says() -> None:
+    relay, _, _ = world()
+    with pytest.raises(Malformed, match="no ORDER"):
+        relay.came("a", [Entry(Kind.ORDER)])
+
+
+def test_news_is_told() -> None:
+    heard: list[str] = []
+    relay = Relay(None, heard.append)
+    relay.came("a", [tell(Heartbeat("a"), kind=Kind.CALL)])
+    assert heard == ["a"]
+    (told,), _ = relay.goes("a")
+    assert decode(told.envelope).error == Unreachable.__name__

@@ -1,0 +1,145 @@
+"""The transport over messages in waves: the contract of all transports, and what is foreseen."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from secureps.errors import Malformed, SecurepsError, Unreachable, WrongVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import Commit
+from secureps.messages.requests import (
+    AskBlock,
+    GetBlock,
+    Heartbeat,
+    Noted,
+    Payload,
+    Stored,
+    Subscribe,
+)
+from secureps.messages.run import COORDINATOR
+from secureps.wire.protobuf import encode
+from secureps.wire.waves.batch import Entry, Kind, about
+from secureps.wire.waves.relay import answering
+from secureps.wire.waves.transport import WaveTransport
+from tests.kits.transport_kit import EchoServer, TransportContract, ask, put
+from tests.kits.waves_kit import Pumped
+
+
+class TestWaves(TransportContract):
+    @pytest.fixture
+    def world(self) -> Iterator[Pumped]:
+        world = Pumped()
+        yield world
+        world.close()
+
+
+def answers(to: str, message: Any, answer: Any) -> Entry:
+    return answering(about(to, encode(message)), answer)
+
+
+def stream(message: Subscribe, *orders: Any) -> list[Entry]:
+    told = [Entry(Kind.ORDER, envelope=encode(each)) for each in orders]
+    return [Entry(Kind.STREAM, about(COORDINATOR, encode(message))), *told]
+
+
+def test_an_answer_that_came_before_its_request_answers_it_once() -> None:
+    transport = WaveTransport(one_wave=True)
+    get, payload = GetBlock(b"r" * 32, "all", 0, 1), b"values"
+    digest = payload_digest(payload)
+    transport.take([answers("shard-0", get, Payload(digest))], {digest: payload})
+    assert transport.call("shard-0", get).result(0) == Payload(digest, payload)
+    assert transport.out() == ()
+    assert not transport.call("shard-0", get).done()
+    assert [entry.kind for entry in transport.out()] == [Kind.CALL]
+
+
+def test_the_same_request_to_another_server_is_another() -> None:
+    transport = WaveTransport(one_wave=True)
+    get = GetBlock(b"r" * 32, "all", 0, 1)
+    transport.take([answers("shard-0", get, WrongVersion("too late"))], {})
+    assert not transport.call("shard-1", get).done()
+    assert isinstance(transport.call("shard-0", get).exception(0), WrongVersion)
+
+
+def test_a_payload_that_is_lost_is_asked_for_again() -> None:
+    transport = WaveTransport(one_wave=True)
+    get = GetBlock(b"r" * 32, "all", 0, 1)
+    transport.take([answers("shard-0", get, Payload(b"d" * 32))], {})
+    assert isinstance(transport.call("shard-0", get).exception(0), Unreachable)
+
+
+def test_in_one_wave_what_is_foreseen_is_answered_and_still_said() -> None:
+    transport, block = WaveTransport(one_wave=True), put(b"sealed")
+    assert transport.call("shard-0", block).result(0) == Stored(block.header.digest)
+    assert transport.call("shard-0", AskBlock(block.header)).result(0).have == 0
+    assert transport.call(COORDINATOR, Heartbeat("a")).result(0) == Noted()
+    assert not transport.call(COORDINATOR, ask("x")).done()
+    said = transport.out()
+    assert [entry.kind for entry in said] == [Kind.TELL] * 4
+    assert bytes(said[0].payload) == b"sealed"
+
+
+def test_an_error_that_was_told_goes_before_what_is_foreseen() -> None:
+    transport, block = WaveTransport(one_wave=True), put(b"sealed")
+    bare = put(b"sealed")
+    transport.take([answers("shard-0", bare, Malformed("other bytes"))], {})
+    assert isinstance(transport.call("shard-0", block).exception(0), Malformed)
+    assert transport.out() == ()
+
+
+def test_orders_that_came_before_their_watch_are_delivered_to_it() -> None:
+    transport, message = WaveTransport(one_wave=True), Subscribe("a", ())
+    orders: list[Any] = []
+    sent = [Commit(1, "all", version, 0) for version in range(3)]
+    transport.take(stream(message, *sent), {})
+    transport.watch(message, orders.append, lambda _: None)
+    assert orders == sent
+    assert transport.out() == ()
+    transport.take(stream(message, sent[0]), {})
+    assert orders == [*sent, sent[0]]
+
+
+def test_a_stream_without_orders_is_open_all_the_same() -> None:
+    transport, message = WaveTransport(one_wave=True), Subscribe("a", ())
+    transport.take(stream(message), {})
+    transport.watch(message, lambda _: None, lambda _: None)
+    assert transport.out() == ()
+
+
+def test_orders_of_another_stream_are_not_delivered() -> None:
+    transport = WaveTransport(one_wave=True)
+    orders: queue.Queue[Any] = queue.Queue()
+    transport.take(stream(Subscribe("a", (), 1), Commit(1, "all", 1, 0)), {})
+    transport.watch(Subscribe("a", ()), orders.put, lambda _: None)
+    assert orders.empty()
+    assert [entry.kind for entry in transport.out()] == [Kind.WATCH]
+
+
+@pytest.mark.parametrize("kind", [Kind.CALL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH, Kind.TELL])
+def test_a_server_says_nothing_that_a_party_says(kind: Kind) -> None:
+    with pytest.raises(Malformed, match="no " + kind.name):
+        WaveTransport().take([Entry(kind)], {})
+
+
+def test_a_stream_ends_with_a_refusal_alone() -> None:
+    transport = WaveTransport()
+    lost: list[SecurepsError] = []
+    transport.watch(Subscribe("a", ()), lambda _: None, lost.append)
+    with pytest.raises(Malformed, match="Refusal"):
+        transport.take([Entry(Kind.LOST, envelope=encode(Noted()))], {})
+    assert lost == []
+
+
+def test_a_wave_carries_all_that_was_said_before_it() -> None:
+    world = Pumped()
+    echo = EchoServer()
+    world.serve("coordinator", echo)
+    transport = world.transport("a")
+    futures = [transport.call("coordinator", Heartbeat(f"p{k}")) for k in range(50)]
+    world.pump()
+    assert all(future.result(0) == Noted() for future in futures)
+    assert world.waves == 1
