@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow chaos fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow chaos clusters fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -42,6 +42,9 @@ fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, han
 # Guided by what an input reaches, for as long as it may take; atheris is for this alone.
 fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of it; runs/fuzz has what it found
 	$(BIN)/python -m tests.fuzz.guided $(TARGET) $(or $(SECONDS),60)
+
+clusters: $(STAMP)  ## docs/deploy.md, played: pods in network namespaces, batch jobs, an image; minutes
+	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_kubernetes.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

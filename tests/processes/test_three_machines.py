@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import time
-import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.numpy import load_file
 
+from tests.kits.namespaces import ip, own_name, possible, remove, remove_left
 from tests.kits.nursery import ROOT
 
 PAGE = ROOT / "docs" / "operations.md"
@@ -56,56 +54,6 @@ SSH = """#!/bin/sh
 machine=${1%%.example}; shift
 cd "$MACHINES/$machine" && exec "$@"
 """
-
-
-def possible() -> str:
-    """Why there can be no machines here; empty if there can."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "network namespaces need ip (iproute2)"
-    name = own_name()
-    if subprocess.run(["ip", "netns", "add", name], capture_output=True, check=False).returncode:
-        return "no network namespaces can be made here"
-    tried = ip("link", "add", "br0", "type", "bridge", at=name, check=False)
-    subprocess.run(["ip", "netns", "del", name], check=True)
-    return "no bridge can be made here" if tried else ""
-
-
-def ip(*words: str, at: str = "", check: bool = True) -> int:
-    where = ["-n", at] if at else []
-    return subprocess.run(["ip", *where, *words], capture_output=True, check=check).returncode
-
-
-def own_name() -> str:
-    """Of namespaces of this process: whoever finds them knows when nobody needs them any more."""
-    return f"secureps-{os.getpid()}-{uuid.uuid4().hex[:6]}"
-
-
-def remove(name: str) -> None:
-    """A namespace, and all that runs in it."""
-    for _try in range(50):
-        found = subprocess.run(
-            ["ip", "netns", "pids", name], capture_output=True, text=True, check=False
-        ).stdout.split()
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-        if not found:
-            break
-        time.sleep(0.05)
-    ip("netns", "del", name, check=False)
-    shutil.rmtree(Path("/etc/netns") / name, ignore_errors=True)
-
-
-def remove_left() -> None:
-    """Namespaces of runs of this file that were killed, and removed nothing."""
-    listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    for name in re.findall(r"^secureps-\d+-\S+", listed.stdout, re.MULTILINE):
-        try:
-            os.kill(int(name.split("-")[1]), 0)
-        except ProcessLookupError:
-            remove(name)
 
 
 class Machines:

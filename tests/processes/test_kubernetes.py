@@ -1,0 +1,182 @@
+"""The worked example of docs/deploy.md: manifests of three clusters, whose pods run here.
+
+Each pod is a process in a network namespace with an address of its own, started by the very
+commands of the manifests. It takes a minute, so it is played by `make clusters` alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from secureps.crypto.identity import Role
+from secureps.policy.plan import load_plan
+from secureps.store.issuing import create_kit, issue
+from tests.kits.namespaces import Switch, possible
+from tests.kits.nursery import ROOT
+from tests.kits.pods import PATIENCE, Cluster, Network
+from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
+
+PAGE = ROOT / "docs" / "deploy.md"
+VERSIONS = 6
+
+PARTIES: dict[str, dict[str, Role]] = {
+    "ps": {"coordinator": "coordinator", "shard-0": "shard", "observer": "observer"},
+    "north": {"holder-north": "holder", "north-0": "client", "north-1": "client"},
+    "south": {"holder-south": "holder", "south-0": "client", "south-1": "client"},
+}
+
+
+def blocks() -> list[tuple[list[str], str]]:
+    """(machines, commands) of the page's blocks, in their order."""
+    found = []
+    for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        if where := re.match(r"# on ([a-z ]+):", block):
+            found.append((where.group(1).split(" and "), block))
+    return found
+
+
+def own_kits(folder: Path) -> None:
+    """Each machine's kit: public/, and the private keys of its own parties."""
+    create_kit(folder / "issuer", load_plan(folder / "plan.toml").cipher_parameters)
+    for roles in PARTIES.values():
+        for name, role in roles.items():
+            issue(folder / "issuer", role, name)
+    for machine, roles in PARTIES.items():
+        shutil.copytree(folder / "issuer" / "public", folder / machine / "kit" / "public")
+        for name in roles:
+            own = folder / machine / "kit" / "private" / name
+            shutil.copytree(folder / "issuer" / "private" / name, own)
+        shutil.copy(folder / "plan.toml", folder / machine)
+        (folder / machine / "digits.py").write_text(SCRIPT)
+
+
+class Stage:
+    """The machines' folders and clusters, and who plays what the page says."""
+
+    def __init__(self, folder: Path, network: Network) -> None:
+        self.folder = folder
+        self.clusters = {name: Cluster(network, folder / f"{name}-cluster") for name in PARTIES}
+
+    def play(self, where: list[str], block: str) -> None:
+        for machine in where:
+            for line in block.splitlines():
+                words = shlex.split(line.replace("$SITE", machine), comments=True)
+                if words[:1] == ["kubectl"]:
+                    self._kubectl(machine, words[1:])
+                elif words:
+                    self._run(machine, words)
+
+    def _run(self, machine: str, words: list[str]) -> None:
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        done = subprocess.run(
+            words,
+            cwd=self.folder / machine,
+            env={**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def _kubectl(self, machine: str, words: list[str]) -> None:
+        cluster, home = self.clusters[machine], self.folder / machine
+        match words:
+            case ["apply", "-f", folder]:
+                cluster.apply(home / folder)
+            case ["delete", kind, name, "--namespace", "secureps"]:
+                self.wait(lambda: self.reached(0), "the run")
+                cluster.delete(kind, name)
+            case ["cp", source, target, "--namespace", "secureps"]:
+                pod, _, path = source.partition(":/srv/")
+                shutil.copytree(cluster.folder / pod / path, home / target, dirs_exist_ok=True)
+            case _:
+                raise AssertionError(words)
+
+    def reached(self, version: int) -> bool:
+        """Whether a version is whole on the servers' disks."""
+        run = self.clusters["ps"].folder / "coordinator-0/data/runs/three-clusters"
+        return (run / "checkpoints" / f"{version:06d}" / "manifest.json").is_file()
+
+    def jobs(self) -> list[int | None]:
+        """How the clients' pods ended."""
+        pods = (pod for cluster in self.clusters.values() for pod in cluster.pods.values())
+        processes = [pod.process for pod in pods if pod.name.endswith("-x")]
+        return [process.poll() for process in processes if process is not None]
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        end = time.monotonic() + PATIENCE
+        while not condition():
+            assert time.monotonic() < end, f"{what}\n{self.logs()}"
+            time.sleep(0.1)
+
+    def logs(self) -> str:
+        found = sorted(self.folder.glob("*-cluster/*.log"))
+        return "\n".join(f"{path.name}: {path.read_text()[-2500:]}" for path in found)
+
+
+def test_every_block_of_the_page_says_where_it_runs() -> None:
+    assert [where for where, _ in blocks()] == [
+        ["ps"],
+        ["north", "south"],
+        ["north", "south"],
+        ["ps"],
+        ["ps"],
+        ["ps"],
+    ]
+
+
+@pytest.mark.timeout(600)
+def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
+    if "SECUREPS_CLUSTERS" not in os.environ:
+        pytest.skip("it takes a minute: make clusters")
+    if reason := possible():
+        pytest.skip(reason)
+    (tmp_path / "plan.toml").write_text(plan_text("three-clusters", VERSIONS))
+    own_kits(tmp_path)
+    servers, sites, secrets, shard, roster, export = blocks()
+    with Switch() as switch, Network(switch) as network:
+        stage = Stage(tmp_path, network)
+        stage.play(*servers)
+        coordinator = stage.clusters["ps"].pods["coordinator-0"]
+        shard_pod = stage.clusters["ps"].pods["shard-0-0"]
+        stage.wait(lambda: shard_pod.ask("livenessProbe") == 0, "the shard's process")
+        assert shard_pod.ask("readinessProbe") == 1, "no run is founded yet"
+        stage.play(*sites)
+        stage.play(*secrets)
+        assert shard_pod.ask("readinessProbe") == 0
+        assert coordinator.ask("readinessProbe") == 0
+        holder = stage.clusters["north"].pods["holder-north-0"]
+        assert holder.ask("readinessProbe") == 0
+        stage.wait(lambda: stage.reached(1), "version 1")
+        client = stage.clusters["south"].pods["south-1-x"]
+        others = (coordinator, holder, client)
+        before = [pod.address for pod in (shard_pod, *others)]
+        for pod in others:
+            pod.kill()
+        stage.play(*shard)
+        assert not stage.reached(VERSIONS), "there was something left to do"
+        for pod in others:
+            pod.start()
+        assert not {pod.address for pod in (shard_pod, *others)} & set(before)
+        stage.play(*roster)
+        stage.wait(lambda: None not in stage.jobs(), "the end of all clients")
+        assert stage.jobs() == [0, 0, 0, 0], stage.logs()
+        stage.play(*export)
+        keys = holder.folder / "data/kit/private/holder-north"
+        assert not (keys / "envelope.key").exists(), "it was erased, and has not come back"
+    model = load_file(tmp_path / "ps" / "model.safetensors")["weight"]
+    assert np.array_equal(model, unharmed(VERSIONS, (0, 1, 0, 1)))
+    ends = [log.read_text().splitlines()[-1] for log in tmp_path.glob("*-cluster/*-x.log")]
+    assert ends == [f"all {VERSIONS} versions are made"] * 4
