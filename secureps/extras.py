@@ -18,6 +18,7 @@ EXTRAS = {
     "report": ("matplotlib", "sklearn"),
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
+    "objects": ("fsspec", "s3fs"),
 }
 """The modules that each extra of pyproject.toml brings."""
 

@@ -6,9 +6,6 @@ import difflib
 import math
 from collections.abc import Iterable, Sequence
 
-NO_DISK = "waits for its own disk"
-"""What is said of a server whose disk refuses."""
-
 
 def meant(given: object, names: Iterable[str]) -> str:
     """The end of "unknown optimizer 'adma'; ...": "did you mean adam? known are sgd, adam".

@@ -14,6 +14,7 @@ class ServeSection(Table):
     dial (default: the same); by any plan that a holder takes part in, `minimum` is the smallest
     cohort, and `threshold` how many holders must agree (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
+    `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
@@ -32,6 +33,7 @@ class ServeSection(Table):
     plan: str | None = None
     plan_base: str | None = None
     checkpoints: str | None = None
+    checkpoint_copies: str | None = None
     weight: float = Field(default=1.0, gt=0)
     minimum: int = Field(default=5, ge=1)
     threshold: int | None = Field(default=None, ge=1, le=64)

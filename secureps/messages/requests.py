@@ -53,7 +53,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """A server's own disk refuses, and why; without a reason: it works again."""
+    """What is wrong at a server, its disk for one, in words that follow its name; "": nothing."""
 
     party: str
     reason: str

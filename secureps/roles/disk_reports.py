@@ -1,4 +1,4 @@
-"""What a server tells the coordinator of its own disk: status names it, and nobody else is blamed.
+"""What a server tells the coordinator of its own disk, or of its copies: status names it.
 
 What must not live here: what is refused, and what is tried again (`service.executor`).
 """

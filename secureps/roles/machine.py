@@ -202,7 +202,7 @@ class Machine(Protocol):
         """Before a payload is taken in: is it wanted? False if it is already held."""
 
     def troubled(self, reason: str) -> Sequence[Effect]:
-        """The party's own disk refuses, or works again (no reason): effects that say so."""
+        """Something is wrong beside the machine, or is no more (no reason): effects that say so."""
 
     def wake(self) -> float | None:
         """When to send the next `Tick`; None for never."""

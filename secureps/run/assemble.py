@@ -6,6 +6,7 @@ Nothing starts before `Executor.start`. What must not live here: which of the tw
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,7 +30,7 @@ from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.states import ShardFolders
+from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.keyring import PublicKit
@@ -67,19 +68,23 @@ def make_coordinator(
 
 @dataclass(frozen=True)
 class ShardSettings:
-    """A shard's address, seed, folder of checkpoints, and number of threads for its blocks."""
+    """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
+
+    `elsewhere` as in `ShardFolders`.
+    """
 
     address: ShardAddress
     seed: Seed
     checkpoints: Path
     threads: int = 1
+    elsewhere: Callable[[], Iterator[Path]] = nowhere
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
     """Makes a shard."""
     address = own.address
     machine = Shard(address, kit.roster, not own.seed.private)
-    folders = ShardFolders(stores.folder / "states", own.checkpoints)
+    folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, own.threads)
     return Executor(address.name, machine, stores.journal, around, worker)

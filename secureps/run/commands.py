@@ -210,9 +210,12 @@ def stop(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that has checkpoints/.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="What has checkpoints/: a folder, or a URL.")
+    ],
     out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The safetensors file to write, or replace.")
+        str,
+        typer.Option(metavar="FILE", help="The safetensors file to write, or replace; or a URL."),
     ],
     best: Annotated[
         bool, typer.Option("--best", help="The best version by the federation's own evaluation.")
@@ -221,10 +224,12 @@ def export(
     """Write the newest whole model of a run as one safetensors file, by tensor name.
 
     Reads RUN/checkpoints alone; no server has to run. A damaged checkpoint is
-    named, and the one before it is taken.
+    named, and the one before it is taken. RUN and FILE may be at an object
+    store, as s3://BUCKET/RUN; there no other file is written over.
     """
     from secureps.crypto.sampling import NO_PRIVACY
     from secureps.run.export import export as write
+    from secureps.store.objects import shown
     from secureps.wording import named
 
     model = write(run, out, best)
@@ -240,7 +245,7 @@ def export(
         text = f"{frozen[0].name} and {len(frozen) - 1} more" if len(frozen) > 1 else frozen[0].name
         typer.echo(f"frozen and not in it: {text}; load it over the base (strict=False)")
     typer.echo(
-        f"wrote {len(model.tensors)} tensors to {out}: checkpoint {model.number}, "
+        f"wrote {len(model.tensors)} tensors to {shown(out)}: checkpoint {model.number}, "
         f"version {model.version}"
     )
 

@@ -6,8 +6,10 @@ export needs nothing but the folder.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,8 @@ from secureps.policy.early_stopping import best
 from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
 from secureps.store import checkpoint
+from secureps.store.copied_checkpoints import CopiedCheckpoints
+from secureps.store.objects import ObjectStore, is_url
 
 Tensors = dict[str, NDArray[Any]]
 
@@ -62,7 +66,7 @@ def read_model(directory: Path) -> Model:
     return _assemble(directory, checkpoint.load_checkpoint(directory), ())
 
 
-def newest_model(checkpoints: Path) -> Model:
+def newest_model(checkpoints: checkpoint.Root) -> Model:
     """The model of the newest whole checkpoint.
 
     Raises:
@@ -72,7 +76,7 @@ def newest_model(checkpoints: Path) -> Model:
     return _assemble(*checkpoint.latest_good(checkpoints))
 
 
-def best_model(checkpoints: Path) -> Model:
+def best_model(checkpoints: checkpoint.Root) -> Model:
     """The model of the best version by the federation's own evaluation, so far.
 
     Raises:
@@ -94,7 +98,7 @@ def best_model(checkpoints: Path) -> Model:
             else "no complete checkpoint has an evaluation yet: if the run goes on, wait for the "
             "next one, else export without --best"
         )
-    for directory in checkpoint.checkpoint_directories(checkpoints):
+    for directory in checkpoint.directories(checkpoints):
         try:
             manifest = checkpoint.load_checkpoint(directory)
         except DamagedStore as error:
@@ -112,25 +116,51 @@ def _holds(manifest: checkpoint.Manifest, version: int) -> bool:
     return own == {version}
 
 
-def export(run: Path, out: Path, the_best: bool = False) -> Model:
+def export(run: str | Path, out: str | Path, the_best: bool = False) -> Model:
     """Writes the newest whole model of a run's folder, or its best one, to a safetensors file.
 
     The file names the run, the checkpoint, the version of every group and what it was
     evaluated to in its metadata, and says so there if the seed of any client was unsafe.
 
+    Args:
+        run: the folder that has checkpoints/, or its URL at an object store.
+        out: the file, which is replaced; or its URL, where nothing is written over another file.
+
     Raises:
+        DiskFailed: a store refuses, or cannot be reached.
         DamagedStore, OperatorError, ConfigError: as `newest_model` or `best_model`; or `out`
             cannot be written.
     """
-    model = (best_model if the_best else newest_model)(run / "checkpoints")
+    model = _read(str(run), best_model if the_best else newest_model)
     metadata = {"run": model.run, "checkpoint": str(model.number)}
     metadata |= {f"version.{group}": str(version) for group, version in model.versions.items()}
     if model.evaluated is not None:
         metadata |= {f"metric.{m.name}": repr(m.value) for m in model.evaluated.metrics}
     if model.unsafe:
         metadata["privacy"] = NO_PRIVACY
-    checkpoint.write_state(out, model.tensors, metadata, None)
+    if not is_url(str(out)):
+        checkpoint.write_state(out, model.tensors, metadata, None)
+        return model
+    place, _, name = str(out).rpartition("/")
+    store = ObjectStore(place)
+    with TemporaryDirectory(prefix="secureps-") as folder:
+        file = Path(folder) / "model.safetensors"
+        checkpoint.write_state(file, model.tensors, metadata)
+        store.create(name, file.read_bytes())
     return model
+
+
+def _read(run: str, read: Callable[[checkpoint.Root], Model]) -> Model:
+    """A model of a run's checkpoints, in a folder or at a store."""
+    if not is_url(run):
+        return read(Path(run) / "checkpoints")
+    with TemporaryDirectory(prefix="secureps-") as folder:
+        copied = CopiedCheckpoints(ObjectStore(f"{run.rstrip('/')}/checkpoints"), Path(folder))
+        try:
+            model = read(copied)
+        except DamagedStore as damage:
+            raise DamagedStore(copied.told(str(damage))) from None
+    return replace(model, complaints=tuple(map(copied.told, model.complaints)))
 
 
 def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[str, ...]) -> Model:

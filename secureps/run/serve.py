@@ -22,15 +22,18 @@ from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.run import assemble
-from secureps.service.environment import Environment, Stores
+from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.store import keyring
 from secureps.store.backup import JOURNAL, run_of
+from secureps.store.copied_checkpoints import parts_at
 from secureps.store.envelope_keys import load_keys
 from secureps.store.kit_host import NATIVE, demand_host
+from secureps.store.objects import ObjectStore
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
@@ -82,6 +85,19 @@ class Serving:
     def state(self) -> Path:
         """The party's state folder."""
         return self.path("state")
+
+    @cached_property
+    def copies(self) -> ObjectStore | None:
+        """The store that checkpoints are copied to, if there is one.
+
+        Raises:
+            ConfigError: as `ObjectStore`.
+        """
+        url = self.section.checkpoint_copies
+        if url is None:
+            return None
+        with naming(f"{self.where}: checkpoint_copies", ConfigError):
+            return ObjectStore(url)
 
     def seed(self) -> Seed:
         """The root of this server's randomness; raises as `seed_of` does."""
@@ -160,6 +176,9 @@ def _run(
 ) -> None:
     """Runs a party with its metrics, which have a port of their own if the file names one."""
     section, metrics = serving.section, Metrics()
+    copies = None
+    if serving.copies is not None:
+        copies = CheckpointCopies(section.name, serving.path("checkpoints"), serving.copies)
     with ExitStack() as stack:
 
         def build(stores: Stores, around: Environment) -> Executor:  # the state folder is locked
@@ -173,7 +192,12 @@ def _run(
                 address = stack.enter_context(shown)
                 scheme = "http" if on_loopback(address) else "https"
                 tell(section.name, "Listening", f"metrics are at {scheme}://{address}/metrics")
-            return make(stores, replace(around, meter=metrics))
+            meters = (metrics,) if copies is None else (metrics, copies)
+            executor = make(stores, replace(around, meter=Meters(*meters)))
+            if copies is not None:
+                copies.start(executor.trouble)
+                stack.callback(copies.stop)
+            return executor
 
         def server(
             link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
@@ -242,6 +266,9 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     settings = assemble.ShardSettings(
         address, serving.seed(), serving.path("checkpoints"), serving.section.threads
     )
+    if (store := serving.copies) is not None:
+        elsewhere = partial(parts_at, store, f"{address.name}.safetensors")
+        settings = replace(settings, elsewhere=elsewhere)
 
     def listener(
         link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate

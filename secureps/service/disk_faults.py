@@ -13,6 +13,8 @@ from secureps.errors import DiskFailed
 from secureps.service.limits import exhaustion
 from secureps.service.logs import tell
 
+NO_DISK = "waits for its own disk"
+
 AGAIN_SECONDS = 1.0
 """Seconds until the disk is tried once more, and that a sender is asked to wait."""
 
@@ -23,16 +25,26 @@ def refused(error: BaseException | None) -> bool:
 
 
 class DiskFaults:
-    """The disk faults of one party; to be used on its thread."""
+    """The disk faults of one party; to be used on its thread.
+
+    `beside` is what else is wrong there, in words that follow its name.
+    """
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._known: dict[str, str] = {}
+        self.beside = ""
 
     @property
     def text(self) -> str:
         """The present faults in one line; empty if there are none."""
         return "; ".join(dict.fromkeys(self._known.values()))
+
+    @property
+    def said(self) -> str:
+        """What status says of them and of what is `beside`, to follow the party's name."""
+        own = f"{NO_DISK}: {self.text}" if self._known else ""
+        return "; ".join(filter(None, (own, self.beside)))
 
     def note(self, what: str, error: BaseException | None) -> bool:
         """Notes that the disk failed to do `what`, or did it (None); returns whether it is news."""

@@ -45,6 +45,43 @@ class Meter:
         """Events were handled and journalled: the machine may be read now, and not later."""
 
 
+class Meters(Meter):
+    """Several meters that observe one executor."""
+
+    def __init__(self, *meters: Meter) -> None:
+        self._meters = meters
+
+    def asked(self, message: Request, answer: Future[Reply]) -> None:
+        """Tells each; so do the others."""
+        for meter in self._meters:
+            meter.asked(message, answer)
+
+    def called(self, message: Request, answer: Future[Reply]) -> None:
+        """As `Meter.called`."""
+        for meter in self._meters:
+            meter.called(message, answer)
+
+    def retried(self, to: str) -> None:
+        """As `Meter.retried`."""
+        for meter in self._meters:
+            meter.retried(to)
+
+    def journalled(self, records: Sequence[Record]) -> None:
+        """As `Meter.journalled`."""
+        for meter in self._meters:
+            meter.journalled(records)
+
+    def worked(self, task: Task, seconds: float) -> None:
+        """As `Meter.worked`."""
+        for meter in self._meters:
+            meter.worked(task, seconds)
+
+    def stands(self, machine: Machine, now: float) -> None:
+        """As `Meter.stands`."""
+        for meter in self._meters:
+            meter.stands(machine, now)
+
+
 @dataclass(frozen=True)
 class Environment:
     """A party's transport, its loop, the jitter of its retries (factors), and its meter."""

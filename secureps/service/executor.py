@@ -259,8 +259,13 @@ class Executor:
         if self._troubles.note(what, error):
             self._say_troubles()
 
+    def trouble(self, text: str) -> None:
+        """Shows what else is wrong in the status, or that it is over (""); from any thread."""
+        self._troubles.beside = text
+        self.later(self._say_troubles)
+
     def _say_troubles(self) -> None:
-        for effect in self.machine.troubled(self._troubles.text):
+        for effect in self.machine.troubled(self._troubles.said):
             self._perform(_Event(self._party, Tick()), effect)
 
     # --- Caller -------------------------------------------------------------------
@@ -490,5 +495,5 @@ class Executor:
             cancel()
 
         self._cancel_watch = end
-        if self._troubles.text:  # whoever is watched now may not have heard
+        if self._troubles.said:  # whoever is watched now may not have heard
             self._say_troubles()

@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -49,7 +49,8 @@ HEADER_LIMIT = 16 << 20
 """Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
 
 _NAME = re.compile(r"[A-Za-z0-9_*-][A-Za-z0-9._*-]*")
-_NUMBER = re.compile(r"[0-9]{6,18}")
+NUMBER = re.compile(r"[0-9]{6,18}")
+"""The name of a checkpoint's directory."""
 _WIDTHS = {"float": (64, 32, 16), "int": (64, 32, 16, 8), "uint": (64, 32, 16, 8)}
 _TYPES = {
     f"{kind}{bits}": f"{kind[0].upper()}{bits}"
@@ -208,6 +209,37 @@ def load_checkpoint(directory: str | Path) -> Manifest:
         ConfigError: a later version wrote it, in another format.
         DamagedStore: names the file that is absent, torn or damaged.
     """
+    manifest = read_manifest(directory)
+    for part in manifest.files:
+        path = Path(directory) / part.file
+        if _digest_of(path, _hasher(manifest), part.size) != part.digest:
+            raise DamagedStore(f"{path}: damaged: its digest is another")
+    return manifest
+
+
+def read_part(directory: str | Path, manifest: Manifest, part: ShardFile) -> bytes:
+    """The bytes of one file of a checkpoint, as they were written.
+
+    Raises:
+        DamagedStore: absent, torn or damaged.
+    """
+    path = Path(directory) / part.file
+    with _reading(path) as file:
+        data = file.read()
+    hasher = _hasher(manifest)()
+    hasher.update(data)
+    if hasher.digest() != part.digest:
+        raise DamagedStore(f"{path}: damaged: its digest is another")
+    return data
+
+
+def read_manifest(directory: str | Path) -> Manifest:
+    """The manifest of a checkpoint, whatever became of the files that it names.
+
+    Raises:
+        ConfigError: as `load_checkpoint`.
+        DamagedStore: it is absent, torn or damaged.
+    """
     directory = Path(directory)
     path = directory / MANIFEST
     text = _read_manifest(path)
@@ -230,22 +262,23 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     for part in manifest.files:
         if _NAME.fullmatch(part.file) is None:
             raise DamagedStore(f"{path}: not a file name: {part.file!r:.80}")
-        hasher = _blake2b if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
-        if _digest_of(directory / part.file, hasher, part.size) != part.digest:
-            raise DamagedStore(f"{directory / part.file}: damaged: its digest is another")
     return manifest
+
+
+Root = str | Path | Iterable[Path]
+"""Where checkpoints are: their folder, or their directories, the newest first."""
 
 
 def checkpoint_directories(root: str | Path) -> list[Path]:
     """The directories of all checkpoints, whole or not, the newest first."""
     try:
-        found = [path for path in Path(root).iterdir() if _NUMBER.fullmatch(path.name)]
+        found = [path for path in Path(root).iterdir() if NUMBER.fullmatch(path.name)]
     except OSError:
         return []
     return sorted(found, key=lambda path: int(path.name), reverse=True)
 
 
-def latest_good(root: str | Path) -> tuple[Path, Manifest, tuple[str, ...]]:
+def latest_good(root: Root) -> tuple[Path, Manifest, tuple[str, ...]]:
     """The newest whole checkpoint, and what is wrong with those that are newer.
 
     Returns:
@@ -255,16 +288,20 @@ def latest_good(root: str | Path) -> tuple[Path, Manifest, tuple[str, ...]]:
         DamagedStore: there are checkpoints, and none is whole.
         OperatorError: (not DamagedStore) there is none at all.
     """
-    found = checkpoint_directories(root)
-    if not found:
-        raise OperatorError(f"{root}: no checkpoint here")
     complaints: list[str] = []
-    for directory in found:
+    for directory in directories(root):
         try:
             return directory, load_checkpoint(directory), tuple(complaints)
         except DamagedStore as error:
             complaints.append(str(error))
+    if not complaints:
+        raise OperatorError(f"{root}: no checkpoint here")
     raise DamagedStore(f"{root}: no checkpoint is whole: {'; '.join(complaints)}")
+
+
+def directories(root: Root) -> Iterable[Path]:
+    """The directories of a root, the newest first; some are brought when they are asked for."""
+    return checkpoint_directories(root) if isinstance(root, str | Path) else root
 
 
 def _manifest_text(manifest: Manifest) -> bytes:
@@ -301,6 +338,10 @@ def _digest_of(
         if size is not None and actual != size:
             raise DamagedStore(f"{path}: {actual} bytes instead of {size}")
         return hashlib.file_digest(file, hasher).digest()
+
+
+def _hasher(manifest: Manifest) -> Callable[[], Any]:
+    return _blake2b if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
 
 
 def _blake2b() -> hashlib.blake2b:

@@ -24,8 +24,9 @@ from secureps.extras import EXTRAS, command
 BROUGHT = {"base": (), "all": ("torch", "bfv", "flower", "report")}
 """The extras that an installation has, where that is not the one it is named by."""
 
-OWN = {"mlflow": ("mlflow",)}
-"""The modules that no other extra brings, where others bring some: Flower needs SQLAlchemy."""
+OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",)}
+"""The modules that no other extra brings, where others bring some: Flower needs SQLAlchemy, torch
+fsspec."""
 
 SCENARIO = """
 name = "played"
@@ -125,6 +126,14 @@ def mlflow_is_there() -> None:
     assert Path("tracking/mlflow.db").exists()
 
 
+def objects_is_there() -> None:
+    """A model is exported to a store."""
+    project("kept", "plain")
+    played("kept")
+    secureps("export", "kept-run", "--out", f"file://{Path.cwd()}/kept/there.safetensors")
+    assert Path("kept/there.safetensors").exists()
+
+
 def refused(extra: str, *arguments: str) -> None:
     """The command says in one line which extra it lacks, and nothing was begun."""
     said = secureps(*arguments, status=1)
@@ -181,6 +190,13 @@ def report_is_missed() -> None:
     assert f"no curves: matplotlib is not installed: {command('report')}" in played("undrawn")
 
 
+def objects_is_missed() -> None:
+    """By whoever names a URL."""
+    project("wants-objects", "plain")
+    played("wants-objects")
+    refused("objects", "export", "wants-objects-run", "--out", "s3://bucket/none")
+
+
 def sink_is_missed(extra: str) -> None:
     """Before a run begins."""
     name = f"wants-{extra}"
@@ -196,6 +212,7 @@ THERE: dict[str, Callable[[], None]] = {
     "report": report_is_there,
     "tensorboard": tensorboard_is_there,
     "mlflow": mlflow_is_there,
+    "objects": objects_is_there,
 }
 
 MISSED: dict[str, Callable[[], None]] = {
@@ -205,6 +222,7 @@ MISSED: dict[str, Callable[[], None]] = {
     "report": report_is_missed,
     "tensorboard": lambda: sink_is_missed("tensorboard"),
     "mlflow": lambda: sink_is_missed("mlflow"),
+    "objects": objects_is_missed,
 }
 
 

@@ -112,6 +112,7 @@ ELSEWHERE = {
     "service/test_logs.py": ("service/log_lines",),
     "service/test_limits.py": ("service/disk_faults",),
     "processes/test_shard_memory.py": ("service/malloc",),
+    "service/test_checkpoint_copies.py": ("store/copied_checkpoints",),
     "processes/test_federation.py": ("service/coordinator_worker",),
     "processes/test_committee.py": ("service/holder/committee_worker",),
     "store/test_keyring.py": ("store/holder_keys", "store/kit_files"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
+import uuid
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,7 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
+from secureps.store.objects import ObjectStore
 
 PLAN = Plan(
     parse(
@@ -194,3 +196,34 @@ def test_an_evaluation_may_be_newer_than_every_checkpoint(
     write(tmp_path / "checkpoints", 9)
     with pytest.raises(ConfigError, match="no version was evaluated, and all are made"):
         export(tmp_path, tmp_path / "best.safetensors", the_best=True)
+
+
+def test_a_run_and_a_file_at_a_store_are_read_and_written_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By URL, whose user and password are nowhere shown."""
+    place = f"memory://me:s3cret@{uuid.uuid4()}"
+    write(tmp_path / "checkpoints", 3)
+    tensors = write(tmp_path / "checkpoints", 7)
+    store = ObjectStore(f"{place}/run/checkpoints")
+    for path in sorted((tmp_path / "checkpoints").rglob("*.*")):
+        store.create(str(path.relative_to(tmp_path / "checkpoints")), path.read_bytes())
+    command = ["secureps", "export", f"{place}/run", "--out", f"{place}/model.safetensors"]
+    monkeypatch.setattr(sys, "argv", command)
+    for _ in range(2):  # the same bytes again are no other file
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert not ended.value.code
+    said = capsys.readouterr()
+    assert "wrote 3 tensors to memory://***@" in said.out
+    assert "s3cret" not in said.out + said.err
+    (tmp_path / "model.safetensors").write_bytes(ObjectStore(place).read("model.safetensors"))
+    loaded = load_file(tmp_path / "model.safetensors")
+    assert {name: each.tobytes() for name, each in loaded.items()} == {
+        name: each.tobytes() for name, each in tensors.items()
+    }
+    write(tmp_path / "checkpoints", 8)
+    with pytest.raises(ConfigError, match=r"model.safetensors is there, and is another"):
+        export(tmp_path, f"{place}/model.safetensors")
+    with pytest.raises(OperatorError, match=r"nothing/checkpoints: no checkpoint here"):
+        export(f"{place}/nothing", tmp_path / "none")

@@ -11,6 +11,7 @@ import pytest
 
 from secureps.errors import (
     Busy,
+    DiskFailed,
     InternalError,
     KitError,
     Malformed,
@@ -474,3 +475,18 @@ def test_a_meter_hears_of_requests_calls_records_and_works() -> None:
     assert told[:5] == [*first, put, ("retried", "there")]
     assert sorted(told[5:], key=repr) == sorted([put, ("worked", "task", 0.0)], key=repr)
     assert tape.told[2] == ("stands", 1, 0.0), "after the records, before any effect"
+
+
+def test_what_else_is_wrong_stands_beside_what_the_disk_refuses_until_it_is_taken_back() -> None:
+    stage = Stage(lambda s, e: Step([], [Work(TASK)] if s == "a" else []))
+    stage.executor.trouble("does not copy checkpoints: down")
+    stage.play()
+    assert stage.machine.troubles == ["does not copy checkpoints: down"]
+    stage.worker.result = DiskFailed("full")
+    stage.executor.request("a", Heartbeat("a"))
+    stage.loop.run(lambda: len(stage.machine.troubles) > 1)
+    both = "waits for its own disk: full; does not copy checkpoints: down"
+    assert stage.machine.troubles[1] == both
+    stage.executor.trouble("")
+    stage.loop.run(lambda: len(stage.machine.troubles) > 2)
+    assert stage.machine.troubles[2] == "waits for its own disk: full"

@@ -136,7 +136,7 @@ class Coordinator:
         raise Malformed("the coordinator takes no payloads: blocks go to their shards")
 
     def troubled(self, reason: str) -> list[Effect]:
-        """Shows what its own disk refuses in the status."""
+        """Shows what is wrong beside it in the status."""
         self._sessions.trouble(COORDINATOR, reason)
         return []
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
-from secureps.wording import NO_DISK
 
 
 @dataclass(slots=True)
@@ -45,10 +44,10 @@ class Sessions:
     """No lease runs out before it: until then nobody need look at all of them."""
 
     def trouble(self, party: str, reason: str) -> None:
-        """A server's disk refuses something, or works again (no reason)."""
+        """Something is wrong at a server, or is no more (no reason)."""
         self.troubles.pop(party, None)
         if reason:
-            self.troubles[party] = f"{NO_DISK}: {reason}"
+            self.troubles[party] = reason
 
     def renew(self, client: str, until: float) -> None:
         """A client's lease runs until then."""

@@ -9,7 +9,7 @@ how a version is made (`service.shard.worker`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,12 +56,22 @@ Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 """A function that computes a version from a task and the version before (None for version 0)."""
 
 
+def nowhere() -> Iterator[Path]:
+    """No parts of checkpoints."""
+    return iter(())
+
+
 @dataclass(frozen=True, slots=True)
 class ShardFolders:
-    """The folders of a shard: its states, and its parts of checkpoints."""
+    """The folders of a shard: its states, and its parts of checkpoints.
+
+    `elsewhere` brings its parts of a store's checkpoints, newest first, each for a moment; it
+    raises DiskFailed.
+    """
 
     states: Path
     checkpoints: Path
+    elsewhere: Callable[[], Iterator[Path]] = nowhere
 
 
 class States:
@@ -109,7 +119,14 @@ class States:
         Raises:
             DamagedStore: no part here is of that version and has that digest; says what to do.
         """
-        whole = self._from_part(group, version, digest, self._not_here(group, version))
+        gone = self._not_here(group, version)
+        try:
+            whole = self._from_part(group, version, digest, gone)
+        except DamagedStore:
+            found = self._taken(group, {version: digest}, self._folders.elsewhere(), gone)
+            if found is None:
+                raise
+            whole = found
         self._hold(group, _group_values(version, whole))
 
     def _not_here(self, group: str, version: int) -> DamagedStore:
@@ -169,6 +186,8 @@ class States:
                 log.warning("%s: %s", self._name, damage)
                 reasons.append(str(damage))
                 task = self._state.work_of(group, at)
+                if task is None and self._brought(group, at, version, damage):
+                    return self._found(group, version)
                 if task is None:
                     older = f"; so is version {at}: {reasons[-1]}" if tasks else ""
                     raise DamagedStore(
@@ -181,6 +200,12 @@ class States:
             found = self._made_again(group, task, found)
         assert found is not None
         return found
+
+    def _brought(self, group: str, oldest: int, newest: int, damage: DamagedStore) -> bool:
+        """Takes the state file of one of these versions from a store, if it has any."""
+        known = self._state.group(group).states
+        wanted = {at: known[at].state for at in range(oldest, newest + 1) if at in known}
+        return self._taken(group, wanted, self._folders.elsewhere(), damage) is not None
 
     def _stored(self, group: str, version: int) -> GroupValues:
         """Reads a version from its state file, or restores the file from a part of a checkpoint.
@@ -204,20 +229,30 @@ class States:
         The manifest is not read: it may be on another machine, or damaged where this part is
         whole. The digest on record is the stronger proof.
         """
-        for directory in checkpoint_directories(self._folders.checkpoints):
-            part = self._part(directory)
+        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
+        tensors = self._taken(group, {version: digest}, parts, damage)
+        if tensors is None:
+            raise damage
+        return tensors
+
+    def _taken(
+        self, group: str, wanted: Mapping[int, bytes], parts: Iterable[Path], damage: DamagedStore
+    ) -> Tensors | None:
+        """Writes the state file of a wanted version, by its digest, from the first whole part."""
+        for part in parts:
             try:
-                if read_metadata(part).get(f"version.{group}") != str(version):
+                version = int(read_metadata(part).get(f"version.{group}", -1))
+                if version not in wanted:
                     continue
                 tensors, _ = read_state(part, None, f"{group}/")
-                if self._write_tensors(group, version, tensors) != digest:
+                if self._write_tensors(group, version, tensors) != wanted[version]:
                     raise DamagedStore(f"{part}: damaged")
-            except (DamagedStore, ClientError) as error:
+            except (DamagedStore, ClientError, ValueError) as error:
                 log.warning("%s: %s", self._name, error)
                 continue
             log.warning("%s: %s; taken from %s", self._name, damage, part)
             return tensors
-        raise damage
+        return None
 
     def _made_again(
         self, group: str, task: MakeState | StepState, before: GroupValues | None

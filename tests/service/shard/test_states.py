@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from secureps.errors import DamagedStore, Refused
+from secureps.errors import DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
@@ -247,3 +248,78 @@ def test_a_version_that_is_older_than_what_is_kept_is_gone(tmp_path: Path) -> No
     disk.states.forget("a", 2, 1)
     with pytest.raises(DamagedStore, match="nothing is on record of a version 0"):
         disk.restarted().values("a", 0)
+
+
+# --- parts at a store -------------------------------------------------------------
+
+
+class Elsewhere:
+    """A shard's parts of checkpoints at a store, which may be down."""
+
+    def __init__(self, *parts: Path) -> None:
+        self.parts, self.down, self.asked = parts, False, 0
+
+    def __call__(self) -> Iterator[Path]:
+        self.asked += 1
+        if self.down:
+            raise DiskFailed("s3://bucket/run: EndpointConnectionError: no route")
+        yield from self.parts
+
+
+def moved(disk: Disk, *parts: Path) -> Elsewhere:
+    """All that lies in the shard's own folder of checkpoints is at a store instead."""
+    there = disk.folder / "there"
+    disk.folders.checkpoints.rename(there)
+    own = disk.folders.checkpoints
+    elsewhere = Elsewhere(*(there / part.relative_to(own) for part in parts))
+    disk.folders = replace(disk.folders, elsewhere=elsewhere)
+    return elsewhere
+
+
+def test_what_is_nowhere_here_comes_from_a_store_and_is_made_on_from_there(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0, 1, 2)
+    elsewhere = moved(disk, disk.checkpoint(1, a_b=1), disk.checkpoint(0, a_b=0))
+    whole = disk.file("a-b", 2).read_bytes()
+    assert same(disk.restarted().values("a-b", 2), version("a-b", 2))
+    assert elsewhere.asked == 0, "what is here is taken first"
+    for number in range(3):
+        disk.file("a-b", number).unlink()
+    assert same(disk.restarted().values("a-b", 2), version("a-b", 2))
+    assert (elsewhere.asked, disk.made) == (1, [2])
+    assert disk.file("a-b", 2).read_bytes() == whole
+
+
+def test_a_store_that_is_down_is_asked_again_and_a_damaged_part_is_not_believed(
+    tmp_path: Path,
+) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0)
+    part = disk.checkpoint(0, a_b=0)
+    elsewhere = moved(disk, part)
+    disk.file("a-b", 0).unlink()
+    elsewhere.down = True
+    with pytest.raises(DiskFailed, match="no route"):
+        disk.restarted().values("a-b", 0)
+    elsewhere.down = False
+    whole = elsewhere.parts[0].read_bytes()
+    elsewhere.parts[0].write_bytes(whole[:-1] + b"!")
+    with pytest.raises(DamagedStore, match="version 0 of a-b is lost"):
+        disk.restarted().values("a-b", 0)
+    elsewhere.parts[0].write_bytes(whole)
+    assert same(disk.restarted().values("a-b", 0), version("a-b", 0))
+
+
+def test_a_shard_without_its_disk_adopts_a_part_at_a_store(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0, 1)
+    digest = disk.state.group("a-b").states[1].state
+    elsewhere = moved(disk, disk.checkpoint(1, a_b=1))
+    disk.state = ShardState(SHARDS[0])
+    disk.state.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
+    disk.file("a-b", 1).unlink()
+    disk.restarted().adopt("a-b", 1, digest)
+    assert elsewhere.asked == 1
+    assert same(disk.states.values("a-b", 1), version("a-b", 1))
+    with pytest.raises(DamagedStore, match="its journal is gone"):
+        disk.restarted().adopt("a-b", 2, digest)

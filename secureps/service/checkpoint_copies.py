@@ -1,0 +1,167 @@
+"""Copies a server's checkpoints to an object store as they are made, in a thread of its own.
+
+    URL/000007/shard-0.safetensors    parts first
+    URL/000007/manifest.json          last: what makes a checkpoint complete, there too
+
+What is local stays as it is. A store that refuses is asked again for as long as the process lives,
+and `secureps status` says so; no step of the run waits for it. What a killed process did not copy
+the next one does. What must not live here: what a checkpoint is (`store.checkpoint`), and how it
+is read from a store (`store.copied_checkpoints`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.tasks import WriteManifest
+from secureps.roles.shard.tasks import WritePart
+from secureps.roles.tasks import Task, TaskResult
+from secureps.service.environment import Meter
+from secureps.service.logs import tell
+from secureps.store.checkpoint import MANIFEST, checkpoint_directories, read_manifest, read_part
+from secureps.store.objects import ObjectStore
+
+FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
+"""Seconds until a store that refused is asked again: at first, and at most."""
+
+PATIENT = 5
+"""Tries for which nobody is told that another server's part of a checkpoint is not there yet."""
+
+LAST_WAIT = 1.5
+"""Seconds that the end of a process waits for what is being copied."""
+
+
+class CheckpointCopies(Meter):
+    """Copies the checkpoints of one server; as its meter it hears that one was written.
+
+    A shard copies its own parts. The coordinator copies whatever is in its folder, parts of others
+    too where they share it, and a manifest once all parts are there.
+
+    Args:
+        party: whose they are; checkpoints: the folder in which it writes them.
+    """
+
+    def __init__(self, party: str, checkpoints: Path, store: ObjectStore) -> None:
+        self._party, self._checkpoints, self._store = party, checkpoints, store
+        self._own = MANIFEST if party == COORDINATOR else f"{party}.safetensors"
+        self._trouble: Callable[[str], None] = lambda text: None
+        self._due, self._ended = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="copies", daemon=True)
+        self._done: set[str] | None = None
+        self._refused: dict[str, str] = {}
+        self._said = ""
+
+    def start(self, trouble: Callable[[str], None]) -> None:
+        """Copies what is not there yet, and then each checkpoint as it is written.
+
+        Args:
+            trouble: hears what is wrong, in words that follow the party's name, and "" when it is
+                over; on a thread of this class.
+        """
+        self._trouble = trouble
+        self._thread.start()
+
+    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+        """Hears that something of a checkpoint was written; see `Meter`."""
+        if isinstance(task, WritePart | WriteManifest):
+            self._due.set()
+
+    def stop(self) -> None:
+        """Ends, and says what was not copied."""
+        self._ended.set()
+        self._due.set()
+        if self._thread.is_alive():
+            self._thread.join(LAST_WAIT)
+        if left := self._left():
+            text = (
+                f"{len(left)} checkpoints are not at {self._store.name}: this server copies them "
+                "when it is started again"
+            )
+            tell(self._party, "NotCopied", text, logging.WARNING)
+
+    # --- on the thread ------------------------------------------------------------
+
+    def _run(self) -> None:
+        tries = 0
+        while not self._ended.is_set():
+            self._due.clear()
+            failed, awaited = self._copy_all()
+            tries = tries + 1 if failed or awaited else 0
+            late = awaited if tries > PATIENT else []
+            self._say("; ".join([*self._refused.values(), *failed, *late]))
+            if tries:
+                self._ended.wait(min(LONGEST_WAIT, FIRST_WAIT * 1.5 ** min(tries - 1, 20)))
+            elif not self._ended.is_set():
+                self._due.wait()
+
+    def _say(self, text: str) -> None:
+        if text == self._said:
+            return
+        self._said = text
+        if text:
+            text = f"does not copy checkpoints: {text}"
+            tell(self._party, "Trouble", f"{text}; trying again", logging.WARNING)
+        else:
+            tell(self._party, "TroubleOver", f"copies checkpoints to {self._store.name} again")
+        self._trouble(text)
+
+    def _left(self) -> list[Path]:
+        """The directories of checkpoints that are to be copied, the newest first."""
+        over = (self._done or set()) | self._refused.keys()
+        found = (
+            each for each in checkpoint_directories(self._checkpoints) if each.name not in over
+        )
+        return [each for each in found if (each / self._own).is_file()]
+
+    def _copy_all(self) -> tuple[list[str], list[str]]:
+        """Copies what is left; returns what the store refuses, and what waits for other servers."""
+        awaited = []
+        try:
+            if self._done is None:
+                self._done = self._copied_before()
+            for directory in self._left():
+                if self._ended.is_set():
+                    break
+                try:
+                    missing = self._copy(directory)
+                except (ConfigError, DamagedStore) as error:  # the same however often it is tried
+                    self._refused[directory.name] = str(error)
+                    continue
+                if missing:
+                    awaited.append(f"{self._store.name}/{directory.name} lacks {missing}")
+                    continue
+                self._done.add(directory.name)
+                text = f"checkpoint {int(directory.name)} is at {self._store.name}"
+                tell(self._party, "Copied", text)
+        except (DiskFailed, OSError) as error:
+            return [str(error)], awaited
+        return [], awaited
+
+    def _copied_before(self) -> set[str]:
+        """What an earlier process copied, but for the newest, which is compared byte by byte."""
+        sizes, left = self._store.sizes(), self._left()
+        return {
+            each.name
+            for each in left[1:]
+            if sizes.get(f"{each.name}/{self._own}") == (each / self._own).stat().st_size
+        }
+
+    def _copy(self, directory: Path) -> str:
+        """Copies a checkpoint, or the own part of it; returns which part of others it waits for."""
+        number = directory.name
+        if self._own == MANIFEST:
+            there = self._store.sizes(number)
+            manifest = read_manifest(directory)
+            for part in manifest.files:
+                if there.get(part.file) == part.size:
+                    continue
+                if not (directory / part.file).is_file():
+                    return part.file
+                self._store.create(f"{number}/{part.file}", read_part(directory, manifest, part))
+        self._store.create(f"{number}/{self._own}", (directory / self._own).read_bytes())
+        return ""

@@ -1,0 +1,171 @@
+"""Objects under a URL, by fsspec: files that a store keeps which is no disk of this machine.
+
+An object is written once. `create` puts nothing over other bytes, whoever wrote them, and is
+harmless where the same bytes are there already, so it may be done again after a cut. A URL is shown
+without what opens the store. What must not live here: which objects there are (`store.checkpoint`),
+and when to try again (`service.checkpoint_copies`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import unquote
+
+from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.extras import from_extras
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://.")
+_TOLD = 300
+"""Characters of an error of somebody else's that are told."""
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is a URL, and no path."""
+    return _URL.match(place) is not None
+
+
+def shown(url: str) -> str:
+    """A URL without user, password and query: those open the store to whoever reads them."""
+    return re.sub(r"://.*@", "://***@", re.sub(r"\?.*", "?***", url, flags=re.S), flags=re.S)
+
+
+class ObjectStore:
+    """The objects whose names begin with one URL; `name` is what may be shown of it.
+
+    Args:
+        url: of whatever fsspec knows: s3://BUCKET/PREFIX, for example. Keys to it come from where
+            its library looks for them, as the environment and ~/.aws of s3fs.
+
+    Raises:
+        ConfigError: no URL, or nothing that is installed can open it; says what to install.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.name = shown(url).rstrip("/")
+        if not is_url(url):
+            raise ConfigError(f"{self.name}: no URL of an object store, as s3://BUCKET/PREFIX")
+        self._secrets = _secrets(url)
+        try:
+            with from_extras():
+                self._files, self._root = _opened(url)
+        except ConfigError as error:
+            raise ConfigError(f"{self.name}: {error}") from None
+        except Exception as error:
+            raise ConfigError(f"{self.name}: {self._told(error)}") from None
+
+    def create(self, name: str, data: bytes) -> None:
+        """Writes an object, if there is none; one that has these bytes already is left alone.
+
+        One that is cut off where ours goes on was left by a store that shows half a file, and is
+        written anew.
+
+        Raises:
+            ConfigError: an object of that name has other bytes: somebody else's.
+            DiskFailed: the store refuses, or cannot be reached; it may work again.
+        """
+        path = self._path(name)
+        with self._asking(name):
+            try:
+                self._written(path, data)
+                return
+            except FileExistsError:
+                there = bytes(self._files.cat_file(path))
+            if there == data:
+                return
+            if len(there) < len(data) and data.startswith(there):
+                self._files.pipe_file(path, data, mode="overwrite")
+                return
+        raise ConfigError(
+            f"{self.name}/{name} is there, and is another: nothing is written over it; name a "
+            "place of its own"
+        )
+
+    def read(self, name: str) -> bytes:
+        """The bytes of an object.
+
+        Raises:
+            DamagedStore: there is none.
+            DiskFailed: as `create`.
+        """
+        with self._asking(name):
+            try:
+                return bytes(self._files.cat_file(self._path(name)))
+            except FileNotFoundError:
+                raise DamagedStore(f"{self.name}/{name}: absent") from None
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        """The bytes of all objects below a folder, by their names there; {} if there is none.
+
+        Raises:
+            DiskFailed: as `create`.
+        """
+        path = self._path(folder)
+        with self._asking(folder):
+            self._files.invalidate_cache()
+            with suppress(FileNotFoundError):
+                found = self._files.find(path, detail=True)
+                return {
+                    key.removeprefix(path).lstrip("/"): int(each["size"] or 0)
+                    for key, each in found.items()
+                }
+            return {}
+
+    def _written(self, path: str, data: bytes) -> None:
+        """Writes a new object; FileExistsError if there is one.
+
+        A store that has folders is asked for the last one, where it is missing: to ask for all of
+        them would make a bucket of any misspelt name.
+        """
+        try:
+            self._files.pipe_file(path, data, mode="create")
+        except FileNotFoundError:
+            with suppress(FileExistsError):
+                self._files.mkdir(path.rpartition("/")[0], create_parents=False)
+            self._files.pipe_file(path, data, mode="create")
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}".rstrip("/")
+
+    @contextmanager
+    def _asking(self, name: str) -> Iterator[None]:
+        """Turns whatever a library raises into a DiskFailed without a secret."""
+        try:
+            with from_extras():
+                yield
+        except (ConfigError, DamagedStore):
+            raise
+        except Exception as error:
+            where = f"{self.name}/{name}".rstrip("/")
+            raise DiskFailed(f"{where}: {self._told(error)}") from None
+
+    def _told(self, error: Exception) -> str:
+        text = " ".join(str(error).split()) or "no reason given"
+        for secret in self._secrets:
+            text = text.replace(secret, "***")
+        return f"{type(error).__name__}: {shown(text)[:_TOLD]}"
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    import fsspec
+
+    try:
+        options = {"auto_mkdir": True} if url.startswith("file:") else {}
+        files, root = fsspec.core.url_to_fs(url, **options)
+    except ImportError as error:
+        raise error.__cause__ or error from None  # what is missing, and no hint to another tool
+    return files, root.rstrip("/")
+
+
+def _secrets(url: str) -> tuple[str, ...]:
+    """What of a URL opens the store, as it stands and as it is meant; the longest first."""
+    found = set[str]()
+    if match := re.search(r"://(.*)@", url, re.S):
+        user, _, password = match[1].partition(":")
+        found |= {match[1], password or user}
+    found.add(url.partition("?")[2])
+    found |= {unquote(each) for each in found}
+    return tuple(sorted(filter(None, found), key=len, reverse=True))
