@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow chaos clusters fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -32,6 +32,9 @@ quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in
 
 slow: $(STAMP)  ## measures which those are, one after another; on an idle machine, half an hour
 	$(BIN)/pytest -p tests.kits.slow
+
+browser: $(VENV)/.browser  ## the dashboard in a headless Chromium (SECUREPS_CHROMIUM), beside a run whose shard is killed
+	SECUREPS_BROWSER=1 $(BIN)/pytest -n 0 -s tests/browser
 
 chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks; SEED=7 plays one alone
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults '$(FAULTS)')
@@ -100,6 +103,10 @@ $(STAMP): pyproject.toml
 
 $(VENV)/.atheris: $(STAMP)
 	$(BIN)/pip install 'atheris>=3'
+	touch $@
+
+$(VENV)/.browser: $(STAMP)
+	$(BIN)/pip install 'playwright>=1.55'
 	touch $@
 
 $(VENV)/.docs: $(STAMP)

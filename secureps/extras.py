@@ -19,6 +19,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
     "objects": ("fsspec", "s3fs"),
+    "dashboard": ("starlette", "uvicorn"),
 }
 """The modules that each extra of pyproject.toml brings."""
 

@@ -104,13 +104,14 @@ def _epsilons(log: AuditLog, spent: Sequence[Spent]) -> str:
 
 def _entries(entries: Sequence[Entry]) -> str:
     rows = (
-        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(_words(entry)))
+        (_text(entry.date or f"{entry.at:.1f} s"), entry.what, _text(words(entry)))
         for entry in entries
     )
     return _table(("when (UTC)", "what", "who, how many, why"), rows)
 
 
-def _words(entry: Entry) -> str:
+def words(entry: Entry) -> str:
+    """Who, how many and why, as people read it."""
     shown = {name: fact for name, fact in entry.facts.items() if name != "digest"}
     return "; ".join(f"{name} {_word(fact)}" for name, fact in shown.items())
 

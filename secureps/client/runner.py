@@ -172,6 +172,17 @@ class Joining:
     passphrases: Passphrases = field(default_factory=Passphrases)
     site: SitePolicy = NO_POLICY
 
+    @property
+    def insists(self) -> Terms:
+        """What it insists on with what its site does: of both the stricter."""
+        own = self.terms
+        return self.site.terms.tightened(own.budget, own.threshold, own.plan)
+
+    @property
+    def charged(self) -> Path:
+        """The ledger over all runs; ConfigError if an option names another than its site's."""
+        return self.site.ledger_of(self.ledger) or default_ledger(self.kit, self.name)
+
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
         if not host or not port.isdigit():
@@ -191,9 +202,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
-    own_terms, policy = joining.terms, joining.site
-    terms = policy.terms.tightened(own_terms.budget, own_terms.threshold, own_terms.plan)
-    ledger = policy.ledger_of(joining.ledger) or default_ledger(joining.kit, joining.name)
+    terms, ledger = joining.insists, joining.charged
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)

@@ -16,6 +16,7 @@ from typing import Annotated, Literal
 import typer
 
 from secureps import __version__
+from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
 from secureps.run.options import (
@@ -24,6 +25,7 @@ from secureps.run.options import (
     LogFormat,
     MLflow,
     PassphraseFd,
+    Shown,
     TensorBoard,
     UnsafeSeed,
     settle_environment,
@@ -47,7 +49,7 @@ _HERE, _RUNS = "A federation on this machine", "Its runs"
 _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
 
 
-PROFILED = ("join", "preflight", "status")
+PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands that a profile saves options."""
 
 
@@ -75,7 +77,7 @@ def root(
         typer.Option(
             show_envvar=False,
             metavar="NAME",
-            help="--server, --kit and --name of join, preflight and status, from "
+            help="--server, --kit and --name of dashboard, join, preflight and status, from "
             "~/.config/secureps/config.toml.",
         ),
     ] = None,
@@ -185,6 +187,7 @@ def up(
     insecure_for_tests: InsecureForTests = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
 
@@ -197,16 +200,17 @@ def up(
     from rich.console import Console
 
     from secureps.run.report.trackers import Extras
-    from secureps.run.up.programs import Order
+    from secureps.run.up.programs import Order, nothing_beside
     from secureps.run.up.up import up as play
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
     extras = Extras(tensorboard, mlflow)
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras), Console())
+    beside = showing() if shown else nothing_beside
+    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, beside), Console())
 
 
-for _command in (commands.runs, commands.status, commands.log, commands.stop):
+for _command in (commands.runs, commands.status, dashboard, commands.log, commands.stop):
     app.command(rich_help_panel=_RUNS)(_command)
 
 
@@ -427,6 +431,7 @@ def join(
         bool, typer.Option("--verbose", help="Show where the script's own errors come from.")
     ] = False,
     log_format: LogFormat = "text",
+    shown: Shown = False,
 ) -> None:
     """Take part in a federation as a data holder, until it is over.
 
@@ -454,7 +459,7 @@ def join(
             passphrases=Passphrases(passphrase_fd),
             site=NO_POLICY if site is None else read_site(site),
         )
-        with logging_as(log_format, name, verbose):
+        with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
             reason = run(script, joining, given)
     typer.echo(reason)

@@ -69,6 +69,11 @@ MLflow = Annotated[
     ),
 ]
 
+Shown = Annotated[
+    bool,
+    typer.Option("--dashboard", help="Show it in a browser, at an address that is printed."),
+]
+
 LogFormat = Annotated[
     Literal["text", "json"],
     typer.Option("--log-format", help="Of stderr: lines for people, or a JSON object a line."),

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, RunInfo
 from secureps.store.keyring import find_observer, load_private, load_public
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import TlsFiles
@@ -66,6 +66,10 @@ class StatusClient:
         reply = self._ask(COORDINATOR, AskStatus())
         assert isinstance(reply, Status)
         return reply
+
+    def run(self) -> RunInfo:
+        """The run that its parties pin; NotReady before it is founded."""
+        return self._run().run
 
     def model(self) -> Model | None:
         """(version of every group, tensors by name), or None when nothing is published yet.

@@ -388,25 +388,27 @@ class _Secured:
     def __init__(self, tls: TlsFiles) -> None:
         self._tls = tls
         self._lock = threading.Lock()
-        self._used, self._context = tls(), self._made()
+        self._used, self._context = tls(), server_context(tls)
 
     def __call__(self, line: socket.socket) -> ssl.SSLSocket:
         with self._lock:
             if (now := self._tls()) is not self._used:
                 with suppress(OSError):  # a file that changes just now is read for the next one
-                    self._used, self._context = now, self._made()
+                    self._used, self._context = now, server_context(self._tls)
             context = self._context
         return context.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
 
-    def _made(self) -> ssl.SSLContext:
-        authority, certificate, _ = self._tls.paths
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.load_verify_locations(authority)
-        with _key_file(self._tls) as key:
-            context.load_cert_chain(certificate, key)
-        return context
+
+def server_context(tls: TlsFiles) -> ssl.SSLContext:
+    """Mutual TLS 1.3 for a server of Python's own, with the certificate that is there now."""
+    authority, certificate, _ = tls.paths
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(authority)
+    with _key_file(tls) as key:
+        context.load_cert_chain(certificate, key)
+    return context
 
 
 @contextmanager

@@ -21,7 +21,11 @@ from pathlib import Path
 import secureps as ps
 from secureps.extras import EXTRAS, command
 
-BROUGHT = {"base": (), "all": ("torch", "bfv", "flower", "report")}
+BROUGHT = {
+    "base": (),
+    "flower": ("flower", "dashboard"),
+    "all": ("torch", "bfv", "flower", "report", "dashboard"),
+}
 """The extras that an installation has, where that is not the one it is named by."""
 
 OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",)}
@@ -134,6 +138,13 @@ def objects_is_there() -> None:
     assert Path("kept/there.safetensors").exists()
 
 
+def dashboard_is_there() -> None:
+    """The application is made, with its page."""
+    project("shown", "plain")
+    said = secureps("dashboard", "--kit", "nowhere", "--state", "state", status=1)
+    assert "nowhere is no start-up kit" in said, said
+
+
 def refused(extra: str, *arguments: str) -> None:
     """The command says in one line which extra it lacks, and nothing was begun."""
     said = secureps(*arguments, status=1)
@@ -205,6 +216,13 @@ def sink_is_missed(extra: str) -> None:
     refused(extra, "up", f"{name}/plan.toml", f"--{extra}", "there", "--out", "none")
 
 
+def dashboard_is_missed() -> None:
+    """By the command, and by `up`, before anything begins."""
+    project("unseen", "plain")
+    refused("dashboard", "dashboard", "--kit", "none", "--state", "none")
+    refused("dashboard", "up", "unseen/plan.toml", "--dashboard", "--out", "none")
+
+
 THERE: dict[str, Callable[[], None]] = {
     "torch": torch_is_there,
     "bfv": bfv_is_there,
@@ -213,6 +231,7 @@ THERE: dict[str, Callable[[], None]] = {
     "tensorboard": tensorboard_is_there,
     "mlflow": mlflow_is_there,
     "objects": objects_is_there,
+    "dashboard": dashboard_is_there,
 }
 
 MISSED: dict[str, Callable[[], None]] = {
@@ -223,6 +242,7 @@ MISSED: dict[str, Callable[[], None]] = {
     "tensorboard": lambda: sink_is_missed("tensorboard"),
     "mlflow": lambda: sink_is_missed("mlflow"),
     "objects": objects_is_missed,
+    "dashboard": dashboard_is_missed,
 }
 
 

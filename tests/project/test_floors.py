@@ -56,6 +56,7 @@ FLOORS = (
     ("run/deploy", "run/profile", "run/site_check", "run/up"),
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
+    ("dashboard",),
     ("run/commands",),
     ("run/cli",),
     ("__init__",),
@@ -82,6 +83,8 @@ ONLY_IMPORTERS = {
     "tensorboard": {"run/report/trackers.py"},
     "secureps.wire.secureps_pb2": {"wire/protobuf.py"},
     "prometheus_client": {"service/metrics.py"},
+    "starlette": {"dashboard/application.py", "dashboard/server.py"},
+    "uvicorn": {"dashboard/server.py"},
     "grpc_health": {"wire/grpc/health.py"},
     "pickle": set(),
     "flwr": {

@@ -125,6 +125,8 @@ ELSEWHERE = {
     "wire/grpc/test_resuming.py": ("wire/grpc/uploads",),
     "processes/test_floods.py": ("wire/grpc/admission",),
     "run/test_audit_log.py": ("audit/agreement", "audit/page"),
+    "dashboard/test_application.py": ("dashboard/pages",),
+    "dashboard/test_dashboard.py": ("dashboard/command",),
     # commands
     "project/test_front_door.py": ("run/api", "tracebacks"),
     "run/test_cli.py": ("run/commands",),

@@ -23,7 +23,7 @@ from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
     *("new", "check", "up"),
-    *("runs", "status", "log", "stop", "resume", "export"),
+    *("runs", "status", "dashboard", "log", "stop", "resume", "export"),
     *("simulate", "study"),
     *("keys", "serve", "join", "flower", "preflight", "warm", "backup", "restore", "budget"),
 )
@@ -116,13 +116,14 @@ def test_who_joins_hears_in_one_line_what_is_wrong(
 
 
 def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
-    """But --kernels and --profile, which a command takes before its name, and a project's own."""
+    """But --kernels and --profile, which a command takes before its name, a project's own, and
+    --dashboard: what shows a run knows of clients, and they not of it."""
     tool = typer.main.get_command(cli.app)
     assert isinstance(tool, click.Group)
     command = tool.commands["join"]
     joins = {text for option in command.params for text in option.opts if text[:2] == "--"}
     scripts = {text for action in runner._parser()._actions for text in action.option_strings}
-    assert joins == {text for text in scripts if text[:2] == "--"} - {
+    assert joins - {"--dashboard"} == {text for text in scripts if text[:2] == "--"} - {
         *("--help", "--kernels", "--profile")
     } | {"--run-config"}
 

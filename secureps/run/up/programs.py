@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,6 +33,12 @@ START_SECONDS = 60.0
 
 NOTHING_ELSE = Extras()
 
+
+def nothing_beside(run: Path) -> AbstractContextManager[None]:
+    """Nothing goes on beside a run."""
+    return nullcontext()
+
+
 _TICK = 0.02
 
 SECUREPS = (sys.executable, "-P", "-m", "secureps")
@@ -49,6 +56,7 @@ class Order:
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
         environment: of the processes.
         extras: where else its figures are written.
+        beside: what goes on beside a run in this folder, from before its processes start.
     """
 
     plan: Path
@@ -56,6 +64,7 @@ class Order:
     unsafe_seed: int | None
     environment: Mapping[str, str]
     extras: Extras = NOTHING_ELSE
+    beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
 
     @property
     def processes(self) -> dict[str, str]:

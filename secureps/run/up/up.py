@@ -161,6 +161,7 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         terminable(),
         told_how_to_go_on(folder.root, extras.arguments, console),
         noted(folder),
+        programs.order.beside(folder.root),
         Sinks(opened, warn) as sinks,
     ):
         metrics = Metrics(sinks.add, programs.unsafe, before=before.gathered)

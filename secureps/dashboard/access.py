@@ -1,0 +1,88 @@
+"""Who may look at a dashboard: a token on loopback, a client certificate elsewhere.
+
+On loopback a token of the operating system's randomness stands in an address that is printed once.
+Whoever opens that address has it exchanged for a cookie, and it is of no use any more. Elsewhere
+there is no token: connections are mutual TLS, and the certificate's name has a role on the roster.
+Decisions without I/O. What must not live here: HTTP's machinery (`dashboard.application`).
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from secureps.crypto.identity import Role
+
+TOKEN_BYTES = 32
+
+NAMED_TO: frozenset[Role] = frozenset({"coordinator", "observer"})
+"""Roles that see clients' names; a client sees its own page alone."""
+
+OWN, NOBODYS = "same-origin", "none"
+"""What browsers say of a request that the page itself makes, or that is typed in
+(Sec-Fetch-Site)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Viewer:
+    """Who looks: a party of the roster."""
+
+    name: str
+    role: Role
+
+    @property
+    def names(self) -> bool:
+        """Whether it may know clients' names."""
+        return self.role in NAMED_TO
+
+
+class Access:
+    """Who may look.
+
+    Args:
+        hosts: HOST:PORT, as browsers are to name this server: who comes under another name was
+            led here by somebody else's (DNS rebinding).
+        secured: connections are mutual TLS.
+        viewer: whoever has the token; None where certificates count.
+    """
+
+    def __init__(self, hosts: frozenset[str], secured: bool, viewer: Viewer | None) -> None:
+        self._hosts = hosts
+        self._origins = frozenset(f"http{'s' if secured else ''}://{host}" for host in hosts)
+        self._viewer = viewer
+        self._session = secrets.token_urlsafe(TOKEN_BYTES)
+        self.token = secrets.token_urlsafe(TOKEN_BYTES)
+
+    def enter(self, token: str) -> str | None:
+        """What a cookie is to hold, for the token, once; None for anything else."""
+        if self._viewer is None or not self.token or not _same(token, self.token):
+            return None
+        self.token = ""
+        return self._session
+
+    def within(self, session: str | None) -> Viewer | None:
+        """Who comes with this cookie."""
+        if session is None or not _same(session, self._session):
+            return None
+        return self._viewer
+
+    def objection(self, headers: Mapping[str, str], hosts: int) -> str:
+        """Why a request is refused whoever makes it; empty if it is not.
+
+        Args:
+            headers: by name in small letters.
+            hosts: how many Host headers it has.
+        """
+        if hosts != 1 or headers.get("host", "").lower() not in self._hosts:
+            return "this server has another name"
+        if headers.get("sec-fetch-site", OWN) not in (OWN, NOBODYS):
+            return "another site's page asks"
+        if headers.get("origin", next(iter(self._origins))) not in self._origins:
+            return "another site's page asks"
+        return ""
+
+
+def _same(given: str, known: str) -> bool:
+    """Compares in a time that tells nothing of where they differ."""
+    return secrets.compare_digest(given.encode(errors="replace"), known.encode())

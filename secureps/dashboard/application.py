@@ -1,0 +1,184 @@
+"""The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
+
+It reads, and changes nothing. Every answer is for whoever `dashboard.access` lets in, kept by no
+cache, and names nothing that a browser would load from elsewhere. What must not live here: who may
+look (`dashboard.access`), what is shown (`dashboard.pages`), and sockets (`dashboard.server`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from importlib.resources import files
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from secureps.dashboard.access import Access, Viewer
+from secureps.dashboard.board import Board
+from secureps.dashboard.pages import pages
+
+STREAMS = 16
+"""Streams of news at a time; the oldest ends for one more."""
+BEAT = 10.0
+"""Seconds without news after which a stream says that it is there."""
+LONGEST = 16384
+"""Bytes of a request's headers and query."""
+BREATH = 0.1
+"""Seconds between two pieces of news."""
+
+KINDS = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'"
+    ),
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+"""Of every answer. Scripts and styles are files of this server, and nothing else is one."""
+
+STRANGER = "Open the address that secureps printed when it began: its token lets in once.\n"
+
+
+def application(
+    board: Board,
+    access: Access,
+    party: Callable[[str], Viewer | None],
+    cookie: str,
+) -> ASGIApp:
+    """The application.
+
+    Args:
+        party: who has a certificate of this name, on the roster as it is now.
+        cookie: its name; browsers tell servers of one host apart by that alone.
+    """
+    streams: list[asyncio.Event] = []
+
+    def viewer(request: Request) -> Viewer | None:
+        name = request.scope.get("state", {}).get("party")
+        if isinstance(name, str):
+            return party(name)
+        return access.within(request.cookies.get(cookie))
+
+    async def enter(request: Request) -> Response:
+        session = access.enter(request.query_params.get("token", ""))
+        if session is None and viewer(request) is None:
+            return PlainTextResponse(STRANGER, 401)
+        answer = RedirectResponse("/", 303)
+        if session is not None:
+            answer.set_cookie(cookie, session, httponly=True, samesite="strict")
+        return answer
+
+    async def news(request: Request) -> Response:
+        who = viewer(request)
+        if who is None:
+            return PlainTextResponse(STRANGER, 401)
+        lines = _news(board, lambda: pages(board.facts, who), streams)
+        return StreamingResponse(lines, media_type="text/event-stream")
+
+    def file(name: str, text: bytes) -> Callable[[Request], Response]:
+        kind = KINDS[f".{name.rpartition('.')[2]}"]
+
+        def answer(request: Request) -> Response:
+            if viewer(request) is None:
+                return PlainTextResponse(STRANGER, 401)
+            return Response(text, media_type=kind)
+
+        return answer
+
+    site = _site()
+    routes = [
+        Route("/enter", enter, methods=["GET"]),
+        Route("/news", news, methods=["GET"]),
+        Route("/", file("index.html", site.pop("index.html")), methods=["GET"]),
+        *(Route(f"/{name}", file(name, text), methods=["GET"]) for name, text in site.items()),
+    ]
+    return Guard(Starlette(routes=routes), access)
+
+
+def _site() -> dict[str, bytes]:
+    folder = files("secureps.dashboard") / "site"
+    return {each.name: each.read_bytes() for each in folder.iterdir() if not each.is_dir()}
+
+
+async def _news(
+    board: Board, text: Callable[[], str], streams: list[asyncio.Event]
+) -> AsyncIterator[str]:
+    """Server-sent events: all that is to be shown, at first and whenever it is another."""
+    told = ""
+    with board.listening() as changed:
+        while len(streams) >= STREAMS:
+            streams.pop(0).set()
+        streams.append(changed)
+        try:
+            while changed in streams:
+                changed.clear()
+                if (now := text()) != told:
+                    told = now
+                    yield f"data: {now}\n\n"
+                try:
+                    await asyncio.wait_for(changed.wait(), BEAT)
+                    await asyncio.sleep(BREATH)
+                except TimeoutError:
+                    yield ": here\n\n"
+        finally:
+            if changed in streams:
+                streams.remove(changed)
+
+
+class Guard:
+    """Refuses what no browser of a viewer would send, before anything looks at it."""
+
+    def __init__(self, inner: ASGIApp, access: Access) -> None:
+        self._inner = inner
+        self._access = access
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One request."""
+        if scope["type"] != "http":
+            return
+
+        async def told(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                own = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message = {**message, "headers": [*message.get("headers", ()), *own]}
+            await send(message)
+
+        headers = Headers(scope=scope)
+        long = sum(
+            map(len, (scope["query_string"], *(part for each in headers.raw for part in each)))
+        )
+        if long > LONGEST:
+            await PlainTextResponse("this is longer than any page asks\n", 431)(
+                scope, receive, told
+            )
+            return
+        entrance = scope["path"] == "/enter"  # from wherever its address was clicked on
+        why = self._access.objection(
+            {name: value for name, value in headers.items() if not (entrance and name in _SITE)},
+            len(headers.getlist("host")),
+        )
+        if why:
+            await PlainTextResponse(f"{why}\n", 403)(scope, receive, told)
+            return
+        await self._inner(scope, receive, told)
+
+
+_SITE = ("sec-fetch-site", "origin")

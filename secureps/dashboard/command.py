@@ -1,0 +1,119 @@
+"""The command `secureps dashboard`, and what `up` and `join` have beside them.
+
+What must not live here: any work; it is imported for help."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from secureps.run.options import Insecure, PassphraseFd
+
+if TYPE_CHECKING:
+    from secureps.client.runner import Joining
+
+
+def dashboard(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
+    ] = None,
+    server: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="The start-up kit of who looks.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option(help="Who looks: by its role there are other pages. Default: an observer."),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="A client's own state folder, else the coordinator's."),
+    ] = None,
+    ledger: Annotated[
+        Path | None,
+        typer.Option(metavar="PATH", help="A client's own ledger, else a folder of ledgers."),
+    ] = None,
+    own_budget: Annotated[
+        float | None,
+        typer.Option(
+            "--budget", show_envvar=False, metavar="EPSILON", help="A client's own, to be shown."
+        ),
+    ] = None,
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option("--log", metavar="FILE", help="An audit log to verify; repeat it."),
+    ] = None,
+    listen: Annotated[
+        str,
+        typer.Option(metavar="HOST:PORT", help="Where. Off loopback, for the kit's certificates."),
+    ] = "127.0.0.1:0",
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Show a run in a browser, until Ctrl-C. Looking changes nothing.
+
+    An operator sees for whom a run waits, and its six steps; a privacy officer the
+    plan explained, what was spent, opened and refused; a client (--name) its own
+    epsilon, what left its machine, and who could open that. Give RUN, or --kit and
+    what to look at: --server, --state or --log. It needs secureps\\[dashboard].
+    """
+    from secureps.errors import ConfigError
+    from secureps.extras import from_extras
+    from secureps.run.status import find
+    from secureps.service.shutdown import Shutdown
+
+    with from_extras():
+        from secureps.dashboard.dashboard import Looking
+        from secureps.dashboard.dashboard import dashboard as shown
+
+    asks = run is not None or server is not None
+    target = find(run, server, kit, name, insecure, passphrase_fd) if asks else None
+    own = target.kit if target is not None else kit
+    if own is None or not (asks or state or logs):
+        raise ConfigError(
+            "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
+            "--state or --log"
+        )
+    more = (state, ledger, own_budget, tuple(logs or ()), listen, passphrase_fd)
+    with Shutdown() as shutdown, shown(Looking(own, name, target, *more)) as address:
+        typer.echo(f"dashboard: {address}")
+        shutdown.wait()
+
+
+def showing() -> Callable[[Path], AbstractContextManager[None]]:
+    """Shows a run of `up`, by its folder, while it is played; ConfigError without the extra."""
+    from secureps.extras import from_extras
+
+    with from_extras():
+        from secureps.dashboard.dashboard import Looking, beside
+    from secureps.run.status import find
+
+    def shown(run: Path) -> AbstractContextManager[None]:
+        target = find(run, None, None, None)
+        return beside(Looking(target.kit, None, target), typer.echo)
+
+    return shown
+
+
+def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
+    """Shows a client its own page while it takes part, if it wants that."""
+    if not shown:
+        return nullcontext()
+    from secureps.extras import from_extras
+
+    with from_extras():
+        from secureps.dashboard.dashboard import Looking, beside
+    own = Looking(
+        joining.kit,
+        joining.name,
+        state=joining.state,
+        ledger=joining.charged,
+        budget=joining.insists.budget,
+    )
+    return beside(own, typer.echo)

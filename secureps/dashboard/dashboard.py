@@ -1,0 +1,171 @@
+"""`secureps dashboard`: shows a run in a browser, to an operator, a privacy officer or a client.
+
+Which page there is follows from whose key is used: a client sees what is its own, an observer or
+the coordinator's operator the run. On loopback it prints an address with a token; elsewhere it
+takes connections with a certificate of the kit alone. What must not live here: HTTP
+(`dashboard.application`), and what is shown (`dashboard.pages`).
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.crypto.credentials import tls_name
+from secureps.crypto.identity import Role
+from secureps.dashboard.access import Access, Viewer
+from secureps.dashboard.application import application
+from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.server import bound, serving
+from secureps.dashboard.sources import (
+    FILES_EVERY,
+    STATUS_EVERY,
+    CourseSource,
+    HolderSource,
+    LedgersSource,
+    LogsSource,
+    Source,
+    StatusSource,
+    fed,
+)
+from secureps.errors import ConfigError, KitError
+from secureps.messages.run import COORDINATOR, on_loopback
+from secureps.run.status import StatusTarget
+from secureps.run.up.folder import RunFolder
+from secureps.service.metrics import server_context
+from secureps.store.budget import default_ledger
+from secureps.store.keyring import default_state, find_observer, load_public, load_roster
+from secureps.store.passphrases import Passphrases
+from secureps.store.tls_files import TlsFiles
+
+LOOPBACK = "127.0.0.1:0"
+
+ANYWHERE = ("", "0.0.0.0", "[::]", "::")
+
+SERVERS: frozenset[Role] = frozenset({"coordinator", "shard", "holder"})
+"""Roles whose certificates are servers' too."""
+
+
+@dataclass(frozen=True)
+class Looking:
+    """What to show, and where.
+
+    Args:
+        kit: start-up kit of `name` (None: of an observer).
+        target: the coordinator to ask; None: nobody is asked.
+        state: of a client its own state folder, else the coordinator's; None: where it lies by
+            itself, if anywhere.
+        ledger: of a client its own ledger, else a folder of ledgers; None likewise.
+        budget: a client's own, over all runs; None: it has none.
+        logs: audit logs to verify.
+        listen: HOST:PORT; port 0 takes a free one.
+        passphrase_fd: an open file, with the passphrase of the private keys.
+    """
+
+    kit: Path
+    name: str | None
+    target: StatusTarget | None = None
+    state: Path | None = None
+    ledger: Path | None = None
+    budget: float | None = None
+    logs: tuple[Path, ...] = ()
+    listen: str = LOOPBACK
+    passphrase_fd: int | None = None
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """Of a run of `up`, if it is one."""
+        return None if self.target is None else self.target.folder
+
+
+@contextmanager
+def dashboard(looking: Looking) -> Iterator[str]:
+    """Shows a run while the `with` lasts; the address to open in a browser.
+
+    Raises:
+        ConfigError: it may not be served there.
+        KitError: nobody can look with this kit.
+        OperatorError: nothing can be bound there.
+    """
+    roster = load_public(looking.kit).roster
+    name = looking.name or find_observer(looking.kit, roster)
+    viewer = Viewer(name, roster.find(name).role)
+    passphrases = Passphrases(looking.passphrase_fd)
+    secured = _secured(looking, viewer, passphrases)
+    sources = list(_sources(looking, viewer, passphrases))
+    line = bound(looking.listen)
+    host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
+    hosts = {host, tls_name(name)} if secured else {"127.0.0.1", "localhost", "[::1]"}
+    named = frozenset(f"{each}:{port}".lower() for each in hosts)
+    access = Access(named, secured is not None, None if secured else viewer)
+    owner = viewer.name if viewer.role == "client" else ""
+    board = Board(Facts(looking.target is not None, owner))
+    app = application(board, access, _party(looking.kit), f"secureps-{port}")
+    with serving(app, line, secured), fed(board, sources):
+        entrance = f"/enter?token={access.token}"
+        yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
+
+
+def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.SSLContext | None:
+    """How connections are secured; None on loopback. ConfigError if they cannot be."""
+    host, _, port = looking.listen.rpartition(":")
+    if not port.isdigit() or int(port) > 65535 or host in ANYWHERE:
+        raise ConfigError(
+            f"dashboard: {looking.listen!r} is not HOST:PORT, with the host that a browser names"
+        )
+    if on_loopback(looking.listen):
+        return None
+    if viewer.role not in SERVERS:
+        raise ConfigError(
+            f"dashboard: {looking.listen} is not on loopback, and {viewer.name}'s certificate is "
+            "no server's: listen on 127.0.0.1 and open it through a tunnel (ssh -L), or look with "
+            "the coordinator's kit"
+        )
+    ca = load_public(looking.kit).ca
+    return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=passphrases))
+
+
+def _party(kit: Path) -> Callable[[str], Viewer | None]:
+    """Who a certificate's name is, by the kit's roster then: who was revoked is nobody."""
+
+    def party(name: str) -> Viewer | None:
+        try:
+            _, roster = load_roster(kit)
+        except KitError:
+            return None
+        return Viewer(name, roster.find(name).role) if name in roster else None
+
+    return party
+
+
+def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iterator[Source]:
+    """All that is at hand for this party."""
+    kit, folder = looking.kit, looking.folder
+    if looking.target is not None:
+        yield Source("status", StatusSource(looking.target, passphrases).look, STATUS_EVERY)
+    if looking.logs:
+        yield Source("audit logs", LogsSource(looking.logs, kit).look, FILES_EVERY)
+    if viewer.role == "client":
+        own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
+        ledger = looking.ledger or default_ledger(kit, viewer.name)
+        of = HolderSource(viewer.name, kit, looking.state or own, ledger, looking.budget)
+        yield Source("this client's state", of.look, FILES_EVERY)
+        return
+    state = looking.state or (None if folder is None else folder.state(COORDINATOR))
+    if state is not None:
+        yield Source("the coordinator's state", CourseSource(state).look, FILES_EVERY)
+    beside_kit = default_ledger(kit, viewer.name).parent
+    ledgers = looking.ledger or (None if folder is None else beside_kit)
+    if ledgers is not None:
+        yield Source("ledgers", LedgersSource(ledgers).look, FILES_EVERY)
+
+
+@contextmanager
+def beside(looking: Looking, tell: Callable[[str], None]) -> Iterator[None]:
+    """Shows a run while the `with` lasts, and tells its address; raises as `dashboard` does."""
+    with dashboard(looking) as address:
+        tell(f"dashboard: {address}")
+        yield

@@ -1,0 +1,146 @@
+"""What was seen of a run, look by look: who came and went when, and what versions cost.
+
+Time is an argument: Unix seconds. What must not live here: asking (`dashboard.sources`), and what a
+page shows of it (`dashboard.operator_view`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from secureps.messages.requests import Status
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.telemetry import UP
+from secureps.run.report.totals import DOWN, SECONDS, Totals
+
+KEPT = 40
+"""Changes, and versions of a group, that are kept: the newest."""
+
+HERE, AWAY, AWAITED, SILENT = "here", "away", "awaited", "silent"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A party's presence was another one from `at` on; it had been `before` for so many seconds."""
+
+    at: float
+    party: str
+    role: str
+    state: str
+    before: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a version cost all parties: seconds by stage, bytes, the largest epsilon after it."""
+
+    group: str
+    version: int
+    seconds: Mapping[str, float]
+    up: float
+    down: float
+    epsilon: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What is known at one moment.
+
+    Args:
+        status: the last that came; None before the first.
+        silent: why no answer came to the last question; empty if one did.
+        silent_since: when the first question had none.
+        over: no answer will come any more.
+        since: by party, since when it is as it is.
+        changes: newest first; costs: oldest first.
+        up, down: bytes of all versions.
+    """
+
+    status: Status | None = None
+    silent: str = ""
+    silent_since: float | None = None
+    over: bool = False
+    since: Mapping[str, float] = field(default_factory=dict)
+    changes: tuple[Change, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    up: float = 0.0
+    down: float = 0.0
+
+
+def presence(status: Status) -> dict[str, tuple[str, str]]:
+    """The role of every party, and whether it is there, in one word or with its reason."""
+    found = {COORDINATOR: (COORDINATOR, HERE)}
+    for server in status.servers:
+        state = HERE if server.live else AWAY if server.registered else AWAITED
+        found[server.name] = (server.role, state)
+    for member in status.members:
+        found[member.name] = ("client", HERE if member.live else member.state)
+    return found
+
+
+class Observation:
+    """What was seen so far; one thread looks."""
+
+    def __init__(self) -> None:
+        self._totals = Totals()
+        self._known: dict[str, tuple[str, str]] = {}
+        self.seen = Seen()
+
+    def take(self, status: Status, now: float) -> Seen:
+        """A status came."""
+        self._totals.add(status.telemetry)
+        self._note(presence(status), now)
+        return self._keep(
+            replace(
+                self.seen,
+                status=status,
+                silent="",
+                silent_since=None,
+                over=False,
+                costs=self._costs(status),
+                up=self._totals.total(UP),
+                down=self._totals.total(DOWN),
+            )
+        )
+
+    def miss(self, why: str, now: float, over: bool = False) -> Seen:
+        """No status came; `over`: none will."""
+        if self.seen.status is not None and not over:
+            self._note(self._known | {COORDINATOR: (COORDINATOR, SILENT)}, now)
+        since = self.seen.silent_since
+        since = now if since is None else since
+        return self._keep(replace(self.seen, silent=why, silent_since=since, over=over))
+
+    def _keep(self, seen: Seen) -> Seen:
+        self.seen = seen
+        return seen
+
+    def _note(self, found: dict[str, tuple[str, str]], now: float) -> None:
+        """Compares who is there with who was."""
+        since, changes = dict(self.seen.since), list(self.seen.changes)
+        for party, (role, state) in found.items():
+            before = self._known.get(party)
+            if before == (role, state):
+                continue
+            if before is not None:
+                seconds = now - since.get(party, now)
+                changes.insert(0, Change(now, party, role, state, before[1], seconds))
+            since[party] = now
+        self._known = found
+        known = {party: at for party, at in since.items() if party in found}
+        self.seen = replace(self.seen, since=known, changes=tuple(changes[:KEPT]))
+
+    def _costs(self, status: Status) -> tuple[Cost, ...]:
+        return tuple(
+            self._cost(group.name, version)
+            for group in status.groups
+            for version in range(max(1, group.version - KEPT + 1), group.version + 1)
+        )
+
+    def _cost(self, group: str, version: int) -> Cost:
+        sums = self._totals.of_version(group, version)
+        seconds = {stage: sums.get(f"{stage}_seconds", 0.0) for stage in SECONDS}
+        spent = self._totals.spent(group, version)
+        return Cost(group, version, seconds, sums.get(UP, 0.0), sums.get(DOWN, 0.0), spent)

@@ -1,0 +1,121 @@
+"""What a privacy officer sees: the plan explained, what was spent, opened and refused, and by whom.
+
+What must not live here: reading journals, ledgers and logs (`dashboard.sources`), and a page's
+looks (`dashboard/site`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from secureps.audit.page import words
+from secureps.dashboard.course import Course, HolderRecord
+from secureps.dashboard.holder_view import OwnLedger, RunSpending
+from secureps.dashboard.observation import Cost, Seen
+from secureps.run.report.status_tables import spent
+from secureps.wording import finite
+
+
+@dataclass(frozen=True, slots=True)
+class ClientSpending:
+    """What a client spent: in this run by its status, and in all runs by its ledger, if that is
+    at hand."""
+
+    name: str
+    epsilon: str
+    total: float | None
+    runs: tuple[RunSpending, ...]
+    trouble: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What was refused or came to nothing."""
+
+    date: str
+    what: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogCheck:
+    """What `secureps audit-log verify` says of a file: whose it is, or what is wrong."""
+
+    file: str
+    sound: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfficerView:
+    """All that the privacy officer's page shows.
+
+    Args:
+        explanation: as `secureps check --json` has it; None before the run is founded.
+        unit: what every epsilon is of, and at which delta.
+        costs: of versions, for their epsilon.
+        holders, refused, rows: by the coordinator's journal; None where that is not at hand.
+        logs: None where no audit logs were named.
+    """
+
+    explanation: Mapping[str, object] | None
+    unit: str
+    delta: float
+    clients: tuple[ClientSpending, ...]
+    costs: tuple[Cost, ...]
+    holders: tuple[HolderRecord, ...] | None
+    refused: tuple[Refusal, ...] | None
+    rows: int
+    logs: tuple[LogCheck, ...] | None
+
+
+def officer_view(
+    seen: Seen,
+    explanation: Mapping[str, object] | None,
+    course: Course | None,
+    ledgers: Mapping[str, OwnLedger],
+    logs: tuple[LogCheck, ...] | None,
+) -> OfficerView:
+    """The page, of what is at hand.
+
+    Args:
+        course: None without the coordinator's journal.
+        ledgers: over all runs, by client.
+    """
+    status = seen.status
+    return OfficerView(
+        explanation=explanation,
+        unit=status.adjacency if status is not None else "",
+        delta=status.delta if status is not None else 0.0,
+        clients=tuple(_clients(seen, course, ledgers)),
+        costs=tuple(cost for cost in seen.costs if cost.epsilon is not None),
+        holders=None if course is None else course.holders,
+        refused=None if course is None else tuple(_refusals(course)),
+        rows=0 if course is None else course.rows,
+        logs=logs,
+    )
+
+
+def _clients(
+    seen: Seen, course: Course | None, ledgers: Mapping[str, OwnLedger]
+) -> Iterator[ClientSpending]:
+    members = {m.name: m for m in seen.status.members} if seen.status is not None else {}
+    this = b"" if course is None or course.run is None else course.run.id
+    for name in sorted(members.keys() | ledgers.keys()):
+        ledger = ledgers.get(name)
+        yield ClientSpending(
+            name,
+            spent(members[name]) if name in members else "takes no part",
+            None if ledger is None else ledger.epsilon,
+            tuple(
+                RunSpending(r.run.hex()[:16], r.facts, finite(r.epsilon), r.run == this)
+                for r in (() if ledger is None else ledger.runs)
+            ),
+            "" if ledger is None else ledger.trouble,
+        )
+
+
+def _refusals(course: Course) -> Iterator[Refusal]:
+    for entry in course.refused:
+        yield Refusal(entry.date or f"{entry.at:.1f} s", entry.what, words(entry))

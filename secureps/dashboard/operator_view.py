@@ -1,0 +1,276 @@
+"""What an operator sees: for whom a run waits, its six steps, parties, bytes, burnt cohorts.
+
+From what was seen and what the coordinator's journal says to what a page shows: functions without
+I/O. Who may not know clients' names gets none of them. What must not live here: asking
+(`dashboard.sources`), and a page's looks (`dashboard/site`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from secureps.dashboard.course import Course, Steps
+from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
+from secureps.messages.requests import GroupStatus, MemberStatus, ServerStatus, Status
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
+from secureps.run.report.status_tables import STATES, ofwhat, spent
+from secureps.service.metrics import unnamed
+
+STEPS = ("close", "hold", "open", "prepare", "commit", "publish")
+"""The six steps of a version, as `docs/architecture.md` has them."""
+
+AT = {"collecting": 1, "holding": 2, "opening": 3, "preparing": 4, "waiting": 6, "done": 6}
+"""Which of them a group is at, by its phase; 0 before version 0. Commit and publish take no time
+that a look could see: between versions all six are done."""
+
+ROWS = 200
+"""Clients that a page lists: those first that an operator may have to look after."""
+
+Hide = Callable[[str], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocking:
+    """Who keeps the run waiting, and how."""
+
+    name: str
+    role: str
+    why: str
+    since: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group: its version of how many, which of the six steps it is at, and what it waits for."""
+
+    name: str
+    version: int
+    wanted: int | None
+    step: int
+    phase: str
+    reason: str
+    late: tuple[str, ...]
+    late_in_all: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartyRow:
+    """A server: its presence since when, and what else there is to say."""
+
+    name: str
+    role: str
+    state: str
+    since: float | None
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRow:
+    """A client, as `secureps status` has it."""
+
+    name: str
+    state: str
+    live: bool
+    since: float | None
+    updates: int
+    epsilon: str
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorView:
+    """All that the operator's page shows.
+
+    Args:
+        headline: in one line, what the run does or waits for; `over`: it does nothing any more.
+        blocking: servers first; empty if nobody is waited for but by plan.
+        clients: empty for who may not know their names; states: how many are how.
+        timeline: of the newest cohorts; None without the coordinator's journal, as are `burnt`,
+            `burnt_in_all` and `checkpoint`.
+    """
+
+    run: str
+    headline: str
+    over: bool
+    asked: bool
+    blocking: tuple[Blocking, ...]
+    steps: tuple[str, ...]
+    groups: tuple[GroupRow, ...]
+    parties: tuple[PartyRow, ...]
+    clients: tuple[ClientRow, ...]
+    clients_title: str
+    states: Mapping[str, int]
+    changes: tuple[Change, ...]
+    costs: tuple[Cost, ...]
+    up: float
+    down: float
+    timeline: tuple[Steps, ...] | None
+    burnt: tuple[Steps, ...] | None
+    burnt_in_all: int
+    checkpoint: int | None
+
+
+def operator_view(
+    seen: Seen, course: Course | None, plan: Plan | None, names: bool
+) -> OperatorView:
+    """The page, for somebody who may know clients' names, or not.
+
+    Args:
+        course: None where the coordinator's journal is not at hand.
+        plan: None before the run is founded.
+    """
+    status = seen.status
+    clients = frozenset(m.name for m in status.members) if status is not None else frozenset()
+
+    def hide(text: str) -> str:
+        return text if names else unnamed(text, clients)
+
+    members = status.members if status is not None else ()
+    return OperatorView(
+        run=status.run.hex()[:16] if status is not None else "",
+        headline=hide(_headline(seen)),
+        over=seen.over or bool(status is not None and status.finished),
+        asked=status is not None,
+        blocking=tuple(_hidden(each, hide, names) for each in blocking(seen, plan)),
+        steps=STEPS,
+        groups=tuple(_group(g, plan, hide, names) for g in (status.groups if status else ())),
+        parties=tuple(_parties(seen, hide)),
+        clients=tuple(_clients(seen)) if names else (),
+        clients_title=ofwhat(status.adjacency, status.delta) if status is not None else "",
+        states=dict(Counter(_word(member) for member in members)),
+        changes=tuple(_change(each, hide, names) for each in seen.changes),
+        costs=seen.costs,
+        up=seen.up,
+        down=seen.down,
+        timeline=None if course is None else tuple(_step(each, hide) for each in course.steps),
+        burnt=None if course is None else tuple(_step(each, hide) for each in course.burnt),
+        burnt_in_all=0 if course is None else course.burnt_in_all,
+        checkpoint=None if course is None else course.checkpoint,
+    )
+
+
+def blocking(seen: Seen, plan: Plan | None) -> tuple[Blocking, ...]:
+    """Who keeps the run waiting that need not: servers that it cannot do without, then clients.
+
+    A key holder is one of them where fewer than the plan's threshold are there, or, before
+    version 0, any; a client, where a group waits for its update.
+    """
+    status = seen.status
+    if seen.over or (status is not None and status.finished):
+        return ()
+    found = []
+    if seen.silent:
+        found.append(Blocking(COORDINATOR, COORDINATOR, seen.silent, seen.silent_since))
+    if status is not None:
+        for server in _needed(status, plan):
+            since = seen.since.get(server.name)
+            found.append(Blocking(server.name, server.role, _trouble(server), since))
+        found += _late(seen, status)
+    return tuple(found)
+
+
+def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
+    founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
+    here = sum(server.live for server in status.servers if server.role == "holder")
+    enough = plan is not None and founded and here >= plan.threshold
+    for server in status.servers:
+        spare = server.role == "holder" and enough
+        if (not server.live and not spare) or server.trouble:
+            yield server
+
+
+def _trouble(server: ServerStatus) -> str:
+    state = "" if server.live else "is away" if server.registered else "was never here"
+    return "; ".join(filter(None, (state, server.trouble)))
+
+
+def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
+    gone = {member.name: member for member in status.members if not member.live}
+    late: dict[str, list[str]] = {}
+    for group in status.groups:
+        for name in group.late:
+            late.setdefault(name, []).append(group.name)
+    for name, groups in late.items():
+        of = f" of {', '.join(groups)}" if len(status.groups) > 1 else ""
+        away = f", and is {_word(gone[name])}" if name in gone else ""
+        yield Blocking(name, "client", f"owes an update{of}{away}", seen.since.get(name))
+
+
+def _headline(seen: Seen) -> str:
+    status = seen.status
+    if status is not None and status.finished:
+        return f"over: {status.finished}"
+    if seen.silent:
+        return seen.silent
+    if status is None:
+        return "no status yet"
+    reasons = dict.fromkeys(group.reason for group in status.groups)
+    return " / ".join(reasons) or "waits for the coordinator's plan"
+
+
+def _hidden(each: Blocking, hide: Hide, names: bool) -> Blocking:
+    name = each.name if names or each.role != "client" else "a client"
+    return Blocking(name, each.role, hide(each.why), each.since)
+
+
+def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> GroupRow:
+    wanted = plan.versions(group.name) if plan is not None and group.name in plan.groups else None
+    return GroupRow(
+        name=group.name,
+        version=group.version,
+        wanted=wanted,
+        step=AT.get(group.step, 0),
+        phase=group.step,
+        reason=hide(group.reason),
+        late=group.late[:ROWS] if names else (),
+        late_in_all=len(group.late),
+    )
+
+
+def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
+    state, detail = (SILENT, seen.silent) if seen.silent else (HERE, "")
+    status = seen.status
+    if status is None:
+        yield PartyRow(COORDINATOR, COORDINATOR, state, seen.silent_since, hide(detail))
+        return
+    trouble = {server.name: server.trouble for server in status.servers}
+    detail = detail or trouble.pop(COORDINATOR, "")
+    detail = detail or (f"started {status.incarnation} times" if status.incarnation > 1 else "")
+    since = seen.silent_since or seen.since.get(COORDINATOR)
+    yield PartyRow(COORDINATOR, COORDINATOR, state, since, hide(detail))
+    held = {holding.shard: holding for holding in status.holdings}
+    for server in status.servers:
+        if server.name == COORDINATOR:
+            continue
+        state = HERE if server.live else AWAY if server.registered else AWAITED
+        parts = [server.trouble]
+        if server.name in held:
+            parts.insert(0, f"{held[server.name].blocks} blocks")
+        detail = "; ".join(filter(None, parts))
+        yield PartyRow(server.name, server.role, state, seen.since.get(server.name), hide(detail))
+
+
+def _clients(seen: Seen) -> Iterator[ClientRow]:
+    members = seen.status.members if seen.status is not None else ()
+    order = sorted(members, key=lambda m: (STATES.index(_word(m)), m.name))
+    for each in order[:ROWS]:
+        since = seen.since.get(each.name)
+        yield ClientRow(each.name, each.state, each.live, since, each.submissions, spent(each))
+
+
+def _word(member: MemberStatus) -> str:
+    """A client's state without its reason."""
+    return member.state.partition(":")[0]
+
+
+def _change(each: Change, hide: Hide, names: bool) -> Change:
+    party = each.party if names or each.role != "client" else "a client"
+    return Change(each.at, party, each.role, hide(each.state), hide(each.before), each.seconds)
+
+
+def _step(each: Steps, hide: Hide) -> Steps:
+    times = (each.began, each.closed, each.held, each.opened, each.prepared, each.committed)
+    made = (each.group, each.number, each.version, each.members, *times)
+    return Steps(*made, ended=each.ended, why=hide(each.why))

@@ -1,0 +1,103 @@
+// Shows what the server sends, and builds anew those sections alone whose data is another.
+
+import * as holder from "./holder.js";
+import * as officer from "./officer.js";
+import * as operator from "./operator.js";
+import { h, p } from "./dom.js";
+
+const PAGES = { operator, officer, holder };
+const REACHED = ".scroll, summary";
+
+const page = document.getElementById("page");
+const link = document.getElementById("link");
+const built = new Map();
+let news = null;
+
+function chosen() {
+  const there = Object.keys(PAGES).filter((name) => news[name]);
+  const wanted = location.hash.slice(1);
+  return there.includes(wanted) ? wanted : news.holder ? "holder" : there[0];
+}
+
+function show() {
+  if (news === null) return;
+  const name = chosen();
+  const there = Object.keys(PAGES).filter((each) => news[each]);
+  keep("nav", there, () => {
+    document.getElementById("pages").replaceChildren(...there.map((each) => h("a", { href: `#${each}` }, PAGES[each].title)));
+  });
+  for (const each of document.getElementById("pages").children) {
+    if (each.hash === `#${name}`) each.setAttribute("aria-current", "page");
+    else each.removeAttribute("aria-current");
+  }
+  if (name === undefined) {
+    keep("empty", news.troubles, () => page.replaceChildren(p("There is nothing to show yet."), ...troubles()));
+    return;
+  }
+  document.title = `secureps: ${PAGES[name].title}`;
+  const sections = PAGES[name].sections(news[name]);
+  sections.push({ id: "troubles", title: "What cannot be read", wide: true, data: Object.entries(news.troubles), make: troubles });
+  if (page.dataset.page !== name) {
+    page.replaceChildren(...sections.map((each) => h("section", { id: each.id, "aria-labelledby": `${each.id}-title` })));
+    page.dataset.page = name;
+    for (const each of [...built.keys()].filter((id) => id !== "nav")) built.delete(each);
+  }
+  for (const each of sections) {
+    keep(each.id, [each.data, each.kind], () => {
+      const whole = document.getElementById(each.id);
+      whole.className = [each.wide ? "wide" : "", each.kind ?? ""].join(" ").trim();
+      whole.hidden = each.id === "troubles" && each.data.length === 0;
+      renew(whole, [h("h2", { id: `${each.id}-title` }, each.title), ...each.make(each.data).filter((part) => part !== null)]);
+    });
+  }
+}
+
+// Puts other parts into a section; what had the focus there, was open or scrolled is so again.
+function renew(whole, parts) {
+  const all = (kind) => [...whole.querySelectorAll(kind)];
+  const focused = all(REACHED).indexOf(document.activeElement);
+  const open = all("details").map((each) => each.open);
+  const left = all(".scroll").map((each) => each.scrollLeft);
+  whole.replaceChildren(...parts);
+  all("details").forEach((each, place) => { each.open = open[place] ?? false; });
+  all(".scroll").forEach((each, place) => { each.scrollLeft = left[place] ?? 0; });
+  if (focused >= 0) all(REACHED)[focused]?.focus({ preventScroll: true });
+}
+
+function troubles() {
+  return Object.entries(news.troubles).map(([name, why]) => p(`${name}: ${why}`, "bad"));
+}
+
+// Builds a part if its data is another than that it was built from: what has the focus keeps it.
+function keep(id, data, build) {
+  const now = JSON.stringify(data);
+  if (built.get(id) === now) return;
+  built.set(id, now);
+  build();
+}
+
+// Says to who cannot see the page whom the run waits for, when that changes.
+function speak() {
+  const spoken = document.getElementById("spoken");
+  const waits = (news.operator?.blocking ?? []).map((each) => `${each.name} ${each.why}`);
+  const text = waits.length ? `waits for ${waits.join("; ")}` : "";
+  if (spoken.textContent !== text) spoken.textContent = text;
+}
+
+function linked(text, broken) {
+  if (link.textContent !== text) link.textContent = text;
+  link.classList.toggle("broken", broken);
+}
+
+const stream = new EventSource("/news");
+stream.addEventListener("message", (event) => {
+  news = JSON.parse(event.data);
+  linked("connected", false);
+  speak();
+  show();
+});
+stream.addEventListener("error", () => {
+  const over = stream.readyState === EventSource.CLOSED;
+  linked(over ? "this server lets this browser in no more: open the address that it printed last" : "no connection to this page's server; it is tried again", true);
+});
+window.addEventListener("hashchange", show);

@@ -1,0 +1,66 @@
+// The privacy officer's page: the plan explained, what was spent, opened and refused, and by whom.
+
+import { columns } from "./chart.js";
+import { epsilon, h, list, p, table } from "./dom.js";
+
+export const title = "Privacy officer";
+
+export function sections(view) {
+  return [
+    { id: "plan", title: "The plan, explained", wide: true, data: view.explanation, make: plan },
+    { id: "spent", title: "Epsilon of each client", data: [view.clients, view.unit, view.delta], make: spent },
+    { id: "growth", title: "Epsilon by version", data: view.costs, make: growth },
+    { id: "openings", title: "Openings by key holder", data: view.holders, make: openings },
+    { id: "logs", title: "Signed audit logs", data: view.logs, make: logs },
+    { id: "refused", title: "Refused, or come to nothing", wide: true, data: [view.refused, view.rows], make: refused },
+  ];
+}
+
+function plan(told) {
+  if (told === null) return [p("There is no run yet.", "dim")];
+  const price = told.price;
+  return [
+    p(`${told.name}: ${told.versions} versions under ${told.cipher}, ${told.shards} shards.`, "headline"),
+    h("p", {}, "digest ", h("code", {}, told.digest)),
+    h("h3", {}, "Who can open a single update"), list(told.collusion), p(`What they find: ${told.opened}.`),
+    table("Who sees what", ["role", "sees", "never sees"], told.sights.map((each) => [each.role, each.sees, each.never])),
+    price === null ? p("Nothing is private: the plan adds no noise.", "warn") : table("What privacy spends", ["what", "how much"], [
+      ["protected", price.unit], ["against", price.against],
+      ["epsilon of one version", epsilon(price.epsilon_version)], ["epsilon of the run", epsilon(price.epsilon_run)],
+      ["delta", price.delta], ["budget", price.budget]]),
+    told.remarks.length ? h("div", {}, h("h3", {}, "Notes"), list(told.remarks)) : null,
+  ];
+}
+
+function spent([clients, unit, delta]) {
+  const runs = (each) => each.trouble || each.runs.map((run) => `${run.run}: ${epsilon(run.epsilon)} (${run.updates} updates)`).join("; ");
+  return [
+    p(unit ? `Of ${unit}, at delta ${delta}.` : "Nothing is private: no epsilon bounds what sums and models tell.", unit ? "dim" : "warn"),
+    table("By client", ["client", "in this run", "over all runs", "run by run"], clients.map((each) => [each.name, each.epsilon, each.runs.length ? epsilon(each.total) : "-", runs(each)])),
+  ];
+}
+
+function growth(costs) {
+  const items = costs.map((cost) => ({ label: cost.group === "all" ? `${cost.version}` : `${cost.group} ${cost.version}`, parts: [cost.epsilon] }));
+  return [columns("The largest epsilon of all clients, by version", items, ["epsilon"], (value) => value.toFixed(3))];
+}
+
+const JOURNAL = "This is in the coordinator's journal: give its state folder, --state.";
+
+function openings(holders) {
+  if (holders === null) return [p(JOURNAL, "dim")];
+  return [table("By the coordinator's journal", ["key holder", "helped to open", "refused", "lied", "last reason"], holders.map((each) => [each.name, each.opened, each.refused, each.lied, each.why]))];
+}
+
+function logs(checks) {
+  if (checks === null) return [p("Name audit logs by --log FILE, and they are verified here: secureps audit-log export makes one.", "dim")];
+  return [table("Verified against the kit", ["file", "", "what it says"], checks.map((each) => [each.file, h("span", { class: each.sound ? "good" : "bad" }, each.sound ? "sound" : "not sound"), each.text]))];
+}
+
+function refused([rows, journal]) {
+  if (rows === null) return [p(JOURNAL, "dim")];
+  return [
+    p(`The digests of all ${journal} rows of the coordinator's journal fit together.`, "good"),
+    table("Newest first", ["when", "what", "who and why"], rows.map((each) => [each.date, each.what, each.text])),
+  ];
+}

@@ -1,0 +1,298 @@
+"""Where a dashboard's facts come from: the coordinator's status, journals, ledgers, audit logs.
+
+Each source is looked at by a thread of its own, again and again, and nothing is written. What must
+not live here: what follows from what is read.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.course import course
+from secureps.dashboard.holder_view import OwnLedger, holder_view
+from secureps.dashboard.observation import Observation
+from secureps.dashboard.officer_view import LogCheck
+from secureps.errors import NotReady, SecurepsError
+from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.policy.explain.explanation import explain
+from secureps.policy.plan import Plan
+from secureps.privacy.ledger import OWN_DELTA
+from secureps.run.audit_log import verify
+from secureps.run.check import record, service
+from secureps.run.status import StatusTarget
+from secureps.run.status_client import StatusClient
+from secureps.store.backup import JOURNAL
+from secureps.store.budget import BudgetLedger, epsilon_of
+from secureps.store.journal import read_rows
+from secureps.store.keyring import load_public
+from secureps.store.passphrases import Passphrases
+from secureps.wording import finite
+
+STATUS_EVERY = 0.25
+"""Seconds between two questions for the status, as `up` asks."""
+FILES_EVERY = 2.0
+"""Seconds between two looks whether files have changed."""
+SHARE = 2.0
+"""How much longer than a look the pause after it is: what a look costs, others need."""
+SLOWEST = 30.0
+"""Seconds that a pause is long at most."""
+
+Look = Callable[[Board], None]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is looked at, by a name for what is wrong with it, and after how many seconds again."""
+
+    name: str
+    look: Look
+    every: float
+
+
+@contextmanager
+def fed(board: Board, sources: Sequence[Source]) -> Iterator[None]:
+    """Looks at all sources while the `with` lasts, each in a thread."""
+    over = threading.Event()
+    threads = [
+        threading.Thread(target=_go_on, args=(each, board, over), name=each.name, daemon=True)
+        for each in sources
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(SLOWEST)
+
+
+def _go_on(source: Source, board: Board, over: threading.Event) -> None:
+    pause = 0.0
+    while not over.wait(pause):
+        began, trouble = time.monotonic(), ""
+        try:
+            source.look(board)
+        except SecurepsError as error:
+            trouble = str(error)
+        board.put(_troubled(source.name, trouble))
+        pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
+
+
+def _troubled(name: str, text: str) -> Callable[[Facts], Facts]:
+    def change(facts: Facts) -> Facts:
+        others = {of: why for of, why in facts.troubles.items() if of != name}
+        return replace(facts, troubles=others | ({name: text} if text else {}))
+
+    return change
+
+
+class StatusSource:
+    """The status of a run, from its coordinator.
+
+    Raises:
+        KitError: nobody can ask with this kit.
+    """
+
+    def __init__(
+        self,
+        target: StatusTarget,
+        passphrases: Passphrases,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._target = target
+        self._passphrases = passphrases
+        self._clock = clock
+        self._observation = Observation()
+        self._run: RunInfo | None = None
+        self._client: StatusClient | None = None
+        if target.server:
+            self._client = self._made()
+
+    def look(self, board: Board) -> None:
+        """Asks once."""
+        try:
+            if self._client is None:
+                self._client = self._made()
+            status = self._client.status()
+            if status.run and self._run is None:
+                self._run = self._client.run()
+        except SecurepsError as error:
+            over = self._target.why_silent()
+            seen = self._observation.miss(over or str(error), self._clock(), bool(over))
+        else:
+            seen = self._observation.take(status, self._clock())
+        run = self._run
+        board.put(lambda facts: _founded(replace(facts, seen=seen), run))
+
+    def _made(self) -> StatusClient:
+        target = self._target
+        folder = target.folder
+        server = target.server or (folder and folder.address(COORDINATOR))
+        if not server:
+            raise NotReady("the coordinator is being started")
+        who = (target.kit, target.name, server, target.insecure, self._passphrases)
+        return StatusClient(*who)
+
+
+def _founded(facts: Facts, run: RunInfo | None) -> Facts:
+    """With the run's plan, explained, once it is known."""
+    if run is None or facts.plan is not None:
+        return facts
+    plan = Plan.from_text(run.plan)
+    sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
+    explanation = record(explain(plan, sizes, service(plan)))
+    return replace(facts, plan=plan, explanation=explanation)
+
+
+class Changing:
+    """Files of which it is asked whether they are as they were."""
+
+    def __init__(self, *paths: Path) -> None:
+        self._paths = paths
+        self._known: object = None
+
+    def changed(self) -> bool:
+        """Whether one of them is another one than at the last call."""
+        before, self._known = self._known, [_stamp(path) for path in self._paths]
+        return self._known != before
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        """Counts them as changed at the next call, too, if what is done with them fails."""
+        try:
+            yield
+        except SecurepsError:
+            self._known = None
+            raise
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    with suppress(OSError):
+        found = path.stat()
+        return found.st_ino, found.st_size, found.st_mtime_ns
+    return None
+
+
+def _journal(state: Path) -> Changing:
+    journal = state / JOURNAL
+    return Changing(journal, journal.with_name(f"{JOURNAL}-wal"))
+
+
+class CourseSource:
+    """The course of a run, from its coordinator's state folder."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+        self._files = _journal(state)
+
+    def look(self, board: Board) -> None:
+        """Reads the journal, if there is more of it; raises as `read_rows` does."""
+        if not (self._state / JOURNAL).is_file() or not self._files.changed():
+            return
+        with self._files.again():
+            found = course(read_rows(self._state / JOURNAL))
+        board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+
+
+class HolderSource:
+    """What a client's own state folder and ledger say.
+
+    Args:
+        budget: its own over all runs; None: it has none.
+    """
+
+    def __init__(
+        self, name: str, kit: Path, state: Path, ledger: Path, budget: float | None
+    ) -> None:
+        self._name, self._kit, self._state = name, kit, state
+        self._ledger, self._budget = ledger, budget
+        self._files, self._spent = _journal(state), Changing(ledger)
+        self._known = OwnLedger(budget=budget)
+
+    def look(self, board: Board) -> None:
+        """Reads what has changed; raises as `read_rows` and `load_public` do."""
+        journal = self._state / JOURNAL
+        spent, more = self._spent.changed(), self._files.changed()
+        if spent:
+            self._known = own_ledger(self._ledger, self._budget)
+        if not journal.is_file() or not (spent or more):
+            return
+        with self._files.again():
+            rows = list(read_rows(journal))
+            holders = [each.name for each in load_public(self._kit).roster.holders()]
+            view = holder_view(self._name, rows, self._known, holders)
+        board.put(lambda facts: replace(facts, own=view))
+
+
+def own_ledger(path: Path, budget: float | None = None) -> OwnLedger:
+    """What a ledger over all runs says, or why it cannot be read."""
+    if not path.is_file():
+        return OwnLedger(budget=budget)
+    ledger = BudgetLedger(path)
+    try:
+        facts = [fact for _, fact in ledger.facts()]
+        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), budget)
+    except SecurepsError as error:
+        return OwnLedger((), None, budget, str(error))
+
+
+class LedgersSource:
+    """The ledgers of clients in a folder, NAME.db each."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._known: dict[Path, tuple[Changing, OwnLedger]] = {}
+
+    def look(self, board: Board) -> None:
+        """Reads those that have changed."""
+        for path in sorted(self._folder.glob("*.db")):
+            files, _ = self._known.get(path, (Changing(path), None))
+            if files.changed():
+                self._known[path] = (files, own_ledger(path))
+        found = {path.stem: ledger for path, (_, ledger) in self._known.items()}
+        board.put(lambda facts: replace(facts, ledgers=found))
+
+
+class LogsSource:
+    """Audit logs, verified against a kit."""
+
+    def __init__(self, files: Sequence[Path], kit: Path) -> None:
+        self._files, self._kit = files, kit
+        self._changing = Changing(*files)
+
+    def look(self, board: Board) -> None:
+        """Verifies them all, if one has changed."""
+        if self._changing.changed():
+            checks = tuple(checked(self._files, self._kit))
+            board.put(lambda facts: replace(facts, logs=checks))
+
+
+def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:
+    """What is to be said of each file, and of all together if each is sound."""
+    sound = True
+    for path in files:
+        try:
+            (log,) = verify([path], kit)
+        except SecurepsError as error:
+            sound = False
+            yield LogCheck(path.name, False, str(error))
+        else:
+            text = (
+                f"{log.begin.party} ({log.begin.role}), run {log.begin.id.hex()[:16]}: "
+                f"{log.end.entries} entries up to row {log.end.row}, signed"
+            )
+            yield LogCheck(path.name, True, text)
+    if sound and len(files) > 1:
+        try:
+            verify(files, kit)
+        except SecurepsError as error:
+            yield LogCheck("together", False, str(error))
+        else:
+            yield LogCheck("together", True, "none contradicts another")

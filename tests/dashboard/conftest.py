@@ -1,0 +1,19 @@
+"""One run on disk for all tests of the dashboard that read one; none of them changes it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kits.audited import begin, exported, play
+
+
+@pytest.fixture(scope="session")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """plan.toml, kit/, state/NAME/, and the coordinator's audit log: three versions, three
+    holders of whom two must agree, three clients with noise of their own."""
+    folder = begin(tmp_path_factory.mktemp("dashboard") / "run")
+    play(folder)
+    exported(folder, "coordinator")
+    return folder

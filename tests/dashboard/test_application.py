@@ -1,0 +1,226 @@
+"""Every route, for who may look and for who may not: what is asked wrongly changes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.identity import ROLES, Role
+from secureps.dashboard.access import Access, Viewer
+from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
+from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.holder_view import HolderView
+from secureps.dashboard.observation import Observation
+from secureps.dashboard.pages import pages
+from secureps.dashboard.server import bound, serving
+from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
+from tests.kits.nursery import ROOT
+
+SITE = ROOT / "secureps" / "dashboard" / "site"
+FILES = sorted(path.name for path in SITE.iterdir())
+PATHS = ("/", *(f"/{name}" for name in FILES if name != "index.html"))
+OPERATOR = Viewer("observer", "observer")
+
+
+def full() -> Board:
+    made, looks = Board(Facts(asks=True)), Observation()
+    made.put(lambda facts: replace(facts, seen=looks.take(STATUS, 1.0)))
+    return made
+
+
+@contextmanager
+def opened(board: Board) -> Iterator[Browser]:
+    """A browser that has the address, and did not open it yet."""
+    line = bound("127.0.0.1:0")
+    port = line.getsockname()[1]
+    access = Access(frozenset({f"127.0.0.1:{port}"}), False, OPERATOR)
+    app = application(board, access, lambda name: None, f"secureps-{port}")
+    with serving(app, line, None):
+        yield Browser(f"http://127.0.0.1:{port}/enter?token={access.token}")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One that is let in."""
+    with opened(full()) as made:
+        assert made.enter() == 303
+        yield made
+
+
+def stranger(browser: Browser) -> Browser:
+    return Browser(browser.address.geturl())
+
+
+def test_the_token_is_exchanged_once_for_a_cookie_that_no_script_reads() -> None:
+    with opened(full()) as browser:
+        entrance = f"/enter?{browser.address.query}"
+        status, headers, _ = browser.get(entrance)
+        assert (status, headers["location"]) == (303, "/")
+        cookie = headers["set-cookie"]
+        form = r"secureps-\d+=[\w-]{43}; HttpOnly; Path=/; SameSite=strict"
+        assert re.fullmatch(form, cookie), cookie
+        assert browser.address.query.removeprefix("token=") not in cookie
+        assert browser.get(entrance)[0] == 401, "it is used up"
+        browser.cookie = cookie.partition(";")[0]
+        assert browser.get("/")[0] == 200
+        assert browser.get(entrance)[0] == 303, "whoever is in may come again"
+
+
+@pytest.mark.parametrize("path", [*PATHS, "/news", "/enter", "/enter?token=", "/enter?token=%ff"])
+def test_without_the_cookie_nothing_is_shown(browser: Browser, path: str) -> None:
+    name = browser.cookie.partition("=")[0]
+    for cookie in ("", f"{name}=", f"{name}=x", f'other=1; {name}="\x80\xff"', "a" * 4000):
+        other = stranger(browser)
+        other.cookie = cookie
+        status, headers, text = other.get(path)
+        assert status == 401
+        assert "token" in text
+        assert not any(client in text for client in CLIENTS)
+        assert "set-cookie" not in headers
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_the_page_is_whole_and_says_what_a_browser_may_do_with_it(
+    browser: Browser, path: str
+) -> None:
+    status, headers, text = browser.get(path)
+    name = path[1:] or "index.html"
+    assert status == 200
+    assert text == (SITE / name).read_text()
+    assert headers["content-type"].startswith(KINDS[Path(name).suffix])
+    assert {name: headers[name] for name in HEADERS} == HEADERS
+
+
+def test_the_policy_allows_files_of_this_server_alone() -> None:
+    policy = HEADERS["content-security-policy"]
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    for name in FILES:
+        text = (SITE / name).read_text()
+        found = re.findall(r"https?://[^\s\"']+", text)
+        assert set(found) <= {"http://www.w3.org/2000/svg"}, "nothing is loaded from elsewhere"
+        assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", text)
+        assert not re.search(r"\son\w+=|style=|<script>|<style", text), "nothing is inline"
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "NONE"])
+@pytest.mark.parametrize("path", ["/", "/enter", "/news", "/main.js"])
+def test_nothing_can_be_sent(browser: Browser, method: str, path: str) -> None:
+    status, headers, _ = browser.get(path, method)
+    assert status == 405
+    assert {name: headers[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize(
+    "path", ["/../access.py", "/%2e%2e/access.py", "/site/main.js", "/main.js/", "//main.js", "/x"]
+)
+def test_no_other_file_is_served(browser: Browser, path: str) -> None:
+    status, headers, _ = browser.get(path)
+    assert status == 404 or headers["location"].endswith(path.rstrip("/"))
+
+
+@pytest.mark.parametrize("path", ["/", "/enter?token=x", "/news", "/main.js", "/x"])
+@pytest.mark.parametrize(
+    "host", ["evil.example:{}", "127.0.0.1", "localhost:{}", "127.0.0.1:{}.", ""]
+)
+def test_under_another_name_there_is_nobody(browser: Browser, host: str, path: str) -> None:
+    status, _, text = browser.get(path, Host=host.format(browser.address.port))
+    assert (status, text) == (403, "this server has another name\n")
+
+
+@pytest.mark.parametrize("path", ["/", "/news", "/main.js", f"/enter?token={'a' * 20_000}"])
+def test_what_is_longer_than_a_page_asks_is_refused(browser: Browser, path: str) -> None:
+    status, headers, _ = browser.get(path, A="b" * 20_000)
+    assert status == 431
+    assert {name: headers[name] for name in HEADERS} == HEADERS
+
+
+@pytest.mark.parametrize("path", ["/", "/news", "/main.js"])
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Sec_Fetch_Site": "cross-site"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+    ],
+)
+def test_another_sites_page_gets_nothing(
+    browser: Browser, path: str, headers: dict[str, str]
+) -> None:
+    status, _, text = browser.get(path, **headers)
+    assert (status, text) == (403, "another site's page asks\n")
+
+
+def test_a_link_with_the_token_may_be_anywhere() -> None:
+    """In a terminal that is a web page, say."""
+    with opened(full()) as browser:
+        entrance = f"/enter?{browser.address.query}"
+        assert browser.get(entrance, Sec_Fetch_Site="cross-site")[0] == 303
+
+
+# --- who sees what ----------------------------------------------------------------
+
+
+def told(board: Board, role: Role) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(pages(board.facts, Viewer("client-00", role)))
+    return found
+
+
+def test_an_observer_sees_names_and_others_see_none() -> None:
+    board = full()
+    board.put(lambda facts: replace(facts, troubles={"ledgers": "client-01.db is damaged"}))
+    for role in ROLES:
+        whole = told(board, role)
+        if role in ("observer", "coordinator"):
+            assert whole.keys() == {"operator", "officer", "troubles"}
+            assert all(name in json.dumps(whole) for name in CLIENTS)
+        else:
+            assert whole.keys() == {"operator", "troubles"}
+            assert not any(name in json.dumps(whole) for name in CLIENTS)
+
+
+# --- the stream -----------------------------------------------------------------------
+
+
+def test_news_come_when_there_are_some() -> None:
+    board = full()
+    with opened(board) as browser:
+        browser.enter()
+        with browser.news() as news:
+            assert [each["name"] for each in next(news)["operator"]["blocking"]] == [CLIENTS[2]]
+            looks = Observation()
+            board.put(lambda facts: facts)
+            gone = looks.take(without(STATUS, "shard-1"), 2.0)
+            board.put(lambda facts: replace(facts, seen=gone))
+            blocking = [each["name"] for each in next(news)["operator"]["blocking"]]
+            assert blocking == ["shard-1", CLIENTS[2]]
+
+
+def test_the_oldest_stream_ends_for_one_too_many(browser: Browser) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(browser.news())
+        next(first)
+        for _ in range(STREAMS):
+            next(stack.enter_context(browser.news()))
+        assert next(first, None) is None
+
+
+def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
+    view = HolderView(
+        *("client-00", "ab", "digits", 0.5, 8.0, 1e-5, "one record", False, 0.5, None, 1e-5, ""),
+        *((), (), 0, 0, (), (), 0, ()),
+    )
+    facts = Facts(owner="client-00", own=view, troubles={"ledger": "is damaged"})
+    own = json.loads(pages(facts, Viewer("client-00", "client")))
+    assert own["holder"]["name"] == "client-00"
+    assert own["troubles"] == {"ledger": "is damaged"}
+    for other in (Viewer("client-01", "client"), Viewer("client-00", "holder")):
+        assert json.loads(pages(facts, other)) == {"troubles": {}}

@@ -1,0 +1,97 @@
+"""What a journal says of a run's course."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureps.dashboard.course import KEPT, HolderRecord, course
+from secureps.messages import coordinator_records as records
+from secureps.messages.records import Dated
+from secureps.store.journal import Record, Row, read_rows
+
+
+@pytest.fixture(scope="module")
+def rows(run: Path) -> list[Row]:
+    return list(read_rows(run / "state" / "coordinator" / "journal.db"))
+
+
+def numbered(told: Iterable[tuple[float, Record]]) -> list[Row]:
+    return [Row(seq, at, record, b"") for seq, (at, record) in enumerate(told, 1)]
+
+
+def test_every_version_went_through_its_steps_in_order(rows: list[Row]) -> None:
+    told = course(rows)
+    assert [steps.version for steps in told.steps] == [1, 2, 3]
+    for steps in told.steps:
+        times = (
+            *(steps.began, steps.closed, steps.held),
+            *(steps.opened, steps.prepared, steps.committed),
+        )
+        assert None not in times
+        assert list(times) == sorted(times)  # type: ignore[type-var]
+        assert (steps.members, steps.ended) == (3, "")
+    assert (told.burnt, told.burnt_in_all) == ((), 0)
+    assert told.rows == len(rows)
+    assert told.run is not None
+    assert told.checkpoint is not None
+
+
+def test_holders_are_counted_by_what_they_opened(rows: list[Row]) -> None:
+    holders = course(rows).holders
+    assert sum(each.opened for each in holders) >= 2 * 3
+    assert {each.refused for each in holders} == {0}
+
+
+def test_a_run_that_is_under_way_has_a_cohort_in_the_making(rows: list[Row]) -> None:
+    closed = next(n for n, row in enumerate(rows) if isinstance(row.record, records.CohortClosed))
+    (steps,) = course(rows[: closed + 1]).steps
+    assert (steps.held, steps.committed) == (None, None)
+
+
+def test_burnt_and_reopened_cohorts_are_told_with_the_reason(rows: list[Row]) -> None:
+    cohort = next(r.record.cohort for r in rows if isinstance(r.record, records.CohortClosed))
+    again = replace(cohort, number=9)
+    told = course(
+        numbered(
+            [
+                (0.0, Dated(1_700_000_000.0)),
+                (1.0, records.CohortClosed(cohort, "all are here")),
+                (2.0, records.CohortReopened("all", cohort.number, ())),
+                (3.0, records.CohortClosed(again, "all are here")),
+                (4.0, records.HolderRefused("all", 9, "holder-1", "its ledger says no")),
+                (5.0, records.LiarsNamed("all", 9, ("holder-2",), "off the polynomial")),
+                (6.0, records.CohortBurnt("all", 9, "no set of answers opens it", True)),
+            ]
+        )
+    )
+    ends = [(s.number, s.ended, s.why) for s in told.steps]
+    assert ends == [
+        (cohort.number, "reopened", "a shard lacked blocks of it"),
+        (9, "spoilt", "no set of answers opens it"),
+    ]
+    assert [steps.number for steps in told.burnt] == [9]
+    assert told.burnt_in_all == 1
+    assert told.holders == (
+        HolderRecord("holder-1", refused=1, why="its ledger says no"),
+        HolderRecord("holder-2", lied=1, why="off the polynomial"),
+    )
+    assert [entry.what for entry in told.refused] == [
+        *("cohort burnt", "holders named", "opening refused"),
+    ]
+    assert told.refused[0].date == "2023-11-14T22:13:26Z"
+
+
+def test_what_is_kept_is_bounded(rows: list[Row]) -> None:
+    cohort = next(r.record.cohort for r in rows if isinstance(r.record, records.CohortClosed))
+    many: list[tuple[float, Record]] = []
+    for number in range(3 * KEPT):
+        many.append((number, records.CohortClosed(replace(cohort, number=number), "")))
+        many.append((number, records.CohortBurnt("all", number, "no")))
+    told = course(numbered(many))
+    assert len(told.steps) == len(told.burnt) == len(told.refused) == KEPT
+    assert told.burnt_in_all == 3 * KEPT
+    assert told.burnt[0].number == 3 * KEPT - 1

@@ -1,0 +1,188 @@
+"""A dashboard as one is served: over files of a run, on loopback and beyond, to whom it may."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.credentials import tls_name
+from secureps.dashboard.dashboard import Looking, dashboard
+from secureps.errors import ConfigError, KitError
+from secureps.extras import command
+from secureps.store.issuing import issue, revoke
+from tests.kits.audited import begin
+from tests.kits.bare import bare
+from tests.kits.dashboards import Browser
+from tests.kits.nursery import ROOT
+
+BEYOND = "127.0.0.2:0"
+"""An address that is none of loopback's names, and yet on this machine."""
+
+
+@pytest.fixture(scope="module")
+def kit(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kit of its own, with an observer and a coordinator."""
+    folder = begin(tmp_path_factory.mktemp("looking") / "run")
+    issue(folder / "kit", "observer", "observer")
+    return folder / "kit"
+
+
+def test_a_client_sees_its_own_page_alone(run: Path) -> None:
+    own = run / "state" / "client-00"
+    with dashboard(Looking(run / "kit", "client-00", state=own, budget=8.0)) as address:
+        browser = Browser(address)
+        assert browser.get("/news")[0] == 401
+        assert browser.enter() == 303
+        with browser.news() as news:
+            told = next(each for each in news if "holder" in each)
+    assert told.keys() == {"holder", "troubles"}
+    assert told["holder"]["own_budget"] == 8.0
+    assert told["holder"]["count"] >= 3
+    assert "client-01" not in json.dumps(told)
+
+
+def test_an_officer_reads_journal_ledgers_and_logs(run: Path) -> None:
+    looking = Looking(
+        run / "kit",
+        "coordinator",
+        state=run / "state" / "coordinator",
+        ledger=run / "ledgers",
+        logs=(run / "coordinator.jsonl",),
+    )
+    with dashboard(looking) as address:
+        browser = Browser(address)
+        browser.enter()
+        with browser.news() as news:
+            told = next(
+                each for each in news if each["officer"]["holders"] and each["officer"]["logs"]
+            )
+    assert told.keys() == {"officer", "troubles"}
+    assert told["officer"]["explanation"]["name"] == "audited"
+    assert [each["sound"] for each in told["officer"]["logs"]] == [True]
+
+
+def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
+    def refused(listen: str, name: str = "coordinator") -> str:
+        with pytest.raises(ConfigError) as error, dashboard(Looking(kit, name, listen=listen)):
+            pass
+        return str(error.value)
+
+    for listen in ("0.0.0.0:0", "[::]:0", ":0", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:65536"):
+        assert refused(listen).endswith("is not HOST:PORT, with the host that a browser names")
+    for name in ("observer", "client-00"):
+        said = refused(BEYOND, name)
+        assert said.startswith(f"dashboard: {BEYOND} is not on loopback, and {name}'s certificate")
+    with pytest.raises(KitError), dashboard(Looking(kit.parent / "nowhere", None)):
+        pass
+
+
+# --- beyond loopback ------------------------------------------------------------------
+
+
+def over_tls(kit: Path, name: str, address: str, server: str = "coordinator") -> bytes:
+    """What is answered to a party that shows its certificate; none if it is not let in at all."""
+    host, port = address.removeprefix("https://").rstrip("/").rsplit(":", 1)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(kit / "public" / "tls" / "ca.pem")
+    if name:
+        certificate = kit / "public" / "tls" / f"{name}.pem"
+        context.load_cert_chain(certificate, kit / "private" / name / "tls.key")
+    said = f"GET /news HTTP/1.1\r\nHost: {tls_name(server)}:{port}\r\n\r\n".encode()
+    with (
+        closing(socket.create_connection((host, int(port)), 20)) as line,
+        suppress(ssl.SSLError, ConnectionResetError),
+        context.wrap_socket(line, server_hostname=tls_name(server)) as secured,
+    ):
+        secured.sendall(said)
+        found = b""
+        while b"data: " not in found and (more := secured.recv(1 << 16)):
+            found += more
+            if b" 401 " in found:
+                break
+        return found
+    return b""
+
+
+@pytest.fixture
+def beyond(kit: Path) -> Iterator[str]:
+    with dashboard(Looking(kit, "coordinator", listen=BEYOND)) as address:
+        assert address.startswith("https://127.0.0.2:")
+        assert "token" not in address
+        yield address
+
+
+def test_beyond_loopback_a_certificate_of_the_kit_lets_in_and_its_role_counts(
+    kit: Path, beyond: str
+) -> None:
+    assert b'"officer"' in over_tls(kit, "observer", beyond)
+    assert b'"officer"' not in over_tls(kit, "holder-0", beyond)
+    assert b"HTTP/1.1 200 " in over_tls(kit, "holder-0", beyond)
+
+
+def test_without_a_certificate_or_with_a_strangers_nothing_is_answered(
+    kit: Path, beyond: str, tmp_path: Path
+) -> None:
+    assert over_tls(kit, "", beyond) == b""
+    other = begin(tmp_path / "other") / "kit"
+    (other / "public" / "tls" / "ca.pem").write_bytes(
+        (kit / "public" / "tls" / "ca.pem").read_bytes()
+    )
+    assert over_tls(other, "coordinator", beyond) == b""
+    port = int(beyond.rsplit(":", 1)[1][:-1])
+    with closing(socket.create_connection(("127.0.0.2", port))) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        with suppress(ConnectionResetError):
+            assert not plain.recv(100).startswith(b"HTTP")
+
+
+def test_who_was_revoked_is_let_in_no_more(tmp_path: Path) -> None:
+    kit = begin(tmp_path / "run") / "kit"
+    issue(kit, "observer", "observer")
+    with dashboard(Looking(kit, "coordinator", listen=BEYOND)) as address:
+        assert b"HTTP/1.1 200 " in over_tls(kit, "observer", address)
+        own = Path(shutil.copytree(kit, tmp_path / "own"))
+        revoke(kit, ["observer"])
+        assert b"HTTP/1.1 401 " in over_tls(own, "observer", address)
+
+
+# --- the command ----------------------------------------------------------------------
+
+
+def test_the_command_prints_an_address_and_ends_on_a_signal(run: Path) -> None:
+    words = ("--kit", run / "kit", "--name", "client-00", "--state", run / "state" / "client-00")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "secureps", "dashboard", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    with process:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        browser = Browser(told.split()[-1])
+        assert browser.enter() == 303
+        with browser.news() as news:  # a stream that is open holds nobody up
+            next(news)
+            process.send_signal(signal.SIGTERM)
+            rest, errors = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert browser.address.query.removeprefix("token=") not in rest + errors
+    assert errors == ""
+
+
+def test_without_the_extra_it_says_how_to_install_it(tmp_path: Path) -> None:
+    words = ("-m", "secureps", "dashboard", "--kit", "kit", "--state", "state")
+    done = bare(tmp_path, *words, modules=("starlette",))
+    assert f"starlette is not installed: {command('dashboard')}" in " ".join(done.stderr.split())

@@ -1,0 +1,94 @@
+"""A data holder's own page: what its journal and its ledger come to."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from secureps.dashboard.holder_view import OwnLedger, holder_view, sent
+from secureps.messages.member_records import Sealed
+from secureps.policy.plan import Plan
+from secureps.policy.spending import facts_of, spent
+from secureps.privacy.ledger import Ledger
+from secureps.store.budget import RunSpent
+from secureps.store.journal import Row, read_rows
+
+HOLDERS = ("holder-0", "holder-1", "holder-2")
+
+
+@pytest.fixture(scope="module")
+def rows(run: Path) -> list[Row]:
+    return list(read_rows(run / "state" / "client-00" / "journal.db"))
+
+
+def receipts(rows: list[Row]) -> list[Sealed]:
+    return [row.record for row in rows if isinstance(row.record, Sealed)]
+
+
+def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:
+    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+    assert view is not None
+    ledger = Ledger()
+    for each in receipts(rows):
+        if each.receipt.fact is not None:
+            ledger.append(each.receipt.fact)
+    plan = Plan.from_text(next(r.record.run.plan for r in rows if hasattr(r.record, "run")))
+    assert view.epsilon == pytest.approx(spent(plan, facts_of(ledger, "client-00")), abs=1e-3)
+    assert (view.budget, view.delta, view.unsafe) == (500.0, 1e-5, False)
+
+
+def test_no_epsilon_bounds_what_an_unsafe_seed_made(rows: list[Row]) -> None:
+    sealed = next(row for row in rows if isinstance(row.record, Sealed))
+    unsafe = replace(sealed.record, receipt=replace(sealed.record.receipt, unsafe=True))
+    told = [replace(row, record=unsafe) if row is sealed else row for row in rows]
+    view = holder_view("client-00", told, OwnLedger((), 0.5), HOLDERS)
+    assert view is not None
+    assert (view.unsafe, view.epsilon, view.total) == (True, None, None)
+
+
+def test_all_that_left_is_listed_with_its_end(rows: list[Row]) -> None:
+    updates = sent(rows)
+    sealed = receipts(rows)
+    assert [each.bytes for each in updates] == [each.receipt.size for each in sealed]
+    assert {each.outcome for each in updates} == {"durable"}
+    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+    assert view is not None
+    assert view.updates == tuple(reversed(updates))
+    assert (view.count, view.bytes) == (len(sealed), sum(e.receipt.size for e in sealed))
+
+
+def test_what_is_not_settled_is_under_way(rows: list[Row]) -> None:
+    last = max(n for n, row in enumerate(rows) if isinstance(row.record, Sealed))
+    assert sent(rows[: last + 1])[-1].outcome == "under way"
+
+
+def test_who_could_open_it_is_said_with_names(rows: list[Row]) -> None:
+    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+    assert view is not None
+    assert (view.holders, view.threshold) == (HOLDERS, 2)
+    assert any("any 2 of the 3 key holders" in who for who in view.open)
+    assert "client" in {role for role, _, _ in view.sees}
+
+
+def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
+    this = next(r.record.run.id for r in rows if hasattr(r.record, "run"))
+    ledger = OwnLedger((RunSpent(b"\x02" * 32, 4, 0.5), RunSpent(this, 3, 0.25)), 0.75, 8.0)
+    view = holder_view("client-00", rows, ledger, HOLDERS)
+    assert view is not None
+    assert [(each.epsilon, each.this) for each in view.runs] == [(0.5, False), (0.25, True)]
+    assert (view.own_budget, view.ledger_trouble) == (8.0, "")
+
+
+def test_nobody_else_is_on_it(rows: list[Row]) -> None:
+    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+    assert view is not None
+    told = json.dumps(asdict(view), allow_nan=False)
+    assert "client-01" not in told
+    assert "client-02" not in told
+
+
+def test_before_there_is_a_run_there_is_no_page() -> None:
+    assert holder_view("client-00", [], OwnLedger(), ()) is None

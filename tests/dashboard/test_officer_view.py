@@ -1,0 +1,42 @@
+"""The privacy officer's page, of what is at hand."""
+
+from __future__ import annotations
+
+from secureps.dashboard.course import Course, HolderRecord
+from secureps.dashboard.holder_view import OwnLedger
+from secureps.dashboard.observation import Observation, Seen
+from secureps.dashboard.officer_view import LogCheck, officer_view
+from secureps.store.budget import RunSpent
+from tests.kits.dashboards import STATUS
+
+
+def seen() -> Seen:
+    return Observation().take(STATUS, 1.0)
+
+
+def test_what_is_not_at_hand_is_none() -> None:
+    view = officer_view(Seen(), None, None, {}, None)
+    assert (view.explanation, view.holders, view.refused, view.logs) == (None, None, None, None)
+    assert view.clients == ()
+
+
+def test_epsilon_of_each_client_is_of_this_run_and_of_all_runs() -> None:
+    ledgers = {
+        "client-00": OwnLedger((RunSpent(b"\x07" * 32, 2, 0.5),), 0.5),
+        "somebody": OwnLedger((), None, None, "it is damaged"),
+    }
+    view = officer_view(seen(), None, None, ledgers, None)
+    told = {each.name: (each.epsilon, each.total, each.trouble) for each in view.clients}
+    assert told["client-00"] == ("1.250", 0.5, "")
+    assert told["client-01"] == ("1.250", None, "")
+    assert told["somebody"] == ("takes no part", None, "it is damaged")
+    assert view.clients[0].runs[0].run == "07" * 8
+    assert (view.unit, view.delta) == (STATUS.adjacency, 1e-5)
+    assert [cost.epsilon for cost in view.costs] == [1.25]
+
+
+def test_openings_and_logs_are_told_as_they_are() -> None:
+    holders = (HolderRecord("holder-0", 3, 1, 0, "its ledger says no"),)
+    logs = (LogCheck("a.jsonl", False, "entry 3 was changed"),)
+    view = officer_view(seen(), {"name": "x"}, Course(None, 7, (), (), 0, holders, (), 1), {}, logs)
+    assert (view.holders, view.rows, view.logs, view.refused) == (holders, 7, logs, ())

@@ -1,0 +1,149 @@
+"""For whom a run waits, and who hears whose name."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, replace
+
+import pytest
+
+from secureps.dashboard.course import Course, Steps
+from secureps.dashboard.observation import Observation, Seen
+from secureps.dashboard.operator_view import AT, ROWS, STEPS, blocking, operator_view
+from secureps.messages.requests import MemberStatus, Status
+from secureps.roles.coordinator.group import Phase
+from tests.kits.dashboards import CLIENTS, STATUS, without
+from tests.kits.federations import small_plan
+
+PLAN = small_plan("rlwe")
+
+
+def seen(status: Status, *before: Status) -> Seen:
+    looks = Observation()
+    for at, each in enumerate((*before, status)):
+        looks.take(each, float(at))
+    return looks.seen
+
+
+def waits(status: Status, plan: object = PLAN) -> list[tuple[str, str]]:
+    return [(each.name, each.why) for each in blocking(seen(status), PLAN if plan else None)]
+
+
+def test_a_shard_that_is_away_is_named_before_a_client_that_is_late() -> None:
+    assert waits(without(STATUS, "shard-1")) == [
+        ("shard-1", "is away"),
+        ("hospital-of-st.-anne", "owes an update"),
+    ]
+
+
+def test_since_when_it_is_away_is_said() -> None:
+    (shard, _) = blocking(seen(without(STATUS, "shard-1"), STATUS), PLAN)
+    assert shard.since == 1.0
+
+
+def test_key_holders_that_others_can_stand_in_for_keep_nobody_waiting() -> None:
+    """Three of four must agree."""
+    assert waits(without(STATUS, "holder-3")) == waits(STATUS)
+    two = waits(without(STATUS, "holder-2", "holder-3"))
+    assert [name for name, _ in two] == ["holder-2", "holder-3", "hospital-of-st.-anne"]
+
+
+def test_before_version_0_every_key_holder_is_needed() -> None:
+    (group,) = STATUS.groups
+    unfounded = replace(STATUS, groups=(replace(group, version=-1, late=()),))
+    assert waits(without(unfounded, "holder-3")) == [("holder-3", "is away")]
+    assert waits(replace(without(unfounded, "holder-3"), run=b""), None) == [
+        ("holder-3", "is away")
+    ]
+
+
+def test_who_never_came_is_said_so_and_trouble_too() -> None:
+    servers = tuple(
+        replace(s, registered=False, live=False) if s.name == "shard-0" else s
+        for s in STATUS.servers
+    )
+    assert waits(replace(STATUS, servers=servers))[0] == ("shard-0", "was never here")
+    full = tuple(
+        replace(s, trouble="waits for its own disk") if s.name == "shard-1" else s
+        for s in STATUS.servers
+    )
+    assert waits(replace(STATUS, servers=full))[0] == ("shard-1", "waits for its own disk")
+
+
+def test_a_client_that_is_late_and_gone_is_said_so() -> None:
+    late = waits(without(STATUS, CLIENTS[2]))
+    assert late == [(CLIENTS[2], "owes an update, and is gone")]
+
+
+def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nobody() -> None:
+    looks = Observation()
+    looks.take(STATUS, 1.0)
+    silent = looks.miss("no connection to coordinator", 2.0)
+    (first, *_) = blocking(silent, PLAN)
+    assert (first.name, first.why, first.since) == (
+        *("coordinator", "no connection to coordinator", 2.0),
+    )
+    assert blocking(looks.miss("all 4 versions are made", 3.0, over=True), PLAN) == ()
+    over = replace(without(STATUS, "shard-1"), finished="all 4 versions are made")
+    assert waits(over) == []
+    assert operator_view(seen(over), None, PLAN, True).over
+
+
+def test_every_phase_is_at_a_step_and_steps_go_on() -> None:
+    assert {phase.value for phase in Phase} - AT.keys() == {"founding"}
+    at = [AT[phase] for phase in ("collecting", "holding", "opening", "preparing", "waiting")]
+    assert at == sorted(at)
+    assert [STEPS[number - 1] for number in at] == ["close", "hold", "open", "prepare", "publish"]
+
+
+def test_a_group_says_how_far_it_is_and_of_how_much() -> None:
+    view = operator_view(seen(STATUS), None, PLAN, True)
+    (group,) = view.groups
+    assert (group.version, group.wanted, group.step, group.late) == (3, 4, 1, CLIENTS[2:])
+    assert operator_view(seen(STATUS), None, None, True).groups[0].wanted is None
+
+
+def test_servers_have_a_row_each_with_what_they_hold() -> None:
+    view = operator_view(seen(replace(STATUS, incarnation=2)), None, PLAN, True)
+    rows = {row.name: (row.state, row.detail) for row in view.parties}
+    assert rows["coordinator"] == ("here", "started 2 times")
+    assert rows["shard-1"] == ("here", "2 blocks")
+    assert len(rows) == 7
+
+
+def test_clients_in_trouble_come_first_and_not_all_of_many_are_listed() -> None:
+    many = tuple(
+        MemberStatus(f"c-{i:05d}", i != 777, "gone" if i == 777 else "waits", 1, 1, 0.5, False)
+        for i in range(5000)
+    )
+    view = operator_view(seen(replace(STATUS, members=many)), None, PLAN, True)
+    assert len(view.clients) == ROWS
+    assert view.clients[0].name == "c-00777"
+    assert view.states == {"waits": 4999, "gone": 1}
+
+
+STEPS_BURNT = Steps("all", 2, 3, 3, 0.0, 1.0, ended="burnt", why="client-00 sent nonsense")
+COURSE = Course(None, 40, (STEPS_BURNT,), (STEPS_BURNT,), 1, (), (), 3)
+
+
+def test_without_the_journal_the_page_says_that_it_does_not_know() -> None:
+    view = operator_view(seen(STATUS), None, PLAN, True)
+    assert (view.timeline, view.burnt, view.checkpoint) == (None, None, None)
+    known = operator_view(seen(STATUS), COURSE, PLAN, True)
+    assert known.burnt == (STEPS_BURNT,)
+    assert (known.burnt_in_all, known.checkpoint) == (1, 3)
+
+
+@pytest.mark.parametrize("over", ["", "stopped: client-00 left, hospital-of-st.-anne rests"])
+def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
+    trouble = tuple(
+        replace(s, trouble="finds flaws of client-01") if s.name == "holder-0" else s
+        for s in STATUS.servers
+    )
+    status = replace(without(STATUS, "client-00"), servers=trouble, finished=over)
+    looks = seen(status, STATUS)
+    named = json.dumps(asdict(operator_view(looks, COURSE, PLAN, True)))
+    unnamed = json.dumps(asdict(operator_view(looks, COURSE, PLAN, False)))
+    assert all(name in named for name in CLIENTS)
+    assert not any(name in unnamed for name in CLIENTS)
+    assert "clients sent nonsense" in unnamed

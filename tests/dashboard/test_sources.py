@@ -1,0 +1,151 @@
+"""Where facts come from, and what is said where one cannot be read."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.sources import (
+    Changing,
+    CourseSource,
+    HolderSource,
+    LedgersSource,
+    LogsSource,
+    Source,
+    StatusSource,
+    checked,
+    fed,
+    own_ledger,
+)
+from secureps.errors import DamagedStore, KitError
+from secureps.messages.charge import Release
+from secureps.run.status import StatusTarget
+from secureps.store.budget import BudgetLedger
+from secureps.store.issuing import issue
+from secureps.store.passphrases import Passphrases
+from tests.kits.audited import begin
+
+FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
+
+
+def test_files_have_changed_at_first_and_when_they_have(tmp_path: Path) -> None:
+    path = tmp_path / "a"
+    files = Changing(path)
+    assert files.changed(), "nobody has looked before"
+    assert not files.changed()
+    path.write_text("a")
+    assert files.changed()
+    with pytest.raises(DamagedStore), files.again():
+        raise DamagedStore("not whole")
+    assert files.changed(), "what failed is tried again"
+
+
+def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None:
+    board = Board()
+    source = CourseSource(run / "state" / "coordinator")
+    source.look(board)
+    assert board.facts.course is not None
+    assert [steps.version for steps in board.facts.course.steps] == [1, 2, 3]
+    assert board.facts.plan is not None
+    assert board.facts.explanation is not None
+    assert board.facts.explanation["name"] == "audited"
+    known = board.facts.course
+    source.look(board)
+    assert board.facts.course is known
+
+
+def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Path) -> None:
+    state = Path(shutil.copytree(run / "state" / "coordinator", tmp_path / "state"))
+    (state / "journal.db").write_bytes(b"no journal" * 1000)
+    source = CourseSource(state)
+    for _ in range(2):
+        with pytest.raises(DamagedStore):
+            source.look(Board())
+
+
+def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> None:
+    board, ledger = Board(), tmp_path / "ledgers" / "client-00.db"
+    state = run / "state" / "client-00"
+    source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
+    source.look(board)
+    assert board.facts.own is not None
+    assert (board.facts.own.own_budget, board.facts.own.runs) == (8.0, ())
+    BudgetLedger(ledger).charge(b"\x05" * 32, FACT)
+    source.look(board)
+    assert [each.run for each in board.facts.own.runs] == ["05" * 8]
+    assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
+
+
+def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:
+    board = Board()
+    BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
+    (tmp_path / "client-01.db").write_bytes(b"no ledger" * 1000)
+    LedgersSource(tmp_path).look(board)
+    assert board.facts.ledgers.keys() == {"client-00", "client-01"}
+    total = board.facts.ledgers["client-00"].epsilon
+    assert total is not None
+    assert total > 0
+    assert "client-01.db" in board.facts.ledgers["client-01"].trouble
+    LedgersSource(tmp_path / "nowhere").look(board)
+    assert not (tmp_path / "nowhere").exists(), "looking makes nothing"
+
+
+def test_a_ledger_that_is_not_there_is_empty_and_stays_away(tmp_path: Path) -> None:
+    assert own_ledger(tmp_path / "x" / "none.db", 4.0).runs == ()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_logs_are_verified_and_what_is_wrong_is_named(run: Path, tmp_path: Path) -> None:
+    good, bad = run / "coordinator.jsonl", tmp_path / "changed.jsonl"
+    bad.write_text(good.read_text().replace("client-01", "client-02"))
+    board = Board()
+    LogsSource([good, bad], run / "kit").look(board)
+    assert board.facts.logs is not None
+    sound, changed = board.facts.logs
+    assert sound.sound
+    assert "coordinator (coordinator), run " in sound.text
+    assert (changed.file, changed.sound) == ("changed.jsonl", False)
+    assert [each.file for each in checked([good, good], run / "kit")][-1] == "together"
+
+
+def test_a_status_that_does_not_come_says_why(tmp_path: Path) -> None:
+    folder = begin(tmp_path / "run")
+    issue(folder / "kit", "observer", "observer")
+    board = Board()
+    source = StatusSource(
+        StatusTarget(folder / "kit", None, "127.0.0.1:9"), Passphrases(), lambda: 7.0
+    )
+    source.look(board)
+    assert "127.0.0.1:9" in board.facts.seen.silent
+    assert board.facts.seen.silent_since == 7.0
+    with pytest.raises(KitError):
+        StatusSource(StatusTarget(folder / "kit", "nobody", "127.0.0.1:9"), Passphrases())
+
+
+def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go() -> None:
+    board, looked, mended = Board(), threading.Event(), threading.Event()
+
+    def look(on: Board) -> None:
+        if not mended.is_set():
+            raise DamagedStore("row 3 is missing")
+        on.put(lambda facts: replace(facts, logs=()))
+        looked.set()
+
+    def until(wanted: object) -> None:
+        for _ in range(2000):
+            if dict(board.facts.troubles) == wanted:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError(board.facts.troubles)
+
+    with fed(board, [Source("a journal", look, 0.01)]):
+        until({"a journal": "row 3 is missing"})
+        mended.set()
+        assert looked.wait(20)
+        until({})
+    assert board.facts == Facts(logs=())

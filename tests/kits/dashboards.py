@@ -1,0 +1,101 @@
+"""What tests of the dashboard share: statuses, and a browser of a dashboard that is served."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from secureps.messages.requests import (
+    Figure,
+    GroupStatus,
+    Holding,
+    MemberStatus,
+    ServerStatus,
+    Status,
+    Telemetry,
+)
+from secureps.messages.run import ShardAddress
+
+CLIENTS = ("client-00", "client-01", "hospital-of-st.-anne")
+
+STATUS = Status(
+    run=b"\x01" * 32,
+    incarnation=1,
+    finished="",
+    groups=(
+        GroupStatus("all", 3, "collecting", "waits for 1 of 3: hospital-of-st.-anne", CLIENTS[2:]),
+    ),
+    members=tuple(MemberStatus(name, True, "waits", 3, 3, 1.25, False) for name in CLIENTS),
+    shards=(ShardAddress("shard-0", "here:1", 1.0), ShardAddress("shard-1", "here:2", 1.0)),
+    telemetry=(
+        Telemetry("client-00", "all", 3, (Figure("bytes_up", 1000.0),)),
+        Telemetry("shard-0", "all", 3, (Figure("adding_seconds", 0.25),)),
+        Telemetry("coordinator", "all", 3, (Figure("epsilon", 1.25),)),
+    ),
+    holdings=(Holding("shard-0", 3, 768), Holding("shard-1", 2, 512)),
+    servers=(
+        *(ServerStatus(f"holder-{i}", "holder", True, True) for i in range(4)),
+        *(ServerStatus(f"shard-{i}", "shard", True, True) for i in range(2)),
+    ),
+    adjacency="one record, added or removed",
+    delta=1e-5,
+)
+"""Three clients, of which one owes its update."""
+
+
+def without(status: Status, *names: str) -> Status:
+    """The same, and these servers and clients are away."""
+    return replace(
+        status,
+        servers=tuple(replace(s, live=s.live and s.name not in names) for s in status.servers),
+        members=tuple(
+            replace(m, live=False, state="gone") if m.name in names else m for m in status.members
+        ),
+    )
+
+
+class Browser:
+    """Whoever opens the address that a dashboard prints; keeps its cookie."""
+
+    def __init__(self, address: str) -> None:
+        self.address = urlsplit(address)
+        self.host = self.address.netloc
+        self.cookie = ""
+
+    def get(
+        self, path: str, method: str = "GET", **headers: str
+    ) -> tuple[int, dict[str, str], str]:
+        """Status, headers and text of an answer; Host and Cookie may be given another way."""
+        own = {"Host": self.host, **({"Cookie": self.cookie} if self.cookie else {})}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        with closing(self.connection()) as line:
+            line.request(method, path, headers=own | named)
+            answer = line.getresponse()
+            kept = {name.lower(): value for name, value in answer.getheaders()}
+            return answer.status, kept, answer.read().decode()
+
+    def enter(self) -> int:
+        """Opens the address; the status of the answer."""
+        status, headers, _ = self.get(f"{self.address.path}?{self.address.query}")
+        if "set-cookie" in headers:
+            self.cookie = headers["set-cookie"].partition(";")[0]
+        return status
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection(str(self.address.hostname), self.address.port, timeout=20)
+
+    @contextmanager
+    def news(self) -> Iterator[Iterator[dict[str, Any]]]:
+        """What is told, piece by piece."""
+        with closing(self.connection()) as line:
+            line.request("GET", "/news", headers={"Host": self.host, "Cookie": self.cookie})
+            answer = line.getresponse()
+            assert answer.status == 200, answer.read()
+            assert answer.headers["content-type"].startswith("text/event-stream")
+            lines = (each.decode() for each in iter(answer.readline, b""))
+            yield (json.loads(each[6:]) for each in lines if each.startswith("data: "))
