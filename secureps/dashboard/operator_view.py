@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.dashboard.course import Course, Steps
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
@@ -18,6 +18,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
+from secureps.wording import counted, named
 
 STEPS = ("close", "hold", "open", "prepare", "commit", "publish")
 """The six steps of a version, as `docs/architecture.md` has them."""
@@ -29,17 +30,21 @@ that a look could see: between versions all six are done."""
 ROWS = 200
 """Clients that a page lists: those first that an operator may have to look after."""
 
+NAMED = 20
+"""Of those who keep a run waiting: a group's row has how many there are."""
+
 Hide = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Blocking:
-    """Who keeps the run waiting, and how."""
+    """Who keeps the run waiting, and how; `ill`: it is not just at work."""
 
     name: str
     role: str
     why: str
     since: float | None
+    ill: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +138,7 @@ def operator_view(
         headline=hide(_headline(seen)),
         over=seen.over or bool(status is not None and status.finished),
         asked=status is not None,
-        blocking=tuple(_hidden(each, hide, names) for each in blocking(seen, plan)),
+        blocking=tuple(_hidden(each, hide, names) for each in blocking(seen, plan)[:NAMED]),
         steps=STEPS,
         groups=tuple(_group(g, plan, hide, names) for g in (status.groups if status else ())),
         parties=tuple(_parties(seen, hide)),
@@ -193,9 +198,12 @@ def _late(seen: Seen, status: Status) -> Iterator[Blocking]:
         for name in group.late:
             late.setdefault(name, []).append(group.name)
     for name, groups in late.items():
-        of = f" of {', '.join(groups)}" if len(status.groups) > 1 else ""
-        away = f", and is {_word(gone[name])}" if name in gone else ""
-        yield Blocking(name, "client", f"owes an update{of}{away}", seen.since.get(name))
+        of = f" of {named(groups)}" if len(status.groups) > 1 else ""
+        if name not in gone:
+            yield Blocking(name, "client", f"owes an update{of}", None, ill=False)
+            continue
+        why = f"owes an update{of}, and is {_word(gone[name])}"
+        yield Blocking(name, "client", why, seen.since.get(name))
 
 
 def _headline(seen: Seen) -> str:
@@ -212,7 +220,7 @@ def _headline(seen: Seen) -> str:
 
 def _hidden(each: Blocking, hide: Hide, names: bool) -> Blocking:
     name = each.name if names or each.role != "client" else "a client"
-    return Blocking(name, each.role, hide(each.why), each.since)
+    return replace(each, name=name, why=hide(each.why))
 
 
 def _group(group: GroupStatus, plan: Plan | None, hide: Hide, names: bool) -> GroupRow:
@@ -247,7 +255,7 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
         state = HERE if server.live else AWAY if server.registered else AWAITED
         parts = [server.trouble]
         if server.name in held:
-            parts.insert(0, f"{held[server.name].blocks} blocks")
+            parts.insert(0, counted(held[server.name].blocks, "block"))
         detail = "; ".join(filter(None, parts))
         yield PartyRow(server.name, server.role, state, seen.since.get(server.name), hide(detail))
 
@@ -267,10 +275,8 @@ def _word(member: MemberStatus) -> str:
 
 def _change(each: Change, hide: Hide, names: bool) -> Change:
     party = each.party if names or each.role != "client" else "a client"
-    return Change(each.at, party, each.role, hide(each.state), hide(each.before), each.seconds)
+    return replace(each, party=party, state=hide(each.state), before=hide(each.before))
 
 
 def _step(each: Steps, hide: Hide) -> Steps:
-    times = (each.began, each.closed, each.held, each.opened, each.prepared, each.committed)
-    made = (each.group, each.number, each.version, each.members, *times)
-    return Steps(*made, ended=each.ended, why=hide(each.why))
+    return replace(each, why=hide(each.why))

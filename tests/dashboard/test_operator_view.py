@@ -9,7 +9,7 @@ import pytest
 
 from secureps.dashboard.course import Course, Steps
 from secureps.dashboard.observation import Observation, Seen
-from secureps.dashboard.operator_view import AT, ROWS, STEPS, blocking, operator_view
+from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blocking, operator_view
 from secureps.messages.requests import MemberStatus, Status
 from secureps.roles.coordinator.group import Phase
 from tests.kits.dashboards import CLIENTS, STATUS, without
@@ -73,6 +73,23 @@ def test_who_never_came_is_said_so_and_trouble_too() -> None:
 def test_a_client_that_is_late_and_gone_is_said_so() -> None:
     late = waits(without(STATUS, CLIENTS[2]))
     assert late == [(CLIENTS[2], "owes an update, and is gone")]
+
+
+def test_a_client_that_is_just_at_work_is_no_trouble() -> None:
+    assert [each.ill for each in blocking(seen(STATUS), PLAN)] == [False]
+    late = blocking(seen(without(STATUS, CLIENTS[2])), PLAN)
+    assert [each.ill for each in late] == [True]
+    assert [each.ill for each in blocking(seen(without(STATUS, "shard-0")), PLAN)] == [True, False]
+
+
+def test_of_many_who_are_awaited_some_are_named() -> None:
+    (group,) = STATUS.groups
+    many = tuple(f"c-{i}" for i in range(5000))
+    view = operator_view(
+        seen(replace(STATUS, groups=(replace(group, late=many),))), None, PLAN, True
+    )
+    assert len(view.blocking) == NAMED
+    assert (len(view.groups[0].late), view.groups[0].late_in_all) == (ROWS, 5000)
 
 
 def test_a_silent_coordinator_is_who_blocks_and_a_run_that_is_over_waits_for_nobody() -> None:

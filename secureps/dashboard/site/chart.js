@@ -2,7 +2,7 @@
 
 import { h, p, svg, table } from "./dom.js";
 
-const WIDTH = 640, HEIGHT = 200, LEFT = 60, BOTTOM = 20, TOP = 12, SHOWN = 24;
+const WIDTH = 420, HEIGHT = 170, LEFT = 60, BOTTOM = 20, TOP = 12, SHOWN = 24;
 
 // items: [{ label, parts }] oldest first; names: of the parts; format: of one figure.
 export function columns(title, items, names, format) {

@@ -79,7 +79,7 @@ function keep(id, data, build) {
 // Says to who cannot see the page whom the run waits for, when that changes.
 function speak() {
   const spoken = document.getElementById("spoken");
-  const waits = (news.operator?.blocking ?? []).map((each) => `${each.name} ${each.why}`);
+  const waits = (news.operator?.blocking ?? []).filter((each) => each.ill).map((each) => `${each.name} ${each.why}`);
   const text = waits.length ? `waits for ${waits.join("; ")}` : "";
   if (spoken.textContent !== text) spoken.textContent = text;
 }

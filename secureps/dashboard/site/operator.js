@@ -11,7 +11,7 @@ export const title = "Operator";
 
 export function sections(view) {
   return [
-    { id: "now", title: "Now", wide: true, kind: view.blocking.length ? "blocked" : null, data: [view.headline, view.blocking, view.run, view.over], make: now },
+    { id: "now", title: "Now", wide: true, kind: view.blocking.some((each) => each.ill) ? "blocked" : null, data: [view.headline, view.blocking, view.run, view.over], make: now },
     { id: "steps", title: "The six steps of a version", wide: true, data: [view.groups, view.steps], make: steps },
     { id: "timeline", title: "Timeline", data: [view.timeline, view.costs], make: timeline },
     { id: "bytes", title: "Bytes", data: [view.costs, view.up, view.down], make: traffic },
