@@ -258,33 +258,7 @@ def simulate(
     play(scenario, out, extras=Extras(tensorboard, mlflow))
 
 
-@app.command(rich_help_panel=_VIRTUAL)
-def study(
-    scenario: Annotated[
-        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
-    ],
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
-    ] = None,
-    workers: Annotated[
-        int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
-        ),
-    ] = 2,
-) -> None:
-    """Compare rules by the virtual time that each takes to a target, over several seeds.
-
-    Ctrl-C lets the trials that are being played end, and keeps them: the same
-    command goes on.
-    """
-    settle_environment()
-    from rich.console import Console
-
-    from secureps.run.study.study import study as compare
-
-    compare(scenario, out, workers, Console())
+app.command(rich_help_panel=_VIRTUAL)(commands.study)
 
 
 _forwarding = app.command(

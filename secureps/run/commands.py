@@ -1,4 +1,4 @@
-"""The commands about costs, kernels, existing runs, Flower's servers, and a party's state.
+"""The commands about costs, studies, kernels, existing runs, Flower's servers, and a party's state.
 
 What must not live here: any work; every command imports what it needs when it runs. Errors go up
 to `run.cli`.
@@ -60,6 +60,34 @@ def profile(
     if out is not None:
         draw(found, out)
         typer.echo(f"timeline: {out}")
+
+
+def study(
+    scenario: Annotated[
+        Path, typer.Argument(metavar="SCENARIO", help="A scenario with a \\[study] section.")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The report's folder. Default: runs/NAME-study."),
+    ] = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, show_envvar=False, metavar="N", help="Processes that play, side by side."
+        ),
+    ] = 2,
+) -> None:
+    """Compare rules by the virtual time that each takes to a target, over several seeds.
+
+    Ctrl-C lets the trials that are being played end, and keeps them: the same
+    command goes on.
+    """
+    settle_environment()
+    from rich.console import Console
+
+    from secureps.run.study.study import study as compare
+
+    compare(scenario, out, workers, Console())
 
 
 def runs(
