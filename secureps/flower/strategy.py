@@ -197,9 +197,10 @@ class _Rounds:
         with self._open:
             self._servers = Aggregator(plan, kit, root, owner.listen, owner.unsafe_seed)
             demand_host(self._servers.kit.roster, kit)
-            self._open.enter_context(self._servers)
+            # First: no process is forked beside a server's threads, and they start meanwhile.
             self._holders = Holders(plan, root, kit, self._servers.address)
             self._open.enter_context(self._holders)
+            self._open.enter_context(self._servers)
             self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
             return self._open.pop_all()

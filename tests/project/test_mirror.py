@@ -97,7 +97,6 @@ ELSEWHERE = {
     "flower/test_strategy.py": (
         "flower/aggregator",
         "flower/federation",
-        "flower/holders",
         "flower/mod",
         "flower/names",
         "flower/node",
