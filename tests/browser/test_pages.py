@@ -59,7 +59,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
         yield out, address
     finally:
         up.send_signal(signal.SIGINT)
-        up.communicate(timeout=120)
+        with up:
+            up.communicate(timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -220,4 +221,5 @@ def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -
     finally:
         other.close()
         process.terminate()
-        process.wait(20)
+        with process:
+            process.wait(20)

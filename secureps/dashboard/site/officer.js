@@ -27,7 +27,7 @@ function plan(told) {
     price === null ? p("Nothing is private: the plan adds no noise.", "warn") : table("What privacy spends", ["what", "how much"], [
       ["protected", price.unit], ["against", price.against],
       ["epsilon of one version", epsilon(price.epsilon_version)], ["epsilon of the run", epsilon(price.epsilon_run)],
-      ["delta", price.delta], ["budget", price.budget]]),
+      ["delta", `${price.delta}`], ["budget", `${price.budget}`]]),
     told.remarks.length ? h("div", {}, h("h3", {}, "Notes"), list(told.remarks)) : null,
   ];
 }
