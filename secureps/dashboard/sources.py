@@ -214,20 +214,19 @@ class HolderSource:
         self._name, self._kit, self._state = name, kit, state
         self._ledger, self._budget = ledger, budget
         self._files, self._spent = _journal(state), Changing(ledger)
-        self._known = OwnLedger(budget=budget)
 
     def look(self, board: Board) -> None:
         """Reads what has changed; raises as `read_rows` and `load_public` do."""
         journal = self._state / JOURNAL
-        spent, more = self._spent.changed(), self._files.changed()
-        if spent:
-            self._known = own_ledger(self._ledger, self._budget)
-        if not journal.is_file() or not (spent or more):
+        changes = [files.changed() for files in (self._files, self._spent)]
+        if not journal.is_file() or not any(changes):
             return
         with self._files.again():
             rows = list(read_rows(journal))
             holders = [each.name for each in load_public(self._kit).roster.holders()]
-            view = holder_view(self._name, rows, self._known, holders)
+            # after the journal: what that says was spent, the ledger had before
+            ledger = own_ledger(self._ledger, self._budget)
+            view = holder_view(self._name, rows, ledger, holders)
         board.put(lambda facts: replace(facts, own=view))
 
 

@@ -23,10 +23,12 @@ export function sections(view) {
 }
 
 function now([headline, blocking, run, over]) {
-  const waits = blocking.map((each) => h("li", {}, h("strong", {}, each.name), ` (${ROLES[each.role] ?? each.role}) ${each.why}`, each.since === null ? "" : h("span", {}, ", since ", time(each.since))));
+  const ill = blocking.filter((each) => each.ill);
+  const waits = ill.map((each) => h("li", {}, h("strong", {}, each.name), ` (${ROLES[each.role] ?? each.role}) ${each.why}`, each.since === null ? "" : h("span", {}, ", since ", time(each.since))));
+  const calm = over ? "Nobody is waited for." : blocking.length ? "All who are waited for are at work." : "Nobody keeps it waiting.";
   return [
     h("p", { class: "headline", id: "headline" }, headline),
-    waits.length ? h("ul", { id: "blocking" }, waits) : p(over ? "Nobody is waited for." : "Nobody keeps it waiting.", over ? "dim" : "good"),
+    waits.length ? h("ul", { id: "blocking" }, waits) : p(calm, over ? "dim" : "good"),
     run ? p(`run ${run}`, "dim") : null,
   ];
 }
