@@ -41,7 +41,7 @@ end() {{ kill -TERM $parties 2> /dev/null; wait $parties; }}
 # The time of this job is nearly over: it is queued again, and goes on where it was.
 trap 'end; scontrol requeue "$SLURM_JOB_ID"; exit 0' USR1
 trap 'end; exit 143' TERM
-secureps warm
+flock kernels.lock secureps warm || secureps warm  # one after another: they compile the same
 """
 
 _AGGREGATOR = """\
