@@ -15,6 +15,8 @@ class ServeSection(Table):
     cohort, and `threshold` how many holders must agree (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
+    `socket` is a path at which a key holder hears its waves inside Flower's engine, from the app of
+    its node; then it dials nobody.
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
@@ -30,6 +32,7 @@ class ServeSection(Table):
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     coordinator: str | None = None
+    socket: str | None = None
     plan: str | None = None
     plan_base: str | None = None
     checkpoints: str | None = None

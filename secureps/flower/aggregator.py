@@ -72,7 +72,7 @@ class Aggregator:
     Args:
         kit: folder with the public part, and the private keys of coordinator and shards.
         folder: of states and checkpoints.
-        listen: HOST:PORT at which key holders reach the coordinator.
+        listen: HOST:PORT at which key holders reach the coordinator; empty where they are nodes.
         unsafe_seed: of shards' noise, in tests.
 
     Raises:
@@ -80,7 +80,12 @@ class Aggregator:
     """
 
     def __init__(
-        self, plan: Plan, kit: Path, folder: Path, listen: str, unsafe_seed: int | None = None
+        self,
+        plan: Plan,
+        kit: Path,
+        folder: Path,
+        listen: str,
+        unsafe_seed: int | None = None,
     ) -> None:
         self.plan = plan
         self.kit = load_public(kit)
@@ -93,7 +98,7 @@ class Aggregator:
         self._closing = ExitStack()
         state = self._state(COORDINATOR)
         own(state)
-        self.address = settle(state, listen)
+        self.address = settle(state, listen) if listen else ""
         self._welcome: Welcome | None = None
         self._blocks: dict[tuple[str, int, int], Payload] = {}
         self.relay: Relay
@@ -260,7 +265,7 @@ class Aggregator:
             thread.join(ANSWER)
 
         self._closing.callback(stop)
-        if name == COORDINATOR and self.plan.holders:
+        if name == COORDINATOR and self.plan.holders and self.address:
             link = link_of(self._kit, name, self.kit.ca, insecure=False)
             check = authenticator(lambda: self.roster)
             server = CoordinatorServer(link, executor, self.address, check)
@@ -277,7 +282,9 @@ class Aggregator:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            founding = assemble.Founding(self.plan, initial_schema(self.plan), os.urandom(32))
+            initial, nonce = initial_schema(self.plan), os.urandom(32)
+            # Where holders are nodes, to look first would cost every round another wave.
+            founding = assemble.Founding(self.plan, initial, nonce, bool(self.address))
             return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)

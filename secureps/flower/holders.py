@@ -25,7 +25,8 @@ class Holders:
     """The key holders of one run that are processes of this machine; a context, which ends them.
 
     Args:
-        root: the run's folder; address: HOST:PORT of the coordinator.
+        root: the run's folder; address: HOST:PORT of the coordinator, empty where nodes relay to
+            key holders: then none is started here.
     """
 
     def __init__(self, plan: Plan, root: Path, kit: Path, address: str) -> None:
@@ -35,7 +36,8 @@ class Holders:
 
     def __enter__(self) -> Holders:
         self._supervisor.__enter__()
-        holders = [each.name for each in load_public(self._kit).roster.holders()]
+        roster = load_public(self._kit).roster
+        holders = [each.name for each in roster.holders()] if self._address else []
         own = [name for name in holders if (self._kit / "private" / name).is_dir()]
         write_holders(self._folder, self._plan, tuple(own), self._address)
         for name in own:

@@ -12,15 +12,17 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Callable
+from pathlib import Path
 
 from flwr.app import Context, Message
 
 from secureps.errors import ConfigError, SecurepsError
 from secureps.flower import post
-from secureps.flower.names import answer, outermost
-from secureps.flower.node import Node, one_line
-from secureps.flower.node_settings import NodeSettings
+from secureps.flower.names import answer, outermost, refusal
+from secureps.flower.node import Node
+from secureps.flower.node_settings import HOLDER, NodeSettings
 from secureps.flower.trainer import FORM, AppTrainer, ModelForm
+from secureps.service.wave_socket import asked
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
@@ -34,6 +36,8 @@ def secureps_mod(
     What goes wrong is told to the server in the answer, in one line; nothing of the app's is.
     """
     if message.metadata.message_type.partition(".")[0] != "train":
+        if HOLDER in context.node_config:
+            return refusal(message, "the node of a key holder has no data, and evaluates nothing")
         return call_next(message, context)
     try:
         parcel = _sealed(message, context, call_next)
@@ -58,9 +62,17 @@ def _sealed(
             "ServerApp with SecureFedAvg, or leave secureps_mod out"
         )
     parcel = post.unpacked(message.content, MOST_BYTES)
+    if holder := context.node_config.get(HOLDER):
+        # The key holder is a process of its own, and this app reads nothing of it.
+        return post.Parcel({"wave": 1}, asked(Path(str(holder)), parcel.batch))
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context))
     told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
     said = {"ended": told.ended} if told.ended else {"wave": 1}
     return post.Parcel(said, told.batch)
+
+
+def one_line(error: SecurepsError) -> str:
+    """An error as its server's operator reads it."""
+    return " ".join(f"{error} ({error.fault} fault)".split())

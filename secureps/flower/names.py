@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from types import FrameType
 
-from flwr.app import Message, RecordDict
+from flwr.app import Error, Message, RecordDict
 from flwr.client.mod import utils
 from flwr.clientapp import ClientApp
+
+REFUSED = 2
+"""Flower's code of an app that raises."""
 
 _APP = ClientApp.__module__
 _CHAIN = utils.__name__
@@ -15,6 +18,11 @@ _CHAIN = utils.__name__
 def answer(message: Message, content: RecordDict) -> Message:
     """The reply to a message."""
     return Message(content, reply_to=message)
+
+
+def refusal(message: Message, reason: str) -> Message:
+    """The reply that says why there is none."""
+    return Message(Error(code=REFUSED, reason=reason), reply_to=message)
 
 
 def outermost(frame: FrameType | None) -> bool:

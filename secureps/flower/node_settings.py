@@ -19,8 +19,8 @@ from secureps.store.keyring import default_state
 from secureps.wording import meant
 
 KIT, NAME, STATE = "secureps-kit", "secureps-name", "secureps-state"
-SITE, UNSAFE = "secureps-site", "secureps-unsafe-seed"
-KNOWN = (KIT, NAME, STATE, SITE, UNSAFE)
+SITE, UNSAFE, HOLDER = "secureps-site", "secureps-unsafe-seed", "secureps-holder"
+KNOWN = (KIT, NAME, STATE, SITE, UNSAFE, HOLDER)
 
 PREFIX = "secureps-"
 """Of all our keys of `--node-config`."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -63,6 +63,8 @@ class SecureFedAvg(FedAvg):
         kit: folder with the keys of coordinator and shards; None in Flower's simulation, which
             makes one for all its nodes.
         run: the run's folder: one that was begun goes on. Default: runs/NAME-DATE-TIME.
+        holders: "service": key holders dial the coordinator, and cost no wave; "nodes": nodes relay
+            to them (`secureps-holder` in their --node-config), one more wave a round.
         listen: HOST:PORT at which key holders of other machines reach the coordinator.
         unsafe_seed: makes a simulation repeatable: tests alone, there is no privacy.
         settings: of `FedAvg`.
@@ -82,6 +84,7 @@ class SecureFedAvg(FedAvg):
         strategy: Strategy | None = None,
         kit: str | Path | None = None,
         run: str | Path | None = None,
+        holders: Literal["service", "nodes"] = "service",
         listen: str = LISTEN,
         unsafe_seed: int | None = None,
         **settings: Any,
@@ -93,7 +96,9 @@ class SecureFedAvg(FedAvg):
             raise ConfigError(f"{min(settings)}: say it to the strategy that is given")
         self.kit = None if kit is None else Path(kit)
         self.run = None if run is None else Path(run)
-        self.listen, self.unsafe_seed = listen, unsafe_seed
+        self.listen, self.unsafe_seed, self.holders = listen, unsafe_seed, holders
+        if holders == "nodes" and kit is None:
+            raise ConfigError('holders = "nodes": in a simulation there are no nodes of theirs')
         if kit is not None and unsafe_seed is not None:
             raise ConfigError("unsafe_seed: it is for simulations, which make a kit of their own")
         self.waves = 0
@@ -195,7 +200,8 @@ class _Rounds:
         plan = founder.found(root, self._model.tensors)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         with self._open:
-            self._servers = Aggregator(plan, kit, root, owner.listen, owner.unsafe_seed)
+            listen = owner.listen if owner.holders == "service" else ""
+            self._servers = Aggregator(plan, kit, root, listen, owner.unsafe_seed)
             demand_host(self._servers.kit.roster, kit)
             # First: no process is forked beside a server's threads, and they start meanwhile.
             self._holders = Holders(plan, root, kit, self._servers.address)

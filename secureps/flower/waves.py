@@ -30,7 +30,7 @@ from secureps.wire.waves.batch import (
     opened,
     sealed,
 )
-from secureps.wire.waves.foresight import due
+from secureps.wire.waves.foresight import due, holder_due
 from secureps.wording import named
 
 log = logging.getLogger("secureps")
@@ -132,7 +132,7 @@ class Waves:
         if now - self._beaten >= min(LOOK, self._lease / 3):
             self._beaten = now
             for node in self._nodes.values():
-                if node.name and node.id in self._here and not node.ended:
+                if node.name in self._clients and node.id in self._here and not node.ended:
                     self._servers.relay.beat(node.name)
 
     def _push(self, records: RecordDict, kind: str) -> None:
@@ -166,8 +166,12 @@ class Waves:
         relay = self._servers.relay
         if relay.refused(node.name):
             return True
-        counts = self._counts and not node.counted
-        return relay.answered(node.name) and due(relay.orders(node.name), counts)
+        if not relay.answered(node.name):
+            return False
+        orders = relay.orders(node.name)
+        if node.name in self._holders:
+            return holder_due(orders, not node.counted)
+        return due(orders, self._counts and not node.counted)
 
     def _message(self, node: _Node, records: RecordDict, kind: str) -> tuple[Message, bytes]:
         challenge = os.urandom(CHALLENGE_BYTES)
@@ -177,7 +181,7 @@ class Waves:
             ahead, blocks = self._servers.foreseen(node.name, orders)
             own, answers = self._servers.relay.goes(node.name)
             entries, payloads = (*ahead, *own), {**blocks, **answers}
-            node.counted = node.counted or bool(ahead)
+            node.counted = node.counted or bool(orders)
         batch = Batch(COORDINATOR, node.name, self._servers.run, challenge, entries)
         parcel = post.Parcel(self._said, sealed(batch, self._sign), payloads)
         self._arrays = {k: v for k, v in self._arrays.items() if k in payloads}
@@ -230,9 +234,9 @@ class Waves:
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
-        if batch.sender not in self._servers.roster.names("client"):
+        if batch.sender not in self._clients | self._holders:
             raise UnknownParty(
-                f"{batch.sender} is no client of this run's roster; has the ClientApp "
+                f"{batch.sender} takes no part by this run's roster; has the ClientApp "
                 "mods=[secureps_mod]?"
             )
         if node.name not in ("", batch.sender):
@@ -249,13 +253,22 @@ class Waves:
             node.ended = str(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 
+    @property
+    def _clients(self) -> frozenset[str]:
+        return self._servers.roster.names("client")
+
+    @property
+    def _holders(self) -> frozenset[str]:
+        """Those that nodes relay to; none where they dial the coordinator."""
+        return frozenset() if self._servers.address else self._servers.roster.names("holder")
+
     def _verify(self, party: str, data: bytes, signature: bytes) -> None:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
     def _failed(self, node: _Node, text: str) -> None:
         """A wave came to nothing: what it told is told again, a little later."""
         node.failures += 1
-        node.waiting = False
+        node.waiting = node.counted = False
         node.resting = time.monotonic() + min(LOOK, 0.5 * node.failures)
         who = f"node {node.id}" + (f" ({node.name})" if node.name else "")
         log.warning("%s: %s", who, text)

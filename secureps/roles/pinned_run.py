@@ -29,6 +29,8 @@ class PinnedRun:
         initial: schema of the plan's file of version 0, or None if the first client's.
         nonce: 32 random bytes; only a run's first start uses them.
         keys: what is sealed under for the key holders, as the kit has it.
+        examined: no cohort closes before holders of a committee have found its envelopes in order;
+            else they look while they open it, and who spoils one burns it.
     """
 
     plan: Plan
@@ -36,6 +38,7 @@ class PinnedRun:
     initial: Schema | None
     nonce: bytes
     keys: tuple[bytes, ...] = ()
+    examined: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,11 +38,15 @@ from secureps.store.keyring import PublicKit
 
 @dataclass(frozen=True)
 class Founding:
-    """The settings from which a coordinator founds a run; `initial` is the plan's file's schema."""
+    """The settings from which a coordinator founds a run; `initial` is the plan's file's schema.
+
+    `examined`: as in `PinnedRun`.
+    """
 
     plan: Plan
     initial: Schema | None
     nonce: bytes
+    examined: bool = True
 
 
 def make_coordinator(
@@ -60,6 +64,7 @@ def make_coordinator(
         founding.initial,
         founding.nonce,
         tuple(kit.holder_keys.values()),
+        founding.examined,
     )
     machine = Coordinator(pinned_run)
     worker = CoordinatorWorker(machine, checkpoints)

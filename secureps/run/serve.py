@@ -27,7 +27,10 @@ from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
+from secureps.service.one_wave import OneWave
 from secureps.service.process import Party, Server, run_process, settle
+from secureps.service.shutdown import Shutdown
+from secureps.service.wave_socket import answering
 from secureps.store import keyring
 from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
@@ -294,7 +297,26 @@ def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:
         noted = replace(stores, journal=ServedJournal(stores.journal, runs))
         return assemble.make_holder(kit, own, noted, around)
 
-    _run(serving, party, make)
+    if section.socket is None:
+        _run(serving, party, make)
+    else:
+        _hear_waves(serving, party, make)
+
+
+def _hear_waves(
+    serving: Serving, party: Party, make: Callable[[Stores, Environment], Executor]
+) -> None:
+    """Answers the waves that the app of this party's node brings, until a signal comes."""
+    demand_host(serving.kit.roster, party.kit)
+    wave = OneWave(party.name, party.identity, serving.kit, party.kit, party.state)
+    path = serving.path("socket")
+
+    def answer(batch: bytes) -> bytes:
+        return wave.play(batch, {}, make).batch
+
+    with Shutdown() as shutdown, answering(party.name, path, answer):
+        tell(party.name, "Listening", f"hears waves at {path}")
+        shutdown.wait()
 
 
 SERVERS: dict[str, Callable[[Serving, keyring.PublicKit], None]] = {

@@ -125,6 +125,13 @@ def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
     assert {len(node.seen) for node in grid.nodes.values()} == {1 + 3}
 
 
+def test_who_counts_by_examples_trains_once_to_know_them(tmp_path: Path) -> None:
+    plan, grid = write_plan(tmp_path, more=""), LocalGrid.simulated(make_app(), CLIENTS)
+    result = play(tmp_path, grid, plan=plan)
+    same(dict(sorted(tensors(result).items())), of_simulation(tmp_path))
+    assert {len(node.seen) for node in grid.nodes.values()} == {1 + 1 + 2}
+
+
 # --- faults: the same bits, whatever is lost or lied ------------------------------
 
 
@@ -321,7 +328,7 @@ def test_an_app_without_the_mod_is_named(tmp_path: Path, caplog: pytest.LogCaptu
     )
     with pytest.raises(NotReady):
         strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=2)
-    assert "coordinator is no client of this run's roster; has the ClientApp mods=[" in caplog.text
+    assert "coordinator takes no part by this run's roster; has the ClientApp mods=[" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ ELSEWHERE = {
         "flower/node",
         "flower/trainer",
         "flower/waves",
+        "service/one_wave",
     ),
     # servers
     "service/test_executor.py": (

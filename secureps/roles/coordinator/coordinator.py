@@ -85,7 +85,8 @@ class Coordinator:
         self._plan = settings.plan
         if settings.initial is not None:
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
-        enough = settings.plan.threshold if opening.wanted(settings.plan) else 0
+        looks = settings.examined and opening.wanted(settings.plan)
+        enough = settings.plan.threshold if looks else 0
         names = settings.plan.all_groups
         groups = {name: GroupState(name, open_receipts=OpenReceipts(enough)) for name in names}
         self._federation = CoordinatorState(groups)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from secureps.messages.orders import Invite, Published, SealAgain, SendAgain
+from secureps.messages.orders import Configure, Invite, Open, Published, SealAgain, SendAgain
 from secureps.messages.requests import (
     AskBlock,
     AskRun,
@@ -31,6 +31,9 @@ with the next wave still is one. Of all others it is told errors alone."""
 
 WORK = (Invite, SealAgain, SendAgain)
 """Orders by which a client has something to do; all others can wait until it has."""
+
+OPENS = (Open,)
+"""Those of a key holder: what it is to look into goes along with what it is to open."""
 
 
 def foreseen(message: object) -> Reply | None:
@@ -53,4 +56,14 @@ def due(orders: Iterable[object], counts: bool) -> bool:
             enough for that.
     """
     wanted = (*WORK, Published) if counts else WORK
+    return any(isinstance(order, wanted) for order in orders)
+
+
+def holder_due(orders: Iterable[object], begins: bool) -> bool:
+    """Whether a key holder has something to do by these orders.
+
+    Args:
+        begins: it has yet to hear which run this is, and to announce its keys.
+    """
+    wanted = (*OPENS, Configure) if begins else OPENS
     return any(isinstance(order, wanted) for order in orders)

@@ -22,6 +22,7 @@ from secureps.errors import Malformed, PeerError, SecurepsError, Unreachable
 from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import (
     Heartbeat,
+    Noted,
     Payload,
     PutBlock,
     Submit,
@@ -206,7 +207,7 @@ class Relay:
             return
 
         def joined(done: Future[Any]) -> None:
-            if done.exception() is None and isinstance(done.result(), Welcome):
+            if done.exception() is None and isinstance(done.result(), Welcome | Noted):
                 self._subscribe(party, stream, message)
 
         first.future.add_done_callback(joined)

@@ -109,7 +109,19 @@ def test_a_stream_begins_once_the_party_has_joined() -> None:
     assert coordinator.subscribed.empty()
     assert not relay.answered("a")
     coordinator.release()
-    assert coordinator.subscribed.empty()  # it was answered, and by no Welcome
+    assert coordinator.subscribed.get_nowait() == "a"
+    assert relay.answered("a")
+
+
+def test_whom_the_coordinator_refuses_has_no_stream() -> None:
+    relay, coordinator, _ = world()
+    asks = Entry(Kind.FIRST, b"coordinator", encode(ask("fail", "WrongShape")))
+    relay.came("a", [asks, Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    assert coordinator.subscribed.empty()
+    assert relay.refused("a")
+    (told, _), _ = relay.goes("a")
+    assert decode(told.envelope).error == "WrongShape"
+    assert not relay.refused("a")
 
 
 def test_a_later_stream_takes_the_place_of_the_earlier() -> None:

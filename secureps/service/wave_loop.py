@@ -1,6 +1,6 @@
 """The loop of a party that lives for one wave: it waits for nothing, and ends when all is done.
 
-What must not live here: parties (`flower.node`).
+What must not live here: parties (`service.one_wave`).
 """
 
 from __future__ import annotations

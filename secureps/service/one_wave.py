@@ -1,0 +1,125 @@
+"""One wave of a party: it starts from its journal, hears a batch, says what it has, and ends.
+
+Whatever outlives the wave lies in the state folder. What the party will ask first in its next wave
+goes along, so that the answer comes with it. What must not live here: roles, who carries batches.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.crypto.identity import Identity
+from secureps.errors import Malformed
+from secureps.messages.run import COORDINATOR
+from secureps.roles.machine import Call
+from secureps.service.environment import Environment, Stores
+from secureps.service.executor import Executor
+from secureps.service.kit_watch import KitWatch
+from secureps.service.wave_loop import WaveLoop
+from secureps.store.atomic_file import one_at_a_time
+from secureps.store.dated_journal import DatedJournal
+from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import PublicKit
+from secureps.store.ownership import own
+from secureps.store.spool import DiskSpool
+from secureps.wire.protobuf import encode
+from secureps.wire.waves.batch import (
+    MOST_BYTES,
+    WAVE_DOMAIN,
+    Batch,
+    Entry,
+    Kind,
+    about,
+    opened,
+    sealed,
+)
+from secureps.wire.waves.transport import WaveTransport
+
+Make = Callable[[Stores, Environment], Executor]
+"""Puts the party together; called twice in a wave."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What a party says in a wave: its batch; and why it takes part no more, if it does not."""
+
+    batch: bytes
+    ended: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class OneWave:
+    """A party whose process lives for a wave, by its name, keys, kit and state folder."""
+
+    name: str
+    identity: Identity
+    kit: PublicKit
+    folder: Path
+    state: Path
+
+    def play(self, data: bytes, payloads: Mapping[bytes, bytes], make: Make) -> Answer:
+        """Hears one batch of the servers', and answers it.
+
+        Args:
+            data: the batch; payloads: of answers in it, by digest.
+
+        Raises:
+            SecurepsError: the batch is not this run's server's, or whatever ended this party.
+        """
+        own(self.state)
+        batch = opened(data, MOST_BYTES, self._verify)
+        if batch.sender != COORDINATOR or batch.to not in ("", self.name):
+            raise Malformed(f"a batch from {batch.sender} to {batch.to}, and none for {self.name}")
+        ended = ""
+        with (
+            one_at_a_time(self.state / "wave"),
+            closing(DatedJournal(SqliteJournal(self.state / "journal.db"), time.time)) as journal,
+        ):
+            transport = WaveTransport(one_wave=True)
+            transport.take(batch.entries, payloads)
+            loop = WaveLoop(max((at for at, _ in journal.replay()), default=0.0))
+            around = Environment(transport, loop, lambda: 1.0)
+            stores = Stores(journal, DiskSpool(self.state / "spool"), self.state)
+            executor = make(stores, around)
+            executor.start()
+            KitWatch(self.name, executor, self.folder).start()
+            loop.run(executor.halted.done)
+            said = transport.out()
+            if executor.halted.done():
+                ended = executor.halted.result().reason
+            else:
+                first = tuple(_first(make(stores, around), stores, loop.now()))
+                said = (*_without(said, first), *first)
+            executor.stop()
+        answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
+        return Answer(sealed(answer, self._sign), ended)
+
+    def _sign(self, data: bytes) -> bytes:
+        return self.identity.sign(WAVE_DOMAIN, data)
+
+    def _verify(self, party: str, data: bytes, signature: bytes) -> None:
+        self.kit.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
+
+
+def _first(executor: Executor, stores: Stores, now: float) -> Iterator[Entry]:
+    """What a party's next process will ask before it hears anything: by its journal."""
+    machine = executor.machine
+    for at, record in stores.journal.replay():
+        machine.apply(at, record)
+    for effect in machine.resume(now).effects:
+        if isinstance(effect, Call):
+            yield Entry(Kind.FIRST, effect.to.encode(), encode(effect.message))
+    yield Entry(Kind.WATCH, envelope=encode(machine.subscription()))
+
+
+def _without(said: tuple[Entry, ...], first: tuple[Entry, ...]) -> Iterator[Entry]:
+    """What is said, but for what the next process asks anyway."""
+    asked = {about(each.name.decode(), each.envelope) for each in first if each.name}
+    for each in said:
+        repeated = each.name and about(each.name.decode(), each.envelope) in asked
+        if not repeated and each.kind not in (Kind.WATCH, Kind.UNWATCH):
+            yield each
