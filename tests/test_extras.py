@@ -18,7 +18,11 @@ from tests.kits.bare import bare
 from tests.kits.nursery import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-PACKAGES = {"sklearn": "scikit-learn", "mlflow": "mlflow-skinny"}
+PACKAGES = {
+    "sklearn": "scikit-learn",
+    "mlflow": "mlflow-skinny",
+    "opentelemetry": "opentelemetry-exporter-otlp",
+}
 """Modules that are installed under another name."""
 TEXTS = (".md", ".py", ".toml", ".txt", ".ipynb", "", ".yml")
 """Endings of what is read; a Containerfile has none."""

@@ -43,6 +43,7 @@ from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave
 from secureps.roles.member.terms import Terms
+from secureps.service.environment import Meters
 from secureps.service.executor import Executor
 from secureps.store.keyring import default_state
 from secureps.store.passphrases import Passphrases
@@ -201,7 +202,7 @@ class Session:
 
     def _make(self, *parts: Any, terms: Terms) -> Executor:
         kit, site, stores, around = parts
-        metered = replace(around, meter=self._exchange)
+        metered = replace(around, meter=Meters(self._exchange, around.meter))
         executor = make_member(kit, site, stores, metered, terms=terms)
         executor.worker = ExchangeWorker(executor.worker, self._exchange)
         self._executor = executor

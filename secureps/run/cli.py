@@ -1,7 +1,7 @@
 """The command line: what an operator types, and how errors look.
 
-Beside `run.options` the only module that reads the environment. What must not live here: any work;
-every command imports what it needs when it runs, so that help is there at once.
+Beside `run.options`, and OpenTelemetry's own variables, nothing else reads the environment. No work
+lives here: every command imports what it needs when it runs, so that help is there at once.
 """
 
 from __future__ import annotations

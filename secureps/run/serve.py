@@ -195,7 +195,7 @@ def _run(
                 address = stack.enter_context(shown)
                 scheme = "http" if on_loopback(address) else "https"
                 tell(section.name, "Listening", f"metrics are at {scheme}://{address}/metrics")
-            meters = (metrics,) if copies is None else (metrics, copies)
+            meters = (metrics, around.meter) if copies is None else (metrics, around.meter, copies)
             executor = make(stores, replace(around, meter=Meters(*meters)))
             if copies is not None:
                 copies.start(executor.trouble)

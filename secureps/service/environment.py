@@ -12,7 +12,7 @@ from pathlib import Path
 
 from secureps.messages.requests import Reply, Request
 from secureps.roles.machine import Machine, Record
-from secureps.roles.tasks import Task
+from secureps.roles.tasks import Task, TaskResult
 from secureps.service.loop import Loop
 from secureps.store.journal import Journal
 from secureps.store.spool import Spool
@@ -35,10 +35,13 @@ class Meter:
     def retried(self, to: str) -> None:
         """A call to this server failed and is tried again later."""
 
+    def replayed(self, record: Record) -> None:
+        """A record of before this start was read."""
+
     def journalled(self, records: Sequence[Record]) -> None:
         """Records are durable."""
 
-    def worked(self, task: Task, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """The worker is done with a task, or failed at it."""
 
     def stands(self, machine: Machine, now: float) -> None:
@@ -66,15 +69,20 @@ class Meters(Meter):
         for meter in self._meters:
             meter.retried(to)
 
+    def replayed(self, record: Record) -> None:
+        """As `Meter.replayed`."""
+        for meter in self._meters:
+            meter.replayed(record)
+
     def journalled(self, records: Sequence[Record]) -> None:
         """As `Meter.journalled`."""
         for meter in self._meters:
             meter.journalled(records)
 
-    def worked(self, task: Task, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """As `Meter.worked`."""
         for meter in self._meters:
-            meter.worked(task, seconds)
+            meter.worked(task, seconds, result)
 
     def stands(self, machine: Machine, now: float) -> None:
         """As `Meter.stands`."""

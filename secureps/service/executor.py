@@ -119,6 +119,7 @@ class Executor:
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
+            self._meter.replayed(record)
             self._hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
@@ -448,11 +449,11 @@ class Executor:
         return begin
 
     def _work(self, task: Task) -> TaskResult | None:
-        began = self._loop.now()
+        began, result = self._loop.now(), None
         try:
-            return self.worker.work(task)
+            return (result := self.worker.work(task))
         finally:
-            self._meter.worked(task, self._loop.now() - began)
+            self._meter.worked(task, self._loop.now() - began, result)
 
     def _worked(self, task: Task, done: Future[TaskResult | None]) -> None:
         error = done.exception()

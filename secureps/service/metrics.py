@@ -42,7 +42,7 @@ from secureps.messages.run import on_loopback
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Machine, Record
-from secureps.roles.tasks import Task
+from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.snapshot import Snapshot
 from secureps.store.atomic_file import replace_text
@@ -179,7 +179,7 @@ class Metrics(Meter):
             self._records.labels(type(record).__name__).inc()
             self._spent_more |= isinstance(record, Charge | Release)
 
-    def worked(self, task: Task, seconds: float) -> None:
+    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
         """Counts a task's seconds; see `Meter`."""
         self._works.labels(type(task).__name__).observe(seconds)
 

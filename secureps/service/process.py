@@ -24,7 +24,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
-from secureps.service.environment import Environment, Stores
+from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
@@ -32,6 +32,7 @@ from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
 from secureps.service.shutdown import Shutdown
+from secureps.service.trace_settings import tracing
 from secureps.store.atomic_file import replace_text
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
@@ -106,6 +107,11 @@ class Party:
     roster: Roster
     state: Path
     kit: Path
+
+    @property
+    def role(self) -> str:
+        """Its role on the roster; of who is not on it yet, a client's."""
+        return self.roster.find(self.name).role if self.name in self.roster else "client"
 
     def sign(self, request: bytes) -> bytes:
         """Signs a request of this party."""
@@ -206,7 +212,9 @@ def _run(
     ):
         loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
         jitter = random.SystemRandom()
-        around = Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5))
+        traces = tracing(party.name, party.role)
+        meter = Meter() if traces is None else traces
+        around = Environment(transport, loop, lambda: jitter.uniform(0.5, 1.5), meter)
         stores = Stores(journal, DiskSpool(party.state / "spool"), party.state)
         executor = build(stores, around)
         executor.halted.add_done_callback(lambda _: shutdown.ring())
@@ -247,6 +255,8 @@ def _run(
             loop.stop()
             if thread.is_alive():
                 thread.join()
+            if traces is not None:
+                traces.close()
     return executor.halted.result()
 
 

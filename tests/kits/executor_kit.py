@@ -150,7 +150,7 @@ class Tape(Meter):
     def journalled(self, records: Sequence[Any]) -> None:
         self.told.append(("journalled", *records))
 
-    def worked(self, task: Any, seconds: float) -> None:
+    def worked(self, task: Any, seconds: float, result: Any = None) -> None:
         self.told.append(("worked", task, seconds))
 
     def stands(self, machine: Any, now: float) -> None:

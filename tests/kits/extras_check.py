@@ -10,11 +10,12 @@ library: a federation in NumPy is all that an installation without extras has.
 from __future__ import annotations
 
 import io
+import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -130,6 +131,20 @@ def mlflow_is_there() -> None:
     assert Path("tracking/mlflow.db").exists()
 
 
+def trace_is_there() -> None:
+    """Spans are printed."""
+    from secureps.service.trace_settings import tracing
+    from secureps.service.tracing import Span
+
+    said = io.StringIO()
+    with redirect_stdout(said):
+        traces = tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "console"})
+        assert traces is not None
+        traces.add(Span("step", 1, 2, 3, 4, {}))
+        traces.close()
+    assert '"name": "step"' in said.getvalue()
+
+
 def objects_is_there() -> None:
     """A model is exported to a store."""
     project("kept", "plain")
@@ -201,6 +216,32 @@ def report_is_missed() -> None:
     assert f"no curves: matplotlib is not installed: {command('report')}" in played("undrawn")
 
 
+def trace_is_missed() -> None:
+    """A party goes on without, and its log says so."""
+    from secureps.service.trace_settings import tracing
+
+    with captured() as lines:
+        assert tracing("shard-0", "shard", {"OTEL_TRACES_EXPORTER": "otlp"}) is None
+    assert command("trace") in lines[0], lines
+
+
+@contextmanager
+def captured() -> Iterator[list[str]]:
+    """The lines that are logged meanwhile."""
+    lines = list[str]()
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(record.getMessage())
+
+    handler = Keeper()
+    logging.getLogger("secureps").addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logging.getLogger("secureps").removeHandler(handler)
+
+
 def objects_is_missed() -> None:
     """By whoever names a URL."""
     project("wants-objects", "plain")
@@ -232,6 +273,7 @@ THERE: dict[str, Callable[[], None]] = {
     "mlflow": mlflow_is_there,
     "objects": objects_is_there,
     "dashboard": dashboard_is_there,
+    "trace": trace_is_there,
 }
 
 MISSED: dict[str, Callable[[], None]] = {
@@ -243,6 +285,7 @@ MISSED: dict[str, Callable[[], None]] = {
     "mlflow": lambda: sink_is_missed("mlflow"),
     "objects": objects_is_missed,
     "dashboard": dashboard_is_missed,
+    "trace": trace_is_missed,
 }
 
 

@@ -86,8 +86,11 @@ def made(folder: Path, chosen: Mapping[str, Distribution]) -> Path:
 
 
 def _link(site: Path, ours: list[File], others: list[File], depth: int) -> None:
-    """Links files, or a folder in their place where nobody else has brought any of its files."""
-    shared = {tuple(parts[:depth]) for _, parts in others}
+    """Links files, or a folder in their place where all of it is ours, and lies in one place."""
+    shared, first = {tuple(parts[:depth]) for _, parts in others}, dict[tuple[str, ...], Path]()
+    shared |= {
+        own for root, parts in ours if first.setdefault(own := tuple(parts[:depth]), root) != root
+    }
     deeper = []
     for root, parts in ours:
         link = site.joinpath(*parts[:depth])

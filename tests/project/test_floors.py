@@ -85,6 +85,8 @@ ONLY_IMPORTERS = {
     "prometheus_client": {"service/metrics.py"},
     "starlette": {"dashboard/application.py", "dashboard/server.py"},
     "uvicorn": {"dashboard/server.py"},
+    "fsspec": {"store/objects.py"},
+    "opentelemetry": {"service/spans.py"},
     "grpc_health": {"wire/grpc/health.py"},
     "pickle": set(),
     "flwr": {

@@ -36,7 +36,7 @@ from secureps.roles.machine import Halt
 from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
-from secureps.service.environment import Environment, Stores
+from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
@@ -97,7 +97,7 @@ class Cast:
 
 @dataclass(frozen=True)
 class Conditions:
-    """The network, the stores of payloads and journals (default: memory), and late clients.
+    """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
     `late` are clients that begin when somebody calls `Simulation.start`.
     """
@@ -107,6 +107,7 @@ class Conditions:
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
     late: frozenset[str] = frozenset()
+    meter: Callable[[str], Meter] = lambda name: Meter()
 
 
 class Simulation:
@@ -263,7 +264,8 @@ class Simulation:
         if stores is None:
             journal, spool = self._conditions.journal(name), self._conditions.spool(name)
             stores = self._stores[name] = Stores(journal, spool, self._folder / name)
-        around = Environment(self.network.transport(name), self.loop, lambda: 1.0)
+        meter = self._conditions.meter(name)
+        around = Environment(self.network.transport(name), self.loop, lambda: 1.0, meter)
         public = self._kit.public
         if name == COORDINATOR:
             nonce = payload_digest(name.encode())

@@ -1,0 +1,298 @@
+"""Traces by OpenTelemetry: one for each version, with what every party did for it.
+
+    version                  from the first word of it to its commit
+      close hold open        the six steps, as the coordinator journals them
+      prepare commit publish
+        add, step            of shards, under the step that they are for
+        share, decrypt       of key holders
+      pull train seal        of clients
+      upload submit evaluate
+
+All parties of a run know its id, the group and the version; the ids of a trace and of its steps are
+digests of these. So no message carries them: nothing is added to what is sent, whoever comes back
+from a crash goes on in the same trace, and nobody can bring in an id of his own. Spans are made of
+what is journalled, done and asked: machines know nothing of them. They name groups, versions,
+cohorts and numbers, never a client. What must not live here: OpenTelemetry itself
+(`service.spans`), which is not imported before somebody asks for traces.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Protocol
+
+from secureps.messages import coordinator_records as records
+from secureps.messages.encoding import digest
+from secureps.messages.holder_records import CohortGranted
+from secureps.messages.member_records import Sealed
+from secureps.messages.records import RunPinned
+from secureps.messages.requests import GetBlock, Reply, Request, Submit
+from secureps.messages.submission import Cohort
+from secureps.roles.holder.tasks import DeriveShare, ExamineEnvelope, OpenSum
+from secureps.roles.machine import Record
+from secureps.roles.member.tasks import Contribute, Contributed, Evaluate, Offer, Reseal
+from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
+from secureps.roles.tasks import Task, TaskResult
+from secureps.service.environment import Meter
+
+VERSION = "version"
+"""The name of a trace's first span."""
+
+SECOND = 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What somebody did for a version, of a group, in nanoseconds since 1970.
+
+    Args:
+        trace, id: of it; 0: any id. parent: what it is a part of, 0 for the first span.
+        facts: what else to say, by names of this project.
+        links: other versions' traces that went into this one.
+        failed: in one word how it ended, if it came to nothing.
+    """
+
+    name: str
+    trace: int
+    parent: int
+    begin: int
+    end: int
+    facts: Mapping[str, str | int]
+    id: int = 0
+    links: tuple[int, ...] = ()
+    failed: str = ""
+
+
+class Spans(Protocol):
+    """Where spans go."""
+
+    def add(self, span: Span) -> None:
+        """Takes one; from any thread. Returns at once, and never raises."""
+
+    def close(self) -> None:
+        """Sends what is left, if that is soon done."""
+
+
+def trace_of(run: bytes, group: str, version: int) -> int:
+    """The id of a version's trace: 128 bits, never 0."""
+    own = (run, group.encode(), version.to_bytes(8, "little", signed=True))
+    return int.from_bytes(digest("secureps-trace", *own)[:16], "big") or 1
+
+
+def span_of(trace: int, step: str, cohort: int = -1) -> int:
+    """The id of a step's span, or of the whole VERSION: 64 bits, never 0."""
+    own = (trace.to_bytes(16, "big"), step.encode(), cohort.to_bytes(8, "little", signed=True))
+    return int.from_bytes(digest("secureps-span", *own)[:8], "big") or 1
+
+
+@dataclass(slots=True)
+class _Times:
+    """When the steps of a version began, of one group."""
+
+    since: int
+    closed: int = 0
+    held: int = 0
+    opened: int = 0
+    prepared: int = 0
+
+
+class Tracing(Meter):
+    """Makes the spans of one party.
+
+    Args:
+        clock: nanoseconds since 1970.
+    """
+
+    def __init__(self, spans: Spans, clock: Callable[[], int] = time.time_ns) -> None:
+        self._spans, self._clock = spans, clock
+        self._born = clock()
+        self._run = b""
+        self._lock = threading.Lock()
+        self._cohorts: dict[str, Cohort] = {}
+        self._times: dict[str, _Times] = {}
+        self._sealed: dict[tuple[str, int], int] = {}
+        self._pulls: dict[tuple[str, int], list[int]] = {}
+
+    def add(self, span: Span) -> None:
+        """Sends a span of this party's."""
+        self._spans.add(span)
+
+    def close(self) -> None:
+        """Sends what is left; no span follows."""
+        self._spans.close()
+
+    # --- Meter --------------------------------------------------------------------
+
+    def replayed(self, record: Record) -> None:
+        """Learns which run it is, and of which cohort is spoken; see `Meter`."""
+        match record:
+            case RunPinned(run):
+                self._run = run.id
+            case records.CohortClosed(cohort) | CohortGranted(cohort):
+                self._cohorts[cohort.group] = cohort
+
+    def journalled(self, written: Sequence[Record]) -> None:
+        """Makes spans of the coordinator's steps; see `Meter`."""
+        for record in written:
+            self.replayed(record)
+            self._step(record, self._clock())
+
+    def worked(self, task: Task, seconds: float, result: TaskResult | None = None) -> None:
+        """Makes the span of a task; see `Meter`."""
+        end = self._clock()
+        begin = end - int(seconds * SECOND)
+        match task:
+            case SumCohort(cohort):
+                self._of_cohort("add", cohort, "hold", begin, end)
+            case StepState(cohort):
+                self._of_cohort("step", cohort, "prepare", begin, end)
+            case DeriveShare(cohort):
+                self._of_cohort("share", cohort, "open", begin, end)
+            case OpenSum(group, number):
+                known = self._cohorts.get(group)
+                if known is not None and known.number == number:
+                    self._of_cohort("decrypt", known, "open", begin, end)
+            case MakeState(group):
+                self._add("make", group, 0, begin, end)
+            case ExamineEnvelope(receipt):
+                self._add("examine", receipt.id.group, receipt.version + 1, begin, end)
+            case Contribute():
+                self._trained(task, begin, end, result)
+            case Offer(group):
+                self._add("seal", group, 0, begin, end)
+            case Reseal(receipt):
+                self._add("seal", receipt.id.group, receipt.version + 1, begin, end)
+            case Evaluate():
+                at = task.model[0]
+                self._add("evaluate", at.group, at.version, begin, end)
+
+    def called(self, message: Request, answer: Future[Reply]) -> None:
+        """Makes the spans of pulls and receipts; see `Meter`."""
+        begin = self._clock()
+        match message:
+            case Submit(receipt):
+                group, version = receipt.id.group, receipt.version + 1
+                sealed = self._sealed.pop((group, receipt.id.sequence), None)
+                if sealed is not None:
+                    self._add("upload", group, version, sealed, begin)
+                answer.add_done_callback(
+                    lambda _: self._add("submit", group, version, begin, self._clock())
+                )
+            case GetBlock(group=group, version=version):
+                with self._lock:
+                    self._pulls.setdefault((group, version), [begin, 0])[1] += 1
+                answer.add_done_callback(lambda _: self._pulled(group, version))
+
+    def _pulled(self, group: str, version: int) -> None:
+        """A block of a version came, or did not: with the last of them its pull is over."""
+        with self._lock:
+            pull = self._pulls[group, version]
+            pull[1] -= 1
+            if pull[1]:
+                return
+            del self._pulls[group, version]
+        self._add("pull", group, version, pull[0], self._clock())
+
+    # --- a client's training ------------------------------------------------------
+
+    def _trained(self, task: Contribute, begin: int, end: int, result: TaskResult | None) -> None:
+        """A training is part of every version that it contributes to."""
+        if not isinstance(result, Contributed):
+            return  # nothing was trained, or it failed: the log has why
+        figures = {figure.name: figure.value for figure in result.figures}
+        trained = min(end, begin + int(figures.get("training_seconds", 0.0) * SECOND))
+        for aim in task.aims:
+            self._add("train", aim.group, aim.version + 1, begin, trained)
+            self._add("seal", aim.group, aim.version + 1, trained, end)
+
+    # --- the six steps ------------------------------------------------------------
+
+    def _step(self, record: Record, now: int) -> None:
+        match record:
+            case records.RoundOpened(group=group):
+                self._of(group, now)
+            case records.Received(receipt):
+                self._of(receipt.id.group, now)
+            case Sealed(receipt):
+                self._sealed[receipt.id.group, receipt.id.sequence] = now
+            case records.CohortClosed(cohort):
+                times = self._of(cohort.group)
+                times.closed = times.held = now
+                self._closed("close", cohort, times.since, now)
+            case records.SumsHeld(group=group):
+                self._of(group).held = now
+            case records.CohortReopened(group=group):
+                self._came_to_nothing("hold", group, now, "reopened")
+            case records.CohortBurnt(group=group, spoilt=spoilt):
+                self._held(group)
+                self._came_to_nothing("open", group, now, "spoilt" if spoilt else "burnt")
+            case records.CohortOpened(group=group):
+                self._held(group)
+                times = self._of(group)
+                times.opened = times.prepared = now
+                self._closed("open", self._cohorts[group], times.held or self._born, now)
+            case records.ShardPrepared(group=group):
+                self._of(group).prepared = now
+            case records.VersionCommitted(group, version):
+                self._committed(group, version, now)
+
+    def _of(self, group: str, now: int = 0) -> _Times:
+        """The times of the version that a group makes; it begins `now` if nothing was heard yet."""
+        if group not in self._times:
+            self._times[group] = _Times(now or self._born)
+        return self._times[group]
+
+    def _held(self, group: str) -> None:
+        """A cohort is held when its last shard holds it, which shows when it is opened or burnt."""
+        times = self._of(group)
+        if (cohort := self._cohorts.get(group)) is not None:
+            self._closed("hold", cohort, times.closed or self._born, times.held or self._born)
+
+    def _came_to_nothing(self, step: str, group: str, now: int, how: str) -> None:
+        times, cohort = self._of(group), self._cohorts.get(group)
+        began = times.closed if step == "hold" else times.held
+        if cohort is not None:
+            self._closed(step, cohort, began or self._born, now, how)
+
+    def _committed(self, group: str, version: int, now: int) -> None:
+        times, cohort = self._of(group), self._cohorts.get(group)
+        if cohort is not None and cohort.version == version:
+            self._closed("prepare", cohort, times.opened or self._born, times.prepared or now)
+            self._closed("commit", cohort, times.prepared or now, now)
+            self._closed("publish", cohort, now, now)
+        trace = trace_of(self._run, group, version)
+        others = {} if cohort is None else {each.version + 1 for each in cohort.members}
+        links = tuple(trace_of(self._run, group, each) for each in sorted({*others} - {version}))
+        facts = self._facts(group, version)
+        self.add(Span(VERSION, trace, 0, times.since, now, facts, span_of(trace, VERSION), links))
+        self._times[group] = _Times(now)
+
+    # --- spans --------------------------------------------------------------------
+
+    def _closed(self, step: str, cohort: Cohort, begin: int, end: int, failed: str = "") -> None:
+        """One of the six steps is over."""
+        trace = trace_of(self._run, cohort.group, cohort.version)
+        facts = self._facts(cohort.group, cohort.version)
+        facts |= {"cohort": cohort.number, "clients": len(cohort.members)}
+        own, whole = span_of(trace, step, cohort.number), span_of(trace, VERSION)
+        self.add(Span(step, trace, whole, begin, max(begin, end), facts, own, failed=failed))
+
+    def _of_cohort(self, name: str, cohort: Cohort, step: str, begin: int, end: int) -> None:
+        """Something was done for one of the six steps."""
+        trace = trace_of(self._run, cohort.group, cohort.version)
+        facts = self._facts(cohort.group, cohort.version) | {"cohort": cohort.number}
+        parent = span_of(trace, step, cohort.number)
+        self.add(Span(name, trace, parent, begin, end, facts))
+
+    def _add(self, name: str, group: str, version: int, begin: int, end: int) -> None:
+        """Something was done for a version, whatever cohort makes it."""
+        trace = trace_of(self._run, group, version)
+        facts = self._facts(group, version)
+        self.add(Span(name, trace, span_of(trace, VERSION), begin, end, facts))
+
+    def _facts(self, group: str, version: int) -> dict[str, str | int]:
+        return {"run": self._run.hex()[:16], "group": group, "version": version}
