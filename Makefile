@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -41,6 +41,12 @@ chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks;
 
 fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, handshakes; SEED=7 draws others
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
+
+# In a network with loopback alone, where one can be made: Ray listens on all there is.
+flower: $(STAMP)  ## private apps inside Flower's deployment and simulation: kills, lies; half an hour
+	alone="unshare --map-root-user --net"; $$alone true 2>/dev/null || alone=; \
+	SECUREPS_FLOWER=1 $$alone sh -c 'ip link set lo up 2>/dev/null; exec "$$@"' -- \
+		$(BIN)/pytest -n 0 tests/processes/test_flower.py
 
 # Guided by what an input reaches, for as long as it may take; atheris is for this alone.
 fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of it; runs/fuzz has what it found

@@ -22,7 +22,7 @@ import psutil
 from rich.console import Console
 
 from benchmarks.peers import chart, environments, table
-from benchmarks.peers.catalogue import PEERS, WIRE
+from benchmarks.peers.catalogue import EVERY, PEERS, WIRE
 from benchmarks.peers.outcome import FAILED, SKIPPED, Figures, Outcome, PeerError
 from benchmarks.peers.stage import end_with_parent
 from benchmarks.report import RESULTS
@@ -114,7 +114,7 @@ def machine() -> str:
 
 def play(name: str, values: int, options: argparse.Namespace, prefix: list[str] | None) -> Outcome:
     """One peer with one size, as a process of its own that leaves nothing behind."""
-    peer = PEERS[name]
+    peer = EVERY[name]
     rounds = options.rounds or peer.rounds
 
     def outcome(status: str, detail: str, version: str = "") -> Outcome:

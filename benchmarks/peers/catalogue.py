@@ -94,3 +94,15 @@ PEERS: Mapping[str, Peer] = {
     ),
 }
 """In the order in which they play."""
+
+_BOTH = ("secureps", "flwr")
+ENGINE: Mapping[str, Peer] = {
+    "plain": Peer("Flower, FedAvg", _BOTH, 4, flower.play_messages),
+    "secureps": Peer("secureps inside Flower", _BOTH, 4, flower.play_secureps),
+    "secagg": Peer("Flower, SecAgg+", _BOTH, 3, flower.play_secagg),
+    "plain, simulated": Peer("FedAvg, simulated", _BOTH, 8, flower.play_messages_simulated),
+    "secureps, simulated": Peer("secureps, simulated", _BOTH, 8, flower.play_secureps_simulated),
+    "secagg, simulated": Peer("SecAgg+, simulated", _BOTH, 8, flower.play_secagg_simulated),
+}
+"""Inside Flower's engine, all with this project's interpreter: `benchmarks.flower_engine`."""
+EVERY: Mapping[str, Peer] = {**PEERS, **ENGINE}

@@ -21,7 +21,7 @@ def play_grpc(stage: Stage, _: str) -> Figures:
     stage.start(SERVERS, "server", [*program, "serve", address])
     for client in range(stage.clients):
         stage.start(CLIENTS, f"client-{client}", [*program, "send", address, str(client)])
-    stage.wait(lambda: len(stage.marks()) == stage.rounds, "the last round")
+    stage.wait(lambda: len(stage.times("marks")) == stage.rounds, "the last round")
     return stage.figures(None)
 
 

@@ -1,13 +1,23 @@
-"""Flower as it is deployed: a SuperLink, a SuperNode for each client, and apps as its processes."""
+"""Flower as it is deployed: a SuperLink, a SuperNode for each client, and apps as its processes.
+
+Or as it is simulated: a SuperLink that has Ray play all clients. The older interface is that of
+SecAgg+, the newer, of messages, is ours.
+"""
 
 from __future__ import annotations
 
 import shutil
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
+from benchmarks.deployed import still_plan
 from benchmarks.peers.meter import CLIENTS, SERVERS
-from benchmarks.peers.outcome import Figures
+from benchmarks.peers.outcome import Figures, PeerError
 from benchmarks.peers.stage import Stage
+from secureps.flower.federation import simulated_kit
+from secureps.policy.plan import load_plan
+from secureps.run.party_names import client_names
 
 _PROJECT = """
 [project]
@@ -19,8 +29,8 @@ dependencies = []
 [tool.flwr.app]
 publisher = "peers"
 [tool.flwr.app.components]
-serverapp = "flower_server:app"
-clientapp = "flower_client:app"
+serverapp = "{server}:app"
+clientapp = "{client}:app"
 [tool.flwr.app.config]
 """
 _CONNECTION = """
@@ -30,51 +40,95 @@ default = "peers"
 address = "{address}"
 insecure = true
 """
+_OLDER = ("flower_client", "flower_server")
+_NEWER = ("flower_message_client", "flower_message_server")
+_SIMULATED = "num-supernodes={} client-resources-num-cpus=1"
 
 
 def play_plain(stage: Stage, python: str) -> Figures:
     """FedAvg in the clear."""
-    return _play(stage, python, "no")
+    return _play(stage, python, {"PEERS_SECURE": "no"}, _OLDER)
 
 
-def play_secagg(stage: Stage, python: str) -> Figures:
+def play_secagg(stage: Stage, python: str, simulated: bool = False) -> Figures:
     """FedAvg of masked integers, in four stages."""
-    return _play(stage, python, "yes")
+    return _play(stage, python, {"PEERS_SECURE": "yes"}, _OLDER, simulated)
 
 
-def _play(stage: Stage, python: str, secure: str) -> Figures:
+def play_messages(stage: Stage, python: str, simulated: bool = False) -> Figures:
+    """FedAvg in the clear, of messages."""
+    return _play(stage, python, {"PEERS_SECURE": "no"}, _NEWER, simulated)
+
+
+def play_secureps(stage: Stage, python: str, simulated: bool = False) -> Figures:
+    """`SecureFedAvg` under `rlwe`; three of four key holders, processes beside the ServerApp."""
+    clients = stage.clients
+    path = stage.folder / "plan.toml"
+    text = still_plan("rlwe", clients, clients).format(cipher="rlwe", versions=stage.rounds)
+    path.write_text(text)
+    told = {"PEERS_SECURE": "secureps", "PEERS_PLAN": str(path)}
+    if simulated:
+        return _play(stage, python, told, _NEWER, simulated)
+    kit = simulated_kit(stage.folder, load_plan(path), clients)
+    nodes = [f' secureps-kit="{kit}" secureps-name="{name}"' for name in client_names(clients)]
+    return _play(stage, python, told | {"PEERS_KIT": str(kit)}, _NEWER, nodes=nodes)
+
+
+play_secagg_simulated = partial(play_secagg, simulated=True)
+play_messages_simulated = partial(play_messages, simulated=True)
+play_secureps_simulated = partial(play_secureps, simulated=True)
+
+
+def _play(
+    stage: Stage,
+    python: str,
+    told: Mapping[str, str],
+    parts: tuple[str, str],
+    simulated: bool = False,
+    nodes: list[str] | None = None,
+) -> Figures:
     programs = Path(python).parent
     port = stage.free_port()
     address = f"{stage.host}:{port}"
     around = {
-        "PEERS_SECURE": secure,
+        **told,
         "PATH": f"{programs}:/usr/bin:/bin",  # it begins its own by name
         "HOME": str(stage.folder),
         "FLWR_HOME": str(stage.folder / "flwr"),
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "RAY_USAGE_STATS_ENABLED": "0",
     }
-    app = _app(stage.folder)
+    app = _app(stage.folder, parts)
     (stage.folder / "flwr").mkdir()
     (stage.folder / "flwr" / "config.toml").write_text(_CONNECTION.format(address=address))
     link = ["flower-superlink", "--insecure", "--disable-runtime-dependency-installation"]
     link += ["--host", stage.host, "--port", str(port)]
+    link += ["--simulation"] if simulated else []
     stage.start(SERVERS, "superlink", [str(programs / link[0]), *link[1:]], around)
     stage.wait(lambda: stage.answers(port), "the SuperLink")
-    for client in range(stage.clients):
+    for client in () if simulated else range(stage.clients):
         node = [str(programs / "flower-supernode"), "--insecure", "--superlink", address]
-        node += ["--port", str(stage.free_port()), "--node-config", f"partition-id={client}"]
+        own = f"partition-id={client}{nodes[client] if nodes else ''}"
+        node += ["--port", str(stage.free_port()), "--node-config", own]
         stage.start(CLIENTS, f"supernode-{client}", node, around)
-    stage.start(SERVERS, "run", [str(programs / "flwr"), "run", str(app), "peers"], around)
-    error = stage.error()
-    return stage.figures(error)
+    run = [str(programs / "flwr"), "run", str(app), "peers"]
+    run += ["--federation-config", _SIMULATED.format(stage.clients)] if simulated else []
+    stage.start(SERVERS, "run", run, around)
+    said, error = stage.folder / "superlink.log", stage.folder / "error"
+    over = "Finished task"  # of the ServerApp: its figures are there by then
+    stage.wait(lambda: error.is_file() or over in said.read_text(errors="replace"), "the mean")
+    if not error.is_file():
+        raise PeerError(f"the ServerApp failed; {stage.last_words()}")
+    return stage.figures(stage.error())
 
 
-def _app(folder: Path) -> Path:
+def _app(folder: Path, parts: tuple[str, str]) -> Path:
     """The folder that is sent to the SuperLink."""
     app = folder / "app"
     app.mkdir()
-    (app / "pyproject.toml").write_text(_PROJECT)
-    for name in ("flower_client.py", "flower_server.py"):
-        shutil.copy(Path(__file__).parent / "apps" / name, app / name)
+    client, server = parts
+    (app / "pyproject.toml").write_text(_PROJECT.format(client=client, server=server))
+    for name in parts:
+        shutil.copy(Path(__file__).parent / "apps" / f"{name}.py", app / f"{name}.py")
     return app

@@ -25,6 +25,7 @@ class Figures:
         up, down: bytes that one client sends and gets, by value of the model; None if not counted.
         peak: bytes resident in all processes together, at most, in all rounds.
         error: of the mean, at most in any value, to the mean in float64; None if it has no mean.
+        waves: messages to one client; None if not counted.
     """
 
     wall: float
@@ -34,6 +35,7 @@ class Figures:
     down: float | None
     peak: int
     error: float | None
+    waves: float | None = None
 
 
 @dataclass(frozen=True)

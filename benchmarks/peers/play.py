@@ -12,7 +12,7 @@ import traceback
 from dataclasses import asdict
 from pathlib import Path
 
-from benchmarks.peers.catalogue import PEERS
+from benchmarks.peers.catalogue import EVERY
 from benchmarks.peers.outcome import FAILED, MEASURED, OUT_OF_MEMORY, TIMED_OUT, PeerError
 from benchmarks.peers.stage import Limits, Stage, Stopped
 
@@ -21,7 +21,7 @@ def play(name: str, stage: Stage, python: str) -> dict[str, object]:
     """Its status, what is said of it, and its figures."""
     try:
         with stage:
-            made = PEERS[name].play(stage, python)
+            made = EVERY[name].play(stage, python)
     except Stopped as stopped:
         late = str(stopped).endswith(" s")
         return {"status": TIMED_OUT if late else OUT_OF_MEMORY, "detail": str(stopped)}

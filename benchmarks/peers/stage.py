@@ -15,7 +15,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from benchmarks.peers import meter
@@ -179,9 +179,9 @@ class Stage:
         }
         return {**kept, **own, **about, **(more or {})}
 
-    def marks(self) -> list[float]:
-        """When each round was over, by `time.monotonic`."""
-        path = self.folder / "marks"
+    def times(self, name: str) -> list[float]:
+        """When each round was over ("marks") or a message went ("waves"), by `time.monotonic`."""
+        path = self.folder / name
         return [float(line) for line in path.read_text().split()] if path.is_file() else []
 
     def error(self) -> float:
@@ -193,8 +193,10 @@ class Stage:
     def figures(self, error: float | None) -> Figures:
         """Of the rounds that are marked."""
         self.meter.look()
-        seen, size = self.meter, (self.values, self.clients)
-        return meter.figures(seen.samples, seen.traffic, self.marks(), *size, error)
+        seen, size, marks = self.meter, (self.values, self.clients), self.times("marks")
+        made = meter.figures(seen.samples, seen.traffic, marks, *size, error)
+        sent = sum(marks[0] < each <= marks[-1] for each in self.times("waves"))
+        return replace(made, waves=sent / (len(marks) - 1) / self.clients) if sent else made
 
     def wait(self, over: Callable[[], bool], what: str) -> None:
         """Returns when it is over.

@@ -39,7 +39,7 @@ class Holders:
         roster = load_public(self._kit).roster
         holders = [each.name for each in roster.holders()] if self._address else []
         own = [name for name in holders if (self._kit / "private" / name).is_dir()]
-        write_holders(self._folder, self._plan, tuple(own), self._address)
+        write_holders(self._folder, self._plan, tuple(own), self._address, self._kit)
         for name in own:
             config = str(self._folder.config(name))
             command = (*SECUREPS, "serve", "keyholder", "--config", config)

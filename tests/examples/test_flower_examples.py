@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import logging
 import re
-import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tests.kits.flower_examples import EXAMPLES, copied, private
 from tests.kits.flower_simulation import simulate
-from tests.kits.nursery import ROOT
-
-EXAMPLES = ROOT / "examples" / "flower"
 
 APPS = {"numpy": 0.8, "sklearn": 0.9, "pytorch": 0.6, "lora": 0.6}
 """The accuracy that five nodes reach at least in three rounds; a guess has 0.1, of tumours 0.63."""
-
-
-def copied(name: str, folder: Path) -> Path:
-    """An app in a folder of its own, as its user has it."""
-    app = folder / "app"
-    shutil.copytree(EXAMPLES / name, app, ignore=shutil.ignore_patterns("__pycache__"))
-    return app
 
 
 def test_every_app_is_tried() -> None:
@@ -38,3 +29,32 @@ def test_an_app_learns_under_flowers_simulation(
     found = re.findall(r"'(?:eval_acc|accuracy)': ([0-9.]+)", caplog.text)
     assert float(found[-1]) >= APPS[name], found
     assert list(tmp_path.glob("final_*"))
+
+
+MOST_LINES = 5
+"""That make an app private: added, changed or removed, of which a changed one is both."""
+
+
+def changed(name: str) -> int:
+    """Lines that an app's diff changes."""
+    lines = (EXAMPLES / name / "private.diff").read_text().splitlines()
+    signs = [line[0] for line in lines if not line.startswith(("+++", "---"))]
+    return max(signs.count("+"), signs.count("-"))
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_five_lines_make_an_app_private_and_the_page_shows_them(name: str) -> None:
+    assert changed(name) <= MOST_LINES
+    diff = (EXAMPLES / name / "private.diff").read_text()
+    assert f"```diff\n{diff}```" in (EXAMPLES / "README.md").read_text()
+
+
+def test_a_private_app_learns_what_the_plain_one_does(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain, sealed = tmp_path / "plain", tmp_path / "sealed"
+    for folder, app in ((plain, copied("numpy", plain)), (sealed, private("numpy", sealed))):
+        simulate(app, 5, folder)
+    expected, found = (np.load(folder / "final_model.npz") for folder in (plain, sealed))
+    for name in expected:
+        assert np.abs(expected[name] - found[name]).max() < 1e-3

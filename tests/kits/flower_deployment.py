@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -30,6 +31,8 @@ from tests.kits.nursery import ROOT
 
 PATIENCE = 240.0
 """Seconds for any one thing to happen: a wave takes ten of two busy cores."""
+PORTS = range(10_000, 32_768)
+"""Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"
 """In the environment of every process of a deployment: which one it belongs to."""
 
@@ -109,13 +112,13 @@ class Deployment:
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", said]
         self._begin(f"node-{number}", command)
 
-    def kill_node(self, number: int) -> None:
-        """SIGKILL, for a SuperNode and all that it began."""
-        node = self._running.pop(f"node-{number}")
-        for each in [*psutil.Process(node.pid).children(recursive=True), node]:
+    def kill(self, name: str) -> None:
+        """SIGKILL, for a process and all that it began: "node-0" is a SuperNode."""
+        process = self._running.pop(name)
+        for each in [*psutil.Process(process.pid).children(recursive=True), process]:
             with suppress(psutil.NoSuchProcess):
                 each.send_signal(signal.SIGKILL)
-        node.wait()
+        process.wait()
 
     def _begin(self, name: str, command: list[str]) -> None:
         program = str(self._programs / command[0])
@@ -192,12 +195,12 @@ class Deployment:
         assert self.status(run) == how, self.logs()
 
     def wait(self, over: Callable[[], bool], what: str) -> None:
-        """Polls until it is over; fails, with everybody's log, when a process ends or it takes too
-        long.
+        """Polls until it is over; fails, with everybody's log, when it takes too long, or a process
+        ends that did not do all it had to.
         """
         end = time.monotonic() + PATIENCE
         while not over():
-            ended = [name for name, each in self._running.items() if each.poll() is not None]
+            ended = [name for name, each in self._running.items() if each.poll()]
             late = time.monotonic() > end
             if ended or late:
                 raise AssertionError(f"waiting for {what}; ended: {ended}; {self.logs()}")
@@ -210,10 +213,11 @@ class Deployment:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has now."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+    """A port of loopback that nobody has now, nor is given before it is used, a second later."""
+    while True:
+        port = secrets.choice(PORTS)
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _answers(port: int) -> bool:

@@ -43,6 +43,7 @@ def main(grid: Grid, context: Context) -> None:
     )
     config = ServerConfig(num_rounds=vectors.rounds())
     legacy = LegacyContext(context=context, config=config, strategy=strategy)
+    vectors.count_waves(grid)
     if os.environ["PEERS_SECURE"] == "yes":
         fit: Any = SecAggPlusWorkflow(
             num_shares=clients,

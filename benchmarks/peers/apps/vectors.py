@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,19 @@ def mark() -> None:
     """A round is over: one line of `marks`, of the clock that all processes share."""
     with (Path(os.environ["PEERS_FOLDER"]) / "marks").open("a") as marks:
         marks.write(f"{time.monotonic()!r}\n")
+
+
+def count_waves(grid: Any) -> None:
+    """Has Flower's grid write a line of `waves` for every message: when it went."""
+    push = grid.push_messages
+
+    def counted(messages: Iterable[Any]) -> Any:
+        sent = list(messages)
+        with (Path(os.environ["PEERS_FOLDER"]) / "waves").open("a") as waves:
+            waves.write(f"{time.monotonic()!r}\n" * len(sent))
+        return push(sent)
+
+    grid.push_messages = counted
 
 
 def tell(steps: list[dict[str, float]]) -> None:

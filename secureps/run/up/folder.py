@@ -186,16 +186,17 @@ def write_servers(
         own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
         _write(folder, shard, {**own, **repeated})
-    write_holders(folder, plan, cast.holders, coordinator)
+    write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 
 def write_holders(
-    folder: RunFolder, plan: Plan, holders: tuple[str, ...], coordinator: str
+    folder: RunFolder, plan: Plan, holders: tuple[str, ...], coordinator: str, kit: Path
 ) -> None:
     """The configuration of key holders, who dial the coordinator at HOST:PORT."""
     minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for holder in holders:
-        _write(folder, holder, {"coordinator": coordinator, "minimum": minimum})
+        own: Mapping[str, str | int] = {"coordinator": coordinator, "minimum": minimum}
+        _write(folder, holder, {**own, "kit": str(kit)})
 
 
 def _write(folder: RunFolder, name: str, own: Mapping[str, str | int]) -> None:
