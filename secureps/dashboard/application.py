@@ -1,14 +1,16 @@
 """The HTTP application of a dashboard: an entrance, one page with its files, and a stream of news.
 
-It reads, and changes nothing. Every answer is for whoever `dashboard.access` lets in, kept by no
-cache, and names nothing that a browser would load from elsewhere. What must not live here: who may
-look (`dashboard.access`), what is shown (`dashboard.pages`), and sockets (`dashboard.server`).
+It reads, and changes nothing, unless it is given acts (`dashboard.actions`). Every answer is for
+whoever `dashboard.access` lets in, kept by no cache, and names nothing that a browser would load
+from elsewhere. What must not live here: who may look (`dashboard.access`), what is shown
+(`dashboard.pages`), and sockets (`dashboard.server`).
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from importlib.resources import files
 
 from starlette.applications import Starlette
@@ -19,8 +21,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.board import Board
+from secureps.dashboard.actions import Acts
+from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.pages import pages
+from secureps.errors import SecurepsError
 
 STREAMS = 16
 """Streams of news at a time; the oldest ends for one more."""
@@ -62,12 +66,14 @@ def application(
     access: Access,
     party: Callable[[str], Viewer | None],
     cookie: str,
+    acts: Acts | None = None,
 ) -> ASGIApp:
     """The application.
 
     Args:
         party: who has a certificate of this name, on the roster as it is now.
         cookie: its name; browsers tell servers of one host apart by that alone.
+        acts: what may be done, by who may know names; None: nothing.
     """
     streams: list[asyncio.Event] = []
 
@@ -93,6 +99,22 @@ def application(
         lines = _news(board, lambda: pages(board.facts, who), streams)
         return StreamingResponse(lines, media_type="text/event-stream")
 
+    async def act(request: Request) -> Response:
+        who = viewer(request)
+        if who is None:
+            return PlainTextResponse(STRANGER, 401)
+        if acts is None or not who.names or "origin" not in request.headers:
+            return PlainTextResponse("this is not yours to do\n", 403)
+        what, client = request.path_params["what"], request.query_params.get("client", "")
+        try:
+            try:
+                text = await asyncio.to_thread(acts.do, what, client)
+            finally:
+                board.put(_done(acts))
+        except SecurepsError as error:
+            return PlainTextResponse(f"{error}\n", 409)
+        return PlainTextResponse(text)
+
     def file(name: str, text: bytes) -> Callable[[Request], Response]:
         kind = KINDS[f".{name.rpartition('.')[2]}"]
 
@@ -107,10 +129,16 @@ def application(
     routes = [
         Route("/enter", enter, methods=["GET"]),
         Route("/news", news, methods=["GET"]),
+        Route("/act/{what}", act, methods=["POST"]),
         Route("/", file("index.html", site.pop("index.html")), methods=["GET"]),
         *(Route(f"/{name}", file(name, text), methods=["GET"]) for name, text in site.items()),
     ]
     return Guard(Starlette(routes=routes), access)
+
+
+def _done(acts: Acts) -> Callable[[Facts], Facts]:
+    done = acts.done
+    return lambda facts: replace(facts, acts=done)
 
 
 def _site() -> dict[str, bytes]:

@@ -53,6 +53,10 @@ def dashboard(
         str,
         typer.Option(metavar="HOST:PORT", help="Where. Off loopback, for the kit's certificates."),
     ] = "127.0.0.1:0",
+    act: Annotated[
+        bool,
+        typer.Option("--act", help="Of RUN: end it, leave clients out, export its model."),
+    ] = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
@@ -80,7 +84,7 @@ def dashboard(
             "give RUN, the folder of a run of `up`, or --kit and what to look at: --server, "
             "--state or --log"
         )
-    more = (state, ledger, own_budget, tuple(logs or ()), listen, passphrase_fd)
+    more = (state, ledger, own_budget, tuple(logs or ()), listen, passphrase_fd, act)
     with Shutdown() as shutdown, shown(Looking(own, name, target, *more)) as address:
         typer.echo(f"dashboard: {address}")
         shutdown.wait()

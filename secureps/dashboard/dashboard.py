@@ -17,6 +17,7 @@ from pathlib import Path
 from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
 from secureps.dashboard.access import Access, Viewer
+from secureps.dashboard.actions import Acts
 from secureps.dashboard.application import application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.server import bound, serving
@@ -37,7 +38,13 @@ from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.service.metrics import server_context
 from secureps.store.budget import default_ledger
-from secureps.store.keyring import default_state, find_observer, load_public, load_roster
+from secureps.store.keyring import (
+    default_state,
+    find_observer,
+    load_private,
+    load_public,
+    load_roster,
+)
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import TlsFiles
 
@@ -62,6 +69,7 @@ class Looking:
         budget: a client's own, over all runs; None: it has none.
         logs: audit logs to verify.
         listen: HOST:PORT; port 0 takes a free one.
+        acts: also lets who looks end a run of `up`, leave clients out, and export its model.
         passphrase_fd: an open file, with the passphrase of the private keys.
     """
 
@@ -74,6 +82,7 @@ class Looking:
     logs: tuple[Path, ...] = ()
     listen: str = LOOPBACK
     passphrase_fd: int | None = None
+    acts: bool = False
 
     @property
     def folder(self) -> RunFolder | None:
@@ -96,14 +105,16 @@ def dashboard(looking: Looking) -> Iterator[str]:
     passphrases = Passphrases(looking.passphrase_fd)
     secured = _secured(looking, viewer, passphrases)
     sources = list(_sources(looking, viewer, passphrases))
+    acts = _acts(looking, viewer, passphrases)
+    done = None if acts is None else acts.done
     line = bound(looking.listen)
     host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
     hosts = {host, tls_name(name)} if secured else {"127.0.0.1", "localhost", "[::1]"}
     named = frozenset(f"{each}:{port}".lower() for each in hosts)
     access = Access(named, secured is not None, None if secured else viewer)
     owner = viewer.name if viewer.role == "client" else ""
-    board = Board(Facts(looking.target is not None, owner))
-    app = application(board, access, _party(looking.kit), f"secureps-{port}")
+    board = Board(Facts(looking.target is not None, owner, acts=done))
+    app = application(board, access, _party(looking.kit), f"secureps-{port}", acts)
     with serving(app, line, secured), fed(board, sources):
         entrance = f"/enter?token={access.token}"
         yield f"https://{host}:{port}/" if secured else f"http://{host}:{port}{entrance}"
@@ -126,6 +137,18 @@ def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.
         )
     ca = load_public(looking.kit).ca
     return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=passphrases))
+
+
+def _acts(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Acts | None:
+    """What may be done; None if nothing. ConfigError where nothing can be."""
+    if not looking.acts:
+        return None
+    if looking.folder is None or not viewer.names or not on_loopback(looking.listen):
+        raise ConfigError(
+            "dashboard: --act is for the folder of a run of `up`, on loopback, and for an observer "
+            "or the coordinator: elsewhere `secureps roster revoke` and signals do it"
+        )
+    return Acts(looking.folder, viewer.name, load_private(looking.kit, viewer.name, passphrases))
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:

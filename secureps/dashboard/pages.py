@@ -24,6 +24,8 @@ def pages(facts: Facts, viewer: Viewer) -> str:
     if viewer.names:
         of = (facts.seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
         found["officer"] = asdict(officer_view(*of))
+        if facts.acts is not None:
+            found["acts"] = [asdict(each) for each in facts.acts]
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
     return json.dumps(found, allow_nan=False, separators=(",", ":"))

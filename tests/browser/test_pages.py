@@ -198,6 +198,42 @@ def test_who_has_no_cookie_sees_nothing(chromium: Any, run: tuple[Path, str]) ->
     other.close()
 
 
+def test_a_client_is_left_out_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--act"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    other, asked, agreed = chromium.new_context(), [], False
+
+    def answer(dialog: Any) -> None:
+        asked.append(dialog.message)
+        dialog.accept() if agreed else dialog.dismiss()
+
+    try:
+        page = other.new_page()
+        page.on("dialog", answer)
+        page.goto(process.stdout.readline().split()[-1])
+        page.locator("#leaving").select_option("client-05", timeout=LIMIT)
+        page.get_by_role("button", name="Leave it out").click()
+        assert asked == ["Leave client-05 out of this run, for good?"]
+        assert not (run[0] / "acts.jsonl").exists()
+        agreed = True
+        page.locator("#leaving").select_option("client-05")
+        page.get_by_role("button", name="Leave it out").click()
+        playwright.expect(page.locator("#acts table")).to_contain_text("client-05", timeout=LIMIT)
+        row = page.locator("#clients tr", has_text="client-05")
+        playwright.expect(row).to_contain_text("revoked", timeout=LIMIT)
+        shot(page, "acts")
+    finally:
+        other.close()
+        process.terminate()
+        with process:
+            process.wait(20)
+
+
 def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--name", "client-00"],

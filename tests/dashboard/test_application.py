@@ -14,12 +14,14 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Role
 from secureps.dashboard.access import Access, Viewer
+from secureps.dashboard.actions import Act, Acts
 from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.pages import pages
 from secureps.dashboard.server import bound, serving
+from secureps.errors import UnknownParty
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
 from tests.kits.nursery import ROOT
 
@@ -36,12 +38,12 @@ def full() -> Board:
 
 
 @contextmanager
-def opened(board: Board) -> Iterator[Browser]:
+def opened(board: Board, acts: Acts | None = None, viewer: Viewer = OPERATOR) -> Iterator[Browser]:
     """A browser that has the address, and did not open it yet."""
     line = bound("127.0.0.1:0")
     port = line.getsockname()[1]
-    access = Access(frozenset({f"127.0.0.1:{port}"}), False, OPERATOR)
-    app = application(board, access, lambda name: None, f"secureps-{port}")
+    access = Access(frozenset({f"127.0.0.1:{port}"}), False, viewer)
+    app = application(board, access, lambda name: None, f"secureps-{port}", acts)
     with serving(app, line, None):
         yield Browser(f"http://127.0.0.1:{port}/enter?token={access.token}")
 
@@ -164,6 +166,55 @@ def test_a_link_with_the_token_may_be_anywhere() -> None:
     with opened(full()) as browser:
         entrance = f"/enter?{browser.address.query}"
         assert browser.get(entrance, Sec_Fetch_Site="cross-site")[0] == 303
+
+
+# --- acts ---------------------------------------------------------------------------
+
+
+class Noted(Acts):
+    """Writes down what it is asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+
+    @property
+    def done(self) -> tuple[Act, ...]:
+        return tuple(Act(n, "", "", *each, "") for n, each in enumerate(self.asked, 1))
+
+    def do(self, what: str, client: str = "") -> str:
+        if client == "nobody":
+            raise UnknownParty("no client named nobody")
+        self.asked.append((what, client))
+        return "done"
+
+
+@pytest.mark.parametrize("viewer", [OPERATOR, Viewer("shard-0", "shard")])
+def test_only_the_page_of_who_may_know_names_acts(viewer: Viewer) -> None:
+    acts, board = Noted(), full()
+    with opened(board, acts, viewer) as browser:
+        own = f"http://{browser.host}"
+        assert browser.get("/act/end", "POST", Origin=own)[0] == 401
+        browser.enter()
+        assert browser.get("/act/end")[0] == 405
+        assert browser.get("/act/end", "POST")[0] == 403, "every page of a browser says its origin"
+        for other in ("http://evil.example", "null", own.replace("http", "https")):
+            assert browser.get("/act/end", "POST", Origin=other)[0] == 403
+        cross = browser.get("/act/end", "POST", Origin=own, Sec_Fetch_Site="same-site")
+        assert cross[0] == 403
+        assert acts.asked == []
+        status, _, text = browser.get("/act/leave-out?client=client-01", "POST", Origin=own)
+        if not viewer.names:
+            assert (status, acts.asked) == (403, [])
+            return
+        assert (status, text) == (200, "done")
+        assert acts.asked == [("leave-out", "client-01")]
+        assert browser.get("/act/leave-out?client=nobody", "POST", Origin=own)[0] == 409
+        assert json.loads(pages(board.facts, viewer))["acts"][0]["client"] == "client-01"
+
+
+def test_where_nothing_may_be_done_nothing_is(browser: Browser) -> None:
+    own = f"http://{browser.host}"
+    assert browser.get("/act/end", "POST", Origin=own)[0] == 403
 
 
 # --- who sees what ----------------------------------------------------------------

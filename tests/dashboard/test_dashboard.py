@@ -87,6 +87,12 @@ def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
         pass
 
 
+def test_acts_are_for_a_run_of_up_alone(kit: Path) -> None:
+    looking = Looking(kit, "observer", acts=True)
+    with pytest.raises(ConfigError, match="--act is for the folder of a run"), dashboard(looking):
+        pass
+
+
 # --- beyond loopback ------------------------------------------------------------------
 
 

@@ -62,6 +62,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "service.shard.worker:ShardWorker.take",
     ),
     FOLDER: (
+        "dashboard.actions:read_acts",
         "run.api:RunResult.read",
         "run.study.study:_claim",
         "run.study.study:_read",

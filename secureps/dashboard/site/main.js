@@ -1,12 +1,13 @@
 // Shows what the server sends, and builds anew those sections alone whose data is another.
 
+import * as acts from "./acts.js";
 import * as holder from "./holder.js";
 import * as officer from "./officer.js";
 import * as operator from "./operator.js";
 import { h, p } from "./dom.js";
 
 const PAGES = { operator, officer, holder };
-const REACHED = ".scroll, summary";
+const REACHED = ".scroll, summary, button, select";
 
 const page = document.getElementById("page");
 const link = document.getElementById("link");
@@ -36,6 +37,10 @@ function show() {
   }
   document.title = `secureps: ${PAGES[name].title}`;
   const sections = PAGES[name].sections(news[name]);
+  if (news.acts && name === "operator") {
+    const clients = news.operator.clients.filter((each) => !["revoked", "left out"].includes(each.state)).map((each) => each.name);
+    sections.push({ id: "acts", title: "Act", wide: true, data: [news.acts, clients], make: acts.section });
+  }
   sections.push({ id: "troubles", title: "What cannot be read", wide: true, data: Object.entries(news.troubles), make: troubles });
   if (page.dataset.page !== name) {
     page.replaceChildren(...sections.map((each) => h("section", { id: each.id, "aria-labelledby": `${each.id}-title` })));

@@ -1,0 +1,94 @@
+"""What is done from a dashboard is signed and on the disk before it is done."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from secureps.dashboard import actions
+from secureps.dashboard.actions import KINDS, Act, Acts, read_acts
+from secureps.errors import DamagedStore, SecurepsError, UnknownParty
+from secureps.run.up.folder import RunFolder
+from secureps.store.issuing import issue
+from secureps.store.keyring import load_private, load_public
+from tests.kits.audited import begin
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    run = begin(tmp_path / "run")
+    issue(run / "kit", "observer", "observer")
+    return RunFolder(run)
+
+
+@pytest.fixture
+def acts(folder: RunFolder) -> Acts:
+    return Acts(folder, "observer", load_private(folder.kit, "observer"), lambda: 1_700_000_000.0)
+
+
+def test_a_client_that_is_left_out_is_off_the_signed_roster(acts: Acts, folder: RunFolder) -> None:
+    assert acts.do("leave-out", "client-02").startswith("client-02 is off the roster")
+    clients = {each.name for each in load_public(folder.kit).roster.clients()}
+    assert clients == {"client-00", "client-01"}
+    (act,) = acts.done
+    told = (act.number, act.date, act.who, act.what, act.client)
+    assert told == (1, "2023-11-14T22:13:20Z", "observer", "leave-out", "client-02")
+
+
+@pytest.mark.parametrize(
+    ("what", "client"),
+    [
+        ("leave-out", ""),
+        ("leave-out", "nobody"),
+        ("leave-out", "holder-0"),
+        ("leave-out", "../client-00"),
+        ("end", "client-00"),
+        ("pause", ""),
+        ("", ""),
+    ],
+)
+def test_what_cannot_be_done_leaves_no_line(acts: Acts, what: str, client: str) -> None:
+    with pytest.raises(UnknownParty):
+        acts.do(what, client)
+    assert acts.done == ()
+
+
+def test_an_act_is_on_the_disk_before_it_is_done(
+    acts: Acts, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[Act, ...]] = []
+
+    def stop(root: Path) -> str:
+        assert root == folder.root
+        seen.append(acts.done)
+        return "stopped"
+
+    monkeypatch.setattr(actions, "stop", stop)
+    assert acts.do("end") == "stopped"
+    assert [act.what for act in seen[0]] == ["end"]
+    with pytest.raises(SecurepsError):
+        acts.do("export")  # there is no checkpoint
+    assert [act.what for act in acts.done] == ["end", "export"]
+    assert set(KINDS) == {"end", "export", "leave-out"}
+
+
+def test_a_line_that_was_changed_moved_or_added_is_found(
+    acts: Acts, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(actions, "stop", lambda root: "stopped")
+    for _ in range(3):
+        acts.do("end")
+    path, key = folder.root / "acts.jsonl", load_public(folder.kit).roster.identity("observer")
+    one, two, three = path.read_bytes().splitlines()
+    assert len(read_acts(b"\n".join((one, two, three)), key)) == 3
+    later = json.dumps(json.loads(two) | {"date": "2024-01-01T00:00:00Z"}).encode()
+    for lines in ((one, later, three), (one, three), (two, three), (one, two, two), (one, b"{}")):
+        with pytest.raises(DamagedStore, match=r"acts\.jsonl: act \d is not"):
+            read_acts(b"\n".join(lines), key)
+    path.write_bytes(one + b"\n" + three + b"\n")
+    with pytest.raises(DamagedStore):
+        acts.do("end")
+    with pytest.raises(DamagedStore):
+        read_acts(one, load_public(folder.kit).roster.identity("coordinator"))
