@@ -3,7 +3,7 @@
 Each act is a line of RUN/acts.jsonl, chained to the line before, signed by whoever looks, and
 durable there before it is done: `previous` is BLAKE2b-256 of the line before, the signature is
 Ed25519 in the domain DOMAIN over the line with an empty one. What must not live here: HTTP, and how
-a run is ended, a client left out or a model exported.
+a run is ended, or a model exported.
 """
 
 from __future__ import annotations
@@ -16,27 +16,24 @@ from dataclasses import asdict, dataclass, replace
 
 from secureps.audit.entries import date_of
 from secureps.crypto.identity import Identity, PublicIdentity
-from secureps.errors import DamagedStore, OperatorError, UnknownParty, Unsigned
+from secureps.errors import ConfigError, DamagedStore, OperatorError, Unsigned
 from secureps.messages.encoding import file_digest
 from secureps.run.export import export
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.stop import stop
 from secureps.store.atomic_file import write_durably
-from secureps.store.issuing import revoke
-from secureps.store.keyring import load_public
 
 DOMAIN = b"secureps-dashboard-act"
 
 
 @dataclass(frozen=True, slots=True)
 class Act:
-    """Something that was begun: its number, when, by whom, what, and of which client."""
+    """Something that was begun: its number, when, by whom, and what."""
 
     number: int
     date: str
     who: str
     what: str
-    client: str
     previous: str
     signature: str = ""
 
@@ -66,30 +63,23 @@ class Acts:
         """All that were begun, oldest first; DamagedStore if the file was changed."""
         return read_acts(self._path.read_bytes() if self._path.exists() else b"", self._me.public)
 
-    def do(self, what: str, client: str = "") -> str:
+    def do(self, what: str) -> str:
         """Does one of KINDS; what came of it, in words.
 
         Raises:
-            UnknownParty: there is no such act, or no such client.
+            ConfigError: there is no such act.
             SecurepsError: what was in the way.
         """
         with self._lock:
             if what not in KINDS:
-                raise UnknownParty(f"{what!r:.40} is nothing that can be done here")
-            self._demand(what, client)
-            self._note(what, client)
-            return KINDS[what](self._folder, client)
+                raise ConfigError(f"{what!r:.40} is nothing that can be done here")
+            self._note(what)
+            return KINDS[what](self._folder)
 
-    def _demand(self, what: str, client: str) -> None:
-        names = {each.name for each in load_public(self._folder.kit).roster.clients()}
-        if (what == "leave-out") != bool(client) or (client and client not in names):
-            raise UnknownParty(f"no client named {client!r:.80} is on the roster")
-
-    def _note(self, what: str, client: str) -> None:
+    def _note(self, what: str) -> None:
         known = self.done
         previous = file_digest(known[-1].line).hex() if known else ""
-        date = date_of(self._clock())
-        act = Act(len(known) + 1, date, self._who, what, client, previous)
+        act = Act(len(known) + 1, date_of(self._clock()), self._who, what, previous)
         signed = replace(act, signature=self._me.sign(DOMAIN, act.line).hex())
         try:
             write_durably(self._path, [each.line + b"\n" for each in (*known, signed)])
@@ -118,24 +108,15 @@ def read_acts(data: bytes, key: PublicIdentity) -> tuple[Act, ...]:
     return tuple(found)
 
 
-def _end(folder: RunFolder, client: str) -> str:
+def _end(folder: RunFolder) -> str:
     return stop(folder.root)
 
 
-def _leave_out(folder: RunFolder, client: str) -> str:
-    revoke(folder.kit, [client])
-    return f"{client} is off the roster: the run goes on without it when its coordinator reads that"
-
-
-def _export(folder: RunFolder, client: str) -> str:
+def _export(folder: RunFolder) -> str:
     out = folder.root / "exported.safetensors"
     model = export(folder.root, out)
     return f"version {model.version} is in {out}"
 
 
-KINDS: Mapping[str, Callable[[RunFolder, str], str]] = {
-    "end": _end,
-    "export": _export,
-    "leave-out": _leave_out,
-}
-"""End the run in order (`secureps resume` goes on), export the newest model, leave a client out."""
+KINDS: Mapping[str, Callable[[RunFolder], str]] = {"end": _end, "export": _export}
+"""End the run in order (`secureps resume` goes on), and export the newest model."""

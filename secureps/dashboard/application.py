@@ -105,10 +105,9 @@ def application(
             return PlainTextResponse(STRANGER, 401)
         if acts is None or not who.names or "origin" not in request.headers:
             return PlainTextResponse("this is not yours to do\n", 403)
-        what, client = request.path_params["what"], request.query_params.get("client", "")
         try:
             try:
-                text = await asyncio.to_thread(acts.do, what, client)
+                text = await asyncio.to_thread(acts.do, request.path_params["what"])
             finally:
                 board.put(_done(acts))
         except SecurepsError as error:

@@ -69,7 +69,7 @@ class Looking:
         budget: a client's own, over all runs; None: it has none.
         logs: audit logs to verify.
         listen: HOST:PORT; port 0 takes a free one.
-        acts: also lets who looks end a run of `up`, leave clients out, and export its model.
+        acts: also lets who looks end a run of `up`, and export its model.
         passphrase_fd: an open file, with the passphrase of the private keys.
     """
 
@@ -146,7 +146,7 @@ def _acts(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Acts | 
     if looking.folder is None or not viewer.names or not on_loopback(looking.listen):
         raise ConfigError(
             "dashboard: --act is for the folder of a run of `up`, on loopback, and for an observer "
-            "or the coordinator: elsewhere `secureps roster revoke` and signals do it"
+            "or the coordinator"
         )
     return Acts(looking.folder, viewer.name, load_private(looking.kit, viewer.name, passphrases))
 

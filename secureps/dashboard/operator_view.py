@@ -126,6 +126,8 @@ def operator_view(
         course: None where the coordinator's journal is not at hand.
         plan: None before the run is founded.
     """
+    if not names and seen.silent:  # whose words they are, and whom they name, nobody knows
+        seen = replace(seen, silent="it is over" if seen.over else "the coordinator is silent")
     status = seen.status
     clients = frozenset(m.name for m in status.members) if status is not None else frozenset()
 

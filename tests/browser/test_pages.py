@@ -198,42 +198,6 @@ def test_who_has_no_cookie_sees_nothing(chromium: Any, run: tuple[Path, str]) ->
     other.close()
 
 
-def test_a_client_is_left_out_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--act"],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-    )
-    assert process.stdout is not None
-    other, asked, agreed = chromium.new_context(), [], False
-
-    def answer(dialog: Any) -> None:
-        asked.append(dialog.message)
-        dialog.accept() if agreed else dialog.dismiss()
-
-    try:
-        page = other.new_page()
-        page.on("dialog", answer)
-        page.goto(process.stdout.readline().split()[-1])
-        page.locator("#leaving").select_option("client-05", timeout=LIMIT)
-        page.get_by_role("button", name="Leave it out").click()
-        assert asked == ["Leave client-05 out of this run, for good?"]
-        assert not (run[0] / "acts.jsonl").exists()
-        agreed = True
-        page.locator("#leaving").select_option("client-05")
-        page.get_by_role("button", name="Leave it out").click()
-        playwright.expect(page.locator("#acts table")).to_contain_text("client-05", timeout=LIMIT)
-        row = page.locator("#clients tr", has_text="client-05")
-        playwright.expect(row).to_contain_text("revoked", timeout=LIMIT)
-        shot(page, "acts")
-    finally:
-        other.close()
-        process.terminate()
-        with process:
-            process.wait(20)
-
-
 def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--name", "client-00"],
@@ -254,6 +218,50 @@ def test_a_data_holder_sees_itself_alone(chromium: Any, run: tuple[Path, str]) -
             page.evaluate(f"location.hash = '{name}'")
             page.wait_for_timeout(300)
             assert not any(f"client-0{i}" in page.content() for i in range(1, 6))
+    finally:
+        other.close()
+        process.terminate()
+        with process:
+            process.wait(20)
+
+
+def test_a_run_is_ended_after_one_more_question(chromium: Any, run: tuple[Path, str]) -> None:
+    """The last of all: there is no run after it."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "secureps", "dashboard", str(run[0]), "--act"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    other, asked = chromium.new_context(), []
+    agreed = False
+
+    def answer(dialog: Any) -> None:
+        asked.append(dialog.message)
+        if agreed:
+            dialog.accept()
+        else:
+            dialog.dismiss()
+
+    try:
+        page = other.new_page()
+        page.on("dialog", answer)
+        page.goto(process.stdout.readline().split()[-1])
+        end = page.get_by_role("button", name="End the run in order")
+        end.click(timeout=LIMIT)
+        assert asked == ["End this run? secureps resume goes on with it."]
+        assert not (run[0] / "acts.jsonl").exists()
+        agreed = True
+        end.click()
+        playwright.expect(page.locator("#headline")).to_contain_text("stopped", timeout=LIMIT)
+        playwright.expect(page.locator("#acts table")).to_contain_text("observer", timeout=LIMIT)
+        for _ in range(200):
+            if len(asked) == 3:
+                break
+            page.wait_for_timeout(100)
+        assert len(asked) == 3, "and it is told what came of it"
+        assert "resume goes on" in asked[-1]
     finally:
         other.close()
         process.terminate()

@@ -9,7 +9,7 @@ import pytest
 
 from secureps.dashboard import actions
 from secureps.dashboard.actions import KINDS, Act, Acts, read_acts
-from secureps.errors import DamagedStore, SecurepsError, UnknownParty
+from secureps.errors import ConfigError, DamagedStore, SecurepsError
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_private, load_public
@@ -28,30 +28,10 @@ def acts(folder: RunFolder) -> Acts:
     return Acts(folder, "observer", load_private(folder.kit, "observer"), lambda: 1_700_000_000.0)
 
 
-def test_a_client_that_is_left_out_is_off_the_signed_roster(acts: Acts, folder: RunFolder) -> None:
-    assert acts.do("leave-out", "client-02").startswith("client-02 is off the roster")
-    clients = {each.name for each in load_public(folder.kit).roster.clients()}
-    assert clients == {"client-00", "client-01"}
-    (act,) = acts.done
-    told = (act.number, act.date, act.who, act.what, act.client)
-    assert told == (1, "2023-11-14T22:13:20Z", "observer", "leave-out", "client-02")
-
-
-@pytest.mark.parametrize(
-    ("what", "client"),
-    [
-        ("leave-out", ""),
-        ("leave-out", "nobody"),
-        ("leave-out", "holder-0"),
-        ("leave-out", "../client-00"),
-        ("end", "client-00"),
-        ("pause", ""),
-        ("", ""),
-    ],
-)
-def test_what_cannot_be_done_leaves_no_line(acts: Acts, what: str, client: str) -> None:
-    with pytest.raises(UnknownParty):
-        acts.do(what, client)
+@pytest.mark.parametrize("what", ["", "pause", "../end", "leave-out"])
+def test_what_cannot_be_done_leaves_no_line(acts: Acts, what: str) -> None:
+    with pytest.raises(ConfigError, match="is nothing that can be done here"):
+        acts.do(what)
     assert acts.done == ()
 
 
@@ -67,11 +47,13 @@ def test_an_act_is_on_the_disk_before_it_is_done(
 
     monkeypatch.setattr(actions, "stop", stop)
     assert acts.do("end") == "stopped"
-    assert [act.what for act in seen[0]] == ["end"]
+    (act,) = seen[0]
+    told = (act.number, act.date, act.who, act.what)
+    assert told == (1, "2023-11-14T22:13:20Z", "observer", "end")
     with pytest.raises(SecurepsError):
         acts.do("export")  # there is no checkpoint
     assert [act.what for act in acts.done] == ["end", "export"]
-    assert set(KINDS) == {"end", "export", "leave-out"}
+    assert set(KINDS) == {"end", "export"}
 
 
 def test_a_line_that_was_changed_moved_or_added_is_found(

@@ -21,7 +21,7 @@ from secureps.dashboard.holder_view import HolderView
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.pages import pages
 from secureps.dashboard.server import bound, serving
-from secureps.errors import UnknownParty
+from secureps.errors import ConfigError
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
 from tests.kits.nursery import ROOT
 
@@ -175,16 +175,16 @@ class Noted(Acts):
     """Writes down what it is asked for."""
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.asked: list[str] = []
 
     @property
     def done(self) -> tuple[Act, ...]:
-        return tuple(Act(n, "", "", *each, "") for n, each in enumerate(self.asked, 1))
+        return tuple(Act(n, "", "", each, "") for n, each in enumerate(self.asked, 1))
 
-    def do(self, what: str, client: str = "") -> str:
-        if client == "nobody":
-            raise UnknownParty("no client named nobody")
-        self.asked.append((what, client))
+    def do(self, what: str) -> str:
+        if what != "end":
+            raise ConfigError(f"{what} is nothing that can be done here")
+        self.asked.append(what)
         return "done"
 
 
@@ -202,14 +202,14 @@ def test_only_the_page_of_who_may_know_names_acts(viewer: Viewer) -> None:
         cross = browser.get("/act/end", "POST", Origin=own, Sec_Fetch_Site="same-site")
         assert cross[0] == 403
         assert acts.asked == []
-        status, _, text = browser.get("/act/leave-out?client=client-01", "POST", Origin=own)
+        status, _, text = browser.get("/act/end", "POST", Origin=own)
         if not viewer.names:
             assert (status, acts.asked) == (403, [])
             return
         assert (status, text) == (200, "done")
-        assert acts.asked == [("leave-out", "client-01")]
-        assert browser.get("/act/leave-out?client=nobody", "POST", Origin=own)[0] == 409
-        assert json.loads(pages(board.facts, viewer))["acts"][0]["client"] == "client-01"
+        assert acts.asked == ["end"]
+        assert browser.get("/act/pause", "POST", Origin=own)[0] == 409
+        assert json.loads(pages(board.facts, viewer))["acts"][0]["what"] == "end"
 
 
 def test_where_nothing_may_be_done_nothing_is(browser: Browser) -> None:

@@ -164,3 +164,13 @@ def test_who_may_not_know_clients_reads_no_name_of_one(over: str) -> None:
     assert all(name in named for name in CLIENTS)
     assert not any(name in unnamed for name in CLIENTS)
     assert "clients sent nonsense" in unnamed
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: bool) -> None:
+    """No status came: nobody knows which of them are names."""
+    silent = Observation().miss("failed: client-05 cannot take part", 1.0, over)
+    assert "client-05" in operator_view(silent, None, PLAN, True).headline
+    unnamed = operator_view(silent, None, PLAN, False)
+    assert "client-05" not in json.dumps(asdict(unnamed))
+    assert unnamed.headline == ("it is over" if over else "the coordinator is silent")

@@ -7,7 +7,7 @@ import * as operator from "./operator.js";
 import { h, p } from "./dom.js";
 
 const PAGES = { operator, officer, holder };
-const REACHED = ".scroll, summary, button, select";
+const REACHED = ".scroll, summary, button";
 
 const page = document.getElementById("page");
 const link = document.getElementById("link");
@@ -38,8 +38,7 @@ function show() {
   document.title = `secureps: ${PAGES[name].title}`;
   const sections = PAGES[name].sections(news[name]);
   if (news.acts && name === "operator") {
-    const clients = news.operator.clients.filter((each) => !["revoked", "left out"].includes(each.state)).map((each) => each.name);
-    sections.push({ id: "acts", title: "Act", wide: true, data: [news.acts, clients], make: acts.section });
+    sections.push({ id: "acts", title: "Act", wide: true, data: news.acts, make: acts.section });
   }
   sections.push({ id: "troubles", title: "What cannot be read", wide: true, data: Object.entries(news.troubles), make: troubles });
   if (page.dataset.page !== name) {
