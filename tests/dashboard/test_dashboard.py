@@ -16,16 +16,24 @@ from pathlib import Path
 
 import pytest
 
+from secureps.client.runner import Joining
+from secureps.client.site_policy import SitePolicy
 from secureps.crypto.credentials import tls_name
+from secureps.dashboard.command import own_beside, showing
 from secureps.dashboard.dashboard import Looking, dashboard
 from secureps.errors import ConfigError, KitError
 from secureps.extras import command
+from secureps.messages.charge import Release
+from secureps.roles.member.terms import Terms
+from secureps.run.run_lock import ORIGIN, claimed
+from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin
 from tests.kits.bare import bare
 from tests.kits.dashboards import Browser
 from tests.kits.nursery import ROOT
 
+FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 BEYOND = "127.0.0.2:0"
 """An address that is none of loopback's names, and yet on this machine."""
 
@@ -160,6 +168,41 @@ def test_who_was_revoked_is_let_in_no_more(tmp_path: Path) -> None:
         own = Path(shutil.copytree(kit, tmp_path / "own"))
         revoke(kit, ["observer"])
         assert b"HTTP/1.1 401 " in over_tls(own, "observer", address)
+
+
+# --- beside a run ---------------------------------------------------------------------
+
+
+def test_a_client_that_takes_part_has_its_page_beside_it(
+    run: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    site = SitePolicy(Terms(3.0), tmp_path / "site.db")
+    own = (run / "kit", "client-00", run / "state" / "client-00")
+    joining = Joining("127.0.0.1:9", *own, terms=Terms(budget=8.0), site=site)
+    BudgetLedger(tmp_path / "site.db").charge(b"\x05" * 32, FACT)
+    with own_beside(joining, True):
+        browser = Browser(capsys.readouterr().out.split()[-1])
+        browser.enter()
+        with browser.news() as news:
+            told = next(each for each in news if "holder" in each)["holder"]
+    assert told["own_budget"] == 3.0, "the stricter of both"
+    assert [each["run"] for each in told["runs"]] == ["05" * 8], "its site's ledger"
+    with own_beside(joining, False):
+        assert capsys.readouterr().out == ""
+
+
+def test_a_run_of_up_is_shown_before_its_coordinator_is_there(
+    kit: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    origin = {"plan": "plan.toml", "directory": ".", "unsafe_seed": None, "began": 0.0}
+    (kit.parent / ORIGIN).write_text(json.dumps(origin))
+    with claimed(kit.parent), showing()(kit.parent):
+        browser = Browser(capsys.readouterr().out.split()[-1])
+        browser.enter()
+        with browser.news() as news:
+            told = next(each["operator"] for each in news if each["operator"]["blocking"])
+    assert told["headline"] == "the coordinator is being started"
+    assert [each["name"] for each in told["blocking"]] == ["coordinator"]
 
 
 # --- the command ----------------------------------------------------------------------
