@@ -16,7 +16,7 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from secureps.errors import ConfigError, SecurepsError
+from secureps.errors import ConfigError, ScriptFailed, SecurepsError
 from secureps.flower import post
 from secureps.flower.names import answer, outermost, refusal
 from secureps.flower.node import Node
@@ -26,6 +26,9 @@ from secureps.service.wave_socket import asked
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
+
+APP = "the app's own code failed; the node's log says where"
+"""Its words may quote records: they go no further than the node."""
 
 
 def secureps_mod(
@@ -43,7 +46,7 @@ def secureps_mod(
         parcel = _sealed(message, context, call_next)
     except SecurepsError as error:
         log.error("%s", one_line(error))
-        parcel = post.Parcel({"error": one_line(error)})
+        parcel = post.Parcel({"error": APP if isinstance(error, ScriptFailed) else one_line(error)})
     return answer(message, post.packed(parcel))
 
 

@@ -66,6 +66,10 @@ class _Node:
     resting: float = 0.0
     ended: str = ""
 
+    def __str__(self) -> str:
+        """As people read it in a log."""
+        return f"node {self.id}" + (f" ({self.name})" if self.name else "")
+
 
 class Waves:
     """The waves of one run.
@@ -126,9 +130,11 @@ class Waves:
         now = time.monotonic()
         if now - self._looked >= LOOK:
             self._looked = now
-            self._here = frozenset(self._grid.get_node_ids())
-            for id in self._here - self._nodes.keys():
-                self._nodes[id] = _Node(id)
+            before, self._here = self._here, frozenset(self._grid.get_node_ids())
+            for id in self._here - before:
+                node = self._nodes.setdefault(id, _Node(id))
+                if node.waiting:  # it was away: what it was asked is lost
+                    self._tell_again(node)
         if now - self._beaten >= min(LOOK, self._lease / 3):
             self._beaten = now
             for node in self._nodes.values():
@@ -145,6 +151,9 @@ class Waves:
         if len(ids) != len(messages):
             raise NotReady("the SuperLink did not take all messages of a wave; see its log")
         for (node, _, challenge), id in zip(messages, ids):
+            if not id:
+                self._failed(node, "the SuperLink did not take its message")
+                continue
             node.asked[id] = challenge
             node.waiting, node.since = True, time.monotonic()
             self.sent += 1
@@ -154,11 +163,12 @@ class Waves:
         if node.id not in self._here or node.ended or node.failures >= TRIES:
             return False
         if node.waiting:
-            longest = max(AGAIN, SLOWER * self._longest)
+            longest = max(AGAIN, SLOWER * self._longest) * 2 ** (len(node.asked) - 1)
             if now - node.since < longest:
                 return False
-            self._failed(node, f"has not answered for {now - node.since:.0f} s, and is asked again")
-            return node.failures < TRIES
+            log.warning("%s has not answered for %.0f s: it is asked again", node, now - node.since)
+            self._tell_again(node)
+            return True
         if now < node.resting:
             return False
         if not node.name:
@@ -224,13 +234,13 @@ class Waves:
             SecurepsError: it is not what a node of this run says.
         """
         if reply.has_error():
-            raise NotReady(" ".join(str(reply.error.reason).split())[:500])
+            raise NotReady(_words(reply.error.reason))
         if not post.marked(reply.content):
             raise Malformed("answered without secureps: its ClientApp needs mods=[secureps_mod]")
         most = ROOM + 2 * self._largest
         parcel = post.unpacked(reply.content, most)
         if error := parcel.said.get("error"):
-            raise NotReady(str(error)[:500])
+            raise NotReady(_words(error))
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
@@ -250,7 +260,7 @@ class Waves:
         node.standing = tuple(e for e in batch.entries if e.kind in (Kind.FIRST, Kind.WATCH))
         self._servers.relay.came(node.name, batch.entries)
         if ended := parcel.said.get("ended"):
-            node.ended = str(ended)
+            node.ended = _words(ended)
             log.warning("%s takes part no more: %s", node.name, node.ended)
 
     @property
@@ -268,10 +278,13 @@ class Waves:
     def _failed(self, node: _Node, text: str) -> None:
         """A wave came to nothing: what it told is told again, a little later."""
         node.failures += 1
-        node.waiting = node.counted = False
         node.resting = time.monotonic() + min(LOOK, 0.5 * node.failures)
-        who = f"node {node.id}" + (f" ({node.name})" if node.name else "")
-        log.warning("%s: %s", who, text)
+        log.warning("%s: %s", node, text)
+        self._tell_again(node)
+
+    def _tell_again(self, node: _Node) -> None:
+        """What the last wave told is told in the next: its client may not have heard it."""
+        node.waiting = node.counted = False
         if node.name and node.standing:
             self._servers.relay.came(node.name, node.standing)
 
@@ -287,3 +300,9 @@ class Waves:
         whom = f"; no answer from {named(sorted(silent), 5)}" if silent else ""
         nodes = f"{len(self._here)} nodes are there"
         return f"nothing has come for {self._timeout:g} s: {why}{whom}; {nodes}"
+
+
+def _words(text: object) -> str:
+    """Another party's own words, as they are logged."""
+    line = " ".join(str(text).split())[:500]
+    return "".join(c if c.isprintable() else "?" for c in line)

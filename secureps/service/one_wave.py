@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
-from secureps.errors import Malformed
+from secureps.errors import Malformed, ScriptFailed
 from secureps.messages.run import COORDINATOR
 from secureps.roles.machine import Call
 from secureps.service.environment import Environment, Stores
@@ -90,7 +90,10 @@ class OneWave:
             loop.run(executor.halted.done)
             said = transport.out()
             if executor.halted.done():
-                ended = executor.halted.result().reason
+                halt = executor.halted.result()
+                if halt.error is ScriptFailed:  # it may train the next time, and told more than we
+                    raise ScriptFailed(halt.reason)
+                ended = halt.reason
             else:
                 first = tuple(_first(make(stores, around), stores, loop.now()))
                 said = (*_without(said, first), *first)

@@ -377,3 +377,66 @@ def test_plans_that_cannot_be(tmp_path: Path, more: str, why: str) -> None:
     path.write_text(path.read_text().replace("[[group]]", more + "\n[[group]]", 1))
     with pytest.raises(PlanRefused, match=why):
         play(tmp_path, LocalGrid.simulated(make_app(), CLIENTS), plan=path)
+
+
+# --- apps and nodes that fail -----------------------------------------------------
+
+
+def failing(times: int, partition: int = 1) -> ClientApp:
+    """An app whose training at one node fails at first, in words that quote its records."""
+    left = times
+    app = ClientApp(mods=[secureps_mod])
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        nonlocal left
+        if context.node_config["partition-id"] == partition and left:
+            left -= 1
+            raise ValueError("record 17 is Smith, 44")
+        return train(message, context)
+
+    return app
+
+
+def test_an_app_that_fails_is_asked_again_and_its_words_stay(
+    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
+) -> None:
+    grid = LocalGrid.simulated(failing(2), CLIENTS)
+    same(tensors(play(tmp_path, grid)), unharmed)
+    warned = [line for line in caplog.messages if line.startswith("node 11 (client-01): ")]
+    assert (
+        warned == ["node 11 (client-01): the app's own code failed; the node's log says where"] * 2
+    )
+    for reply in grid.nodes[11].replies:
+        assert "Smith" not in repr(reply.content)
+
+
+def test_an_app_that_goes_on_failing_is_left_alone_in_that_round(tmp_path: Path) -> None:
+    grid = LocalGrid.simulated(failing(99), CLIENTS)
+    strategy = SecureFedAvg(
+        write_plan(tmp_path), run=tmp_path / "run", unsafe_seed=SEED, fraction_evaluate=0.0
+    )
+    with pytest.raises(NotReady, match="nothing has come for 4 s"):
+        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=4)
+    # its first failure left it in the run: it greets anew, as no longer a newcomer
+    assert len(grid.nodes[11].seen) == 1 + 1 + 1 + waves.TRIES
+
+
+def test_a_node_that_was_away_is_asked_again_at_once(
+    tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "LOOK", 0.1)
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+
+    def killed(message: Message, play: Reply) -> list[Message]:
+        grid.gone.add(11)
+        grid.back[11] = 3  # looks until it is there again
+        return []
+
+    grid.faults[1, 1] = killed
+    same(tensors(play(tmp_path, grid)), unharmed)
+    assert len(grid.nodes[11].seen) == 1 + 1 + 2
+
+
+def test_what_nodes_say_is_one_line_of_a_log() -> None:
+    assert waves._words("one\n\x1b[2Jtwo" + "x" * 600) == "one ?[2Jtwo" + "x" * 489

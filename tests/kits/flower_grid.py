@@ -50,6 +50,8 @@ class LocalGrid(Grid):
 
     Args:
         faults: by node (its partition) and the number of its message, from 0.
+
+    Nodes in `gone` are not there; those in `back` are again after so many looks.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class LocalGrid(Grid):
         self.nodes = {10 + k: Node(app, config) for k, config in enumerate(configs)}
         self.faults = faults or {}
         self.gone: set[int] = set()
+        self.back: dict[int, int] = {}
         self._waiting: dict[str, list[Message]] = {}
         self._count = itertools.count()
         self._run: dict[str, Any] = {}
@@ -86,6 +89,11 @@ class LocalGrid(Grid):
         raise NotImplementedError
 
     def get_node_ids(self) -> Iterable[int]:
+        for id, looks in list(self.back.items()):
+            self.back[id] = looks - 1
+            if looks == 0:
+                self.gone.discard(id)
+                del self.back[id]
         return [id for id in self.nodes if id not in self.gone]
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
