@@ -172,6 +172,17 @@ def changed(change: Any) -> Fault:
     return fault
 
 
+def tampered(message: Message, play: Reply) -> list[Message]:
+    """The servers' batch is another when it comes to the node, which refuses it."""
+    data = message.content.array_records[post.BATCH]["batch"].data
+    message.content[post.BATCH] = ArrayRecord({"batch": post.array(flipped(data))})
+    reply = play(message)
+    assert reply is not None
+    assert post.BATCH not in reply.content
+    assert "a signature in secureps-wave is wrong" in str(reply.content[post.MARKER])
+    return [reply]
+
+
 def flipped(data: bytes) -> bytes:
     at = len(data) // 2
     return data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
@@ -183,6 +194,7 @@ FAULTS: dict[str, Fault] = {
     "a reply comes twice": twice,
     "the app dies before it trains": crashed,
     "the app dies after it sealed": crashed_after,
+    "the servers' batch is changed": tampered,
     "a byte of a block is another": changed(flipped),
     "a batch is cut off": changed(lambda data: data[:100]),
     "a batch is noise": changed(lambda data: bytes(len(data))),
