@@ -53,7 +53,7 @@ fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of i
 	$(BIN)/python -m tests.fuzz.guided $(TARGET) $(or $(SECONDS),60)
 
 clusters: $(STAMP)  ## docs/deploy.md, played: pods in network namespaces, batch jobs, an image; minutes
-	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_kubernetes.py tests/processes/test_slurm.py
+	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_kubernetes.py tests/processes/test_slurm.py tests/processes/test_image.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .

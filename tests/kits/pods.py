@@ -83,13 +83,17 @@ class Running:
     def log(self) -> Path:
         return self.cluster.folder / f"{self.name}.log"
 
-    def start(self) -> None:
-        """In a new network namespace, with the volumes that it had."""
+    def join(self) -> None:
+        """Takes an address in a network namespace of its own, and the files that it is given."""
         network = self.cluster.network
         self.address = network.address()
         self.space = network.switch.add(self.name, self.address)
         network.tell()
-        self._mount_files()
+        self.mount_files()
+
+    def start(self) -> None:
+        """In a new network namespace, with the volumes that it had."""
+        self.join()
         _open_to_group(self.folder / "data", self.spec["securityContext"]["fsGroup"])
         for container in self.spec["initContainers"]:
             with self.log.open("ab") as log:
@@ -123,15 +127,18 @@ class Running:
                 self._inside(self.container, command), stdout=log, stderr=log, check=False
             ).returncode
 
-    def _mount_files(self) -> None:
+    def mount_files(self) -> None:
+        group = self.spec["securityContext"]["fsGroup"]
         for volume in self.spec["volumes"]:
             folder = self.folder / volume["name"]
             if "configMap" in volume:
-                _exchange(folder, self.cluster.files("ConfigMap", volume["configMap"]["name"]))
+                own = self.cluster.files("ConfigMap", volume["configMap"]["name"])
+                assert own is not None
+                _exchange(folder, own, group)
             elif "secret" in volume:
                 there = self.cluster.files("Secret", volume["secret"]["secretName"])
                 assert there is not None or volume["secret"]["optional"]
-                _exchange(folder, there or {})
+                _exchange(folder, there or {}, group)
         (self.folder / "data").mkdir(exist_ok=True)
 
     def _inside(self, container: Mapping[str, Any], command: Sequence[str]) -> list[str]:
@@ -165,19 +172,28 @@ class Cluster:
         folder.mkdir(parents=True)
         network.clusters.append(self)
 
-    def apply(self, folder: Path) -> None:
-        """`kubectl apply -f`: starts what is new; files of pods that run are exchanged."""
+    def load(self, folder: Path) -> dict[str, Running]:
+        """Reads a folder of manifests; the pods that are new, none of which runs."""
         for path in sorted(folder.glob("*.yaml")):
             for each in yaml.safe_load_all(path.read_text()):
                 self._objects[each["kind"], each["metadata"]["name"]] = each
-        for (kind, name), each in list(self._objects.items()):
+        made = {}
+        for (kind, name), each in self._objects.items():
             pod = {"StatefulSet": f"{name}-0", "Job": f"{name}-x"}.get(kind)
             if pod is not None and pod not in self.pods:
-                self.pods[pod] = Running(self, pod, each["spec"]["template"])
+                made[pod] = Running(self, pod, each["spec"]["template"])
                 (self.folder / pod).mkdir()
-                self.pods[pod].start()
-            elif pod is not None:
-                self.pods[pod]._mount_files()
+        self.pods |= made
+        return made
+
+    def apply(self, folder: Path) -> None:
+        """`kubectl apply -f`: starts what is new; files of pods that run are exchanged."""
+        new = self.load(folder)
+        for name, pod in self.pods.items():
+            if name in new:
+                pod.start()
+            else:
+                pod.mount_files()
 
     def delete(self, kind: str, name: str) -> None:
         """`kubectl delete`: of a pod, which its controller makes anew, or of anything else."""
@@ -210,14 +226,14 @@ class Cluster:
                     yield f"{pod.address} {shown}"
 
 
-def _exchange(folder: Path, files: Mapping[str, bytes] | None) -> None:
+def _exchange(folder: Path, files: Mapping[str, bytes], group: int) -> None:
     """Writes files as a kubelet does: links into a folder, of which another takes the place."""
-    assert files is not None
     fresh = folder / f"..{time.monotonic_ns()}"
     fresh.mkdir(parents=True)
     for name, data in files.items():
         (fresh / name).write_bytes(data)
         (fresh / name).chmod(0o440)
+        os.chown(fresh / name, -1, group)
         if not (folder / name).is_symlink():
             (folder / name).symlink_to(Path("..data") / name)
     link = folder / "..new"
