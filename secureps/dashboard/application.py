@@ -84,6 +84,8 @@ def application(
         return access.within(request.cookies.get(cookie))
 
     async def enter(request: Request) -> Response:
+        if request.method == "HEAD":  # of who looks what is behind a link: it is not to use it up
+            return PlainTextResponse(STRANGER, 401)
         session = access.enter(request.query_params.get("token", ""))
         if session is None and viewer(request) is None:
             return PlainTextResponse(STRANGER, 401)

@@ -79,7 +79,7 @@ def _go_on(source: Source, board: Board, over: threading.Event) -> None:
         began, trouble = time.monotonic(), ""
         try:
             source.look(board)
-        except SecurepsError as error:
+        except (SecurepsError, OSError) as error:
             trouble = str(error)
         board.put(_troubled(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
@@ -147,7 +147,10 @@ def _founded(facts: Facts, run: RunInfo | None) -> Facts:
         return facts
     plan = Plan.from_text(run.plan)
     sizes = {group.name: group.size for group in plan.layout(run.schema).groups}
-    explanation = record(explain(plan, sizes, service(plan)))
+    try:
+        explanation = record(explain(plan, sizes, service(plan)))
+    except SecurepsError:  # the run goes by it all the same
+        explanation = None
     return replace(facts, plan=plan, explanation=explanation)
 
 

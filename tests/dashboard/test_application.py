@@ -165,6 +165,7 @@ def test_a_link_with_the_token_may_be_anywhere() -> None:
     """In a terminal that is a web page, say."""
     with opened(full()) as browser:
         entrance = f"/enter?{browser.address.query}"
+        assert browser.get(entrance, "HEAD")[0] == 401, "of who looks what is behind it"
         assert browser.get(entrance, Sec_Fetch_Site="cross-site")[0] == 303
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from secureps.dashboard import sources
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
     Changing,
@@ -22,7 +23,7 @@ from secureps.dashboard.sources import (
     fed,
     own_ledger,
 )
-from secureps.errors import DamagedStore, KitError
+from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
 from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
@@ -57,6 +58,20 @@ def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None
     known = board.facts.course
     source.look(board)
     assert board.facts.course is known
+
+
+def test_a_plan_that_nobody_can_explain_hides_nothing_else(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PlanRefused("the budget allows no version")
+
+    monkeypatch.setattr(sources, "explain", refuse)
+    board = Board()
+    CourseSource(run / "state" / "coordinator").look(board)
+    assert board.facts.course is not None
+    assert board.facts.plan is not None
+    assert board.facts.explanation is None
 
 
 def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Path) -> None:
