@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray check docs extra bench bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -54,6 +54,9 @@ fuzz-guided: $(VENV)/.atheris  ## one TARGET by atheris (coverage), SECONDS of i
 
 clusters: $(STAMP)  ## docs/deploy.md, played: pods in network namespaces, batch jobs, an image; minutes
 	SECUREPS_CLUSTERS=1 $(BIN)/pytest -rs tests/processes/test_kubernetes.py tests/processes/test_slurm.py tests/processes/test_image.py
+
+ray: $(VENV)/.ray  ## simulations on a Ray cluster: the same bits on 1 and 4 raylets, a worker that dies; a minute
+	SECUREPS_RAY=1 $(BIN)/pytest tests/run/simulate/test_ray_cluster.py
 
 check: $(STAMP)
 	$(BIN)/ruff check .
@@ -105,6 +108,10 @@ $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install torch==2.13.0
 	$(BIN)/pip install -e '.[dev]'
+	touch $@
+
+$(VENV)/.ray: $(STAMP)
+	$(BIN)/pip install -e '.[ray]'
 	touch $@
 
 $(VENV)/.atheris: $(STAMP)

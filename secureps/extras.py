@@ -20,6 +20,7 @@ EXTRAS = {
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
     "objects": ("fsspec", "s3fs"),
     "dashboard": ("starlette", "uvicorn"),
+    "ray": ("ray",),
     "trace": ("opentelemetry",),
 }
 """The modules that each extra of pyproject.toml brings."""

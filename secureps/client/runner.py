@@ -17,13 +17,14 @@ from typing import Any
 
 import numpy as np
 
+from secureps.client.ahead import AheadWorker
 from secureps.client.frozen_tensors import digests_of
 from secureps.client.initial_model import initial_digest, initial_parameters, schema_of
 from secureps.client.script_errors import blamed
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.site import Site
 from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
-from secureps.client.trainer import Setting, Trainer
+from secureps.client.trainer import AheadTrainer, Setting, Trainer
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
 from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
@@ -86,7 +87,8 @@ def make_member(
         digests_of(initial),
     )
     machine = Member(member)
-    worker = ClientWorker(site, machine, stores.spool, cost)
+    kind = AheadWorker if isinstance(site.trainer, AheadTrainer) else ClientWorker
+    worker = kind(site, machine, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -279,6 +279,20 @@ class Trainer(Evaluator, Protocol):
             NotFinite: the loss or a parameter became NaN or infinite.
         """
         ...
+
+
+@runtime_checkable
+class AheadTrainer(Protocol):
+    """A trainer elsewhere, which may begin before the answer is wanted: virtual time passes first.
+
+    Whatever begins is asked for later, with the same arguments, or never.
+    """
+
+    def begin_fit(self, parameters: dict[str, Array], config: FitConfig) -> None:
+        """Begins what `fit` will ask for."""
+
+    def begin_evaluate(self, parameters: dict[str, Array], versions: Mapping[str, int]) -> None:
+        """Begins what `evaluate_at` will ask for, or `evaluate`."""
 
 
 def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:

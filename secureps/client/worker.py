@@ -295,7 +295,8 @@ class ClientWorker(Worker):
             for at in task.model
         }
 
-    def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
+    def ordered(self, task: Contribute, staying: Tensors) -> tuple[Tensors, FitConfig]:
+        """What a trainer is given for a training."""
         site, plan = self._site, self._machine.pinned.plan
         stream = self._stream("fit", site.name, *self._labels(task))
         config = FitConfig(
@@ -307,9 +308,12 @@ class ClientWorker(Worker):
             secret=stream.words(SECRET_BYTES // 4).tobytes(),
         )
         # The trainer may change what it gets: nothing of that is anybody else's.
-        given = self._assemble(task, {name: each.copy() for name, each in staying.items()})
-        with blamed("fit", site.name):
-            result = site.trainer.fit(given, config)
+        return self._assemble(task, {n: each.copy() for n, each in staying.items()}), config
+
+    def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
+        given, config = self.ordered(task, staying)
+        with blamed("fit", self._site.name):
+            result = self._site.trainer.fit(given, config)
         with blamed("what fit returned"):
             check_result(result, self._machine.pinned.run.schema)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
@@ -407,9 +411,7 @@ class ClientWorker(Worker):
             Malformed: no clip and no range of the plan has it.
         """
         mover = moved(self._machine.pinned.plan, group)
-        if mover is None:
-            return None
-        return mover.check(float(self.pulled[block_key(last)][-1]))
+        return None if mover is None else mover.check(float(self.pulled[block_key(last)][-1]))
 
     # --- evaluating ---------------------------------------------------------------
 
@@ -426,8 +428,7 @@ class ClientWorker(Worker):
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:
                 return Contributed((), (), (task.aim,))
-            at = task.model[0].version
-            return Judged(Decline(site.name, EVALUATION, at, DECLINES))
+            return Judged(Decline(site.name, EVALUATION, task.model[0].version, DECLINES))
         if task.aim is None:
             message = Evaluated(
                 run=pinned.run.id,

@@ -245,17 +245,21 @@ def simulate(
     ] = None,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    engine: Annotated[
+        Literal["here", "ray"],
+        typer.Option(show_envvar=False, help="Where clients train: here, or on a Ray cluster."),
+    ] = "here",
 ) -> None:
     """Play many clients, delays and faults in virtual time, in one process.
 
-    The same scenario gives the same model, bit for bit. Noise is seeded: no
-    privacy.
+    The same scenario gives the same model, bit for bit, on whichever engine.
+    Noise is seeded: no privacy.
     """
     settle_environment()
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
-    play(scenario, out, extras=Extras(tensorboard, mlflow))
+    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine)
 
 
 app.command(rich_help_panel=_VIRTUAL)(commands.study)

@@ -131,6 +131,13 @@ def mlflow_is_there() -> None:
     assert Path("tracking/mlflow.db").exists()
 
 
+def ray_is_there() -> None:
+    """A cluster is looked for, and none is started unasked."""
+    project("spread", "plain")
+    options = ("--engine", "ray", "--out", "spread-run")
+    assert "no Ray cluster runs here" in secureps("simulate", "spread.toml", *options, status=1)
+
+
 def trace_is_there() -> None:
     """Spans are printed."""
     from secureps.service.trace_settings import tracing
@@ -216,6 +223,12 @@ def report_is_missed() -> None:
     assert f"no curves: matplotlib is not installed: {command('report')}" in played("undrawn")
 
 
+def ray_is_missed() -> None:
+    """Before anything is written."""
+    project("wants-ray", "plain")
+    refused("ray", "simulate", "wants-ray.toml", "--engine", "ray", "--out", "none")
+
+
 def trace_is_missed() -> None:
     """A party goes on without, and its log says so."""
     from secureps.service.trace_settings import tracing
@@ -273,6 +286,7 @@ THERE: dict[str, Callable[[], None]] = {
     "mlflow": mlflow_is_there,
     "objects": objects_is_there,
     "dashboard": dashboard_is_there,
+    "ray": ray_is_there,
     "trace": trace_is_there,
 }
 
@@ -285,6 +299,7 @@ MISSED: dict[str, Callable[[], None]] = {
     "mlflow": lambda: sink_is_missed("mlflow"),
     "objects": objects_is_missed,
     "dashboard": dashboard_is_missed,
+    "ray": ray_is_missed,
     "trace": trace_is_missed,
 }
 

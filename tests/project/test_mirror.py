@@ -113,6 +113,7 @@ ELSEWHERE = {
     "service/test_limits.py": ("service/disk_faults",),
     "processes/test_shard_memory.py": ("service/malloc",),
     "service/test_checkpoint_copies.py": ("store/copied_checkpoints",),
+    "run/simulate/test_ray_cluster.py": ("client/ahead",),
     "service/test_tracing.py": ("service/spans", "service/trace_settings"),
     "processes/test_federation.py": ("service/coordinator_worker",),
     "processes/test_committee.py": ("service/holder/committee_worker",),

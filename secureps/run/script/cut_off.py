@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,10 +98,17 @@ class Calls:
                 return record, ordered(record, tensors)
 
 
+class Asked(Protocol):
+    """A trainer elsewhere."""
+
+    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
+        """What it answers; the error that it says."""
+
+
 class CutOffTrainer:
     """Asks a trainer elsewhere; it has the optional methods that the other has."""
 
-    def __init__(self, calls: Calls, has: list[str]) -> None:
+    def __init__(self, calls: Asked, has: list[str]) -> None:
         self._calls = calls
         optional: dict[str, Callable[..., object]] = {
             "examples": lambda: self._value("examples"),
@@ -119,16 +126,7 @@ class CutOffTrainer:
 
     def fit(self, parameters: Arrays, config: FitConfig) -> FitResult:
         """As `Trainer.fit`."""
-        privacy = None if config.privacy is None else asdict(config.privacy)
-        told = {
-            "versions": dict(config.versions),
-            "seed": config.seed,
-            "settings": dict(config.settings),
-            "privacy": privacy,
-            "work": config.work,
-            "secret": config.secret.hex(),
-        }
-        record, tensors = self._calls.ask({"do": "fit", "config": told}, parameters)
+        record, tensors = self._calls.ask(fit_call(config), parameters)
         return FitResult(tensors, *_of(record, "examples", "metrics", "steps"))
 
     def evaluate(self, parameters: Arrays) -> EvaluateResult:
@@ -139,12 +137,29 @@ class CutOffTrainer:
     def _evaluate_at(
         self, parameters: Arrays, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
-        known = None if versions is None else dict(versions)
-        record, _ = self._calls.ask({"do": "evaluate_at", "versions": known}, parameters)
+        record, _ = self._calls.ask(evaluate_call(versions), parameters)
         return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
 
     def _value(self, name: str) -> object:
         return _of(self._calls.ask({"do": name})[0], "value")[0]
+
+
+def fit_call(config: FitConfig) -> Record:
+    """The record that asks for a training."""
+    told = {
+        "versions": dict(config.versions),
+        "seed": config.seed,
+        "settings": dict(config.settings),
+        "privacy": None if config.privacy is None else asdict(config.privacy),
+        "work": config.work,
+        "secret": config.secret.hex(),
+    }
+    return {"do": "fit", "config": told}
+
+
+def evaluate_call(versions: Mapping[str, int] | None) -> Record:
+    """The record that asks for the evaluation of a published version."""
+    return {"do": "evaluate_at", "versions": None if versions is None else dict(versions)}
 
 
 def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, Tensors]:

@@ -16,11 +16,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.script import Script, refuse_privacy
@@ -46,6 +47,7 @@ from secureps.run.run_lock import new_folder
 from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.server_app import Founding, found
 from secureps.run.simulate.last_words import last_words
+from secureps.run.simulate.ray_cluster import Spread, here, ray_cluster, spread_over
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_once
 from secureps.scenario.delays import Delays
@@ -53,6 +55,8 @@ from secureps.scenario.links import Links
 from secureps.store.checkpoint import write_state
 
 Say = Callable[[str], None]
+Engine = Literal["here", "ray"]
+"""Where clients train."""
 
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures in virtual time: all others are seconds of this machine."""
@@ -160,7 +164,11 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
 
 
 def simulate(
-    path: Path, out: Path | None = None, say: Say = print, extras: Extras | None = None
+    path: Path,
+    out: Path | None = None,
+    say: Say = print,
+    extras: Extras | None = None,
+    engine: Engine = "here",
 ) -> Path:
     """Plays a scenario and writes its report.
 
@@ -169,6 +177,7 @@ def simulate(
         out: the report folder (default: runs/NAME); it must not hold anything.
         say: hears one line per version.
         extras: where else its figures are written.
+        engine: where clients train: in this process, or on a Ray cluster.
 
     Returns:
         the report folder.
@@ -183,6 +192,14 @@ def simulate(
     heading = scenario.heading(folder)
     extras.require(heading)
     refuse_unsealable(scenario.plan.opening)
+    with trained_by(engine, scenario) as spread:
+        return _simulated(scenario, folder, (heading, extras), spread, say)
+
+
+def _simulated(
+    scenario: Scenario, folder: Path, shown: tuple[Heading, Extras], spread: Spread, say: Say
+) -> Path:
+    """Plays a scenario that can be played; see `simulate`."""
     new_folder(folder)
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
@@ -194,8 +211,9 @@ def simulate(
             say(note)
         scenario = replace(scenario, plan=founding.write(folder))
     warm_once(say)
+    heading, extras = shown
     with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
-        play = Play(scenario, folder, sinks.add)
+        play = Play(scenario, folder, sinks.add, spread)
         try:
             play.run(say)
         except KeyboardInterrupt:
@@ -223,6 +241,16 @@ def simulate(
     return folder
 
 
+@contextmanager
+def trained_by(engine: Engine, scenario: Scenario) -> Iterator[Spread]:
+    """Where clients train while the `with` lasts; ConfigError if it cannot be had."""
+    if engine == "here":
+        yield here
+        return
+    with ray_cluster() as cluster:
+        yield spread_over(cluster, scenario.source)
+
+
 @dataclass
 class Play:
     """A scenario being played: the drop-outs, and a line for every version."""
@@ -230,6 +258,7 @@ class Play:
     scenario: Scenario
     folder: Path
     tell: Tell
+    spread: Spread = here
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -242,7 +271,10 @@ class Play:
         script = scenario.script()
         holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
         with naming(f"{scenario.section.name}: settings", ConfigError):
-            trainers = {name: script.make(settings) for name, settings in holders.items()}
+            trainers = {
+                name: self.spread(script.make(settings), settings, self.folder / name)
+                for name, settings in holders.items()
+            }
         first = scenario.clients[0]
         look = Look.at(trainers[first])
         with naming(scenario.section.name):

@@ -1,0 +1,245 @@
+"""Trains a simulation's clients on a Ray cluster, while its clock and its parties stay here.
+
+A training begins as its virtual time does, on whichever core of the cluster is free, and is waited
+for when its virtual time is over: who trains meanwhile trains beside it. What is sent is bytes: the
+script's path, settings, what is asked, tensors. A worker makes the trainer from them, so script and
+data lie at the same paths on every node. Trainings are functions of what they are given, to the
+last bit: one whose worker died is done again. What must not live here: what a trainer answers
+(`run.script.cut_off`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from safetensors.numpy import load, save
+
+from secureps.client.script import Script
+from secureps.client.script_errors import blamed
+from secureps.client.trainer import FitConfig, Setting, Trainer
+from secureps.errors import ConfigError, InternalError, ScriptFailed, SecurepsError, from_wire
+from secureps.extras import from_extras
+from secureps.messages.encoding import payload_digest
+from secureps.run.options import ENVIRONMENT
+from secureps.run.script.channel import Record, Tensors
+from secureps.run.script.cut_off import (
+    OPTIONAL,
+    Arrays,
+    CutOffTrainer,
+    answer,
+    evaluate_call,
+    fit_call,
+    ordered,
+)
+from secureps.tracebacks import told
+
+RETRIES = 3
+"""Times that a call is made again whose worker died."""
+
+KEPT = 4
+"""Calls of one client that have begun and were not asked for: those of one that went away."""
+
+SENT = 8
+"""Sets of tensors that are kept at the cluster: clients of one version train from the same."""
+
+TRAINERS = 64
+"""Trainers that a worker keeps."""
+
+
+class Cluster(Protocol):
+    """Where calls are made; each is `called` there."""
+
+    def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
+        """Begins a call after another one is over; returns its answer and its end to come."""
+
+    def end(self, coming: Any) -> bytes:
+        """Waits for an answer. ScriptFailed: its worker died again and again."""
+
+
+class RayCluster:
+    """A Ray cluster that runs already (`ray_cluster`)."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        options = {"num_cpus": 1, "max_retries": RETRIES, "num_returns": 2}
+        self._called = ray.remote(**options)(called)
+        self._sent: dict[bytes, Any] = {}
+
+    def begin(self, order: bytes, tensors: bytes, after: Any) -> tuple[Any, Any]:
+        """See `Cluster`; equal tensors are sent once."""
+        name = payload_digest(tensors)
+        there = self._sent.pop(name, None)
+        self._sent[name] = self._ray.put(tensors) if there is None else there
+        while len(self._sent) > SENT:
+            del self._sent[next(iter(self._sent))]
+        answered, over = self._called.remote(order, self._sent[name], after)
+        return answered, over
+
+    def end(self, coming: Any) -> bytes:
+        """See `Cluster`."""
+        try:
+            return bytes(self._ray.get(coming))
+        except self._ray.exceptions.RayError as error:
+            text = f"it ended its Ray worker {RETRIES + 1} times, or Ray lost it"
+            raise ScriptFailed(f"{text}: {type(error).__name__}") from None
+
+
+@contextmanager
+def ray_cluster() -> Iterator[RayCluster]:
+    """The cluster that RAY_ADDRESS names, or that runs on this machine, while the `with` lasts.
+
+    None is started: Ray listens on every address of its machine, and its operator is to know.
+
+    Raises:
+        ConfigError: there is none, or the extra `ray` is not installed.
+    """
+    with from_extras():
+        import ray
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
+    except ConnectionError:
+        raise ConfigError(
+            "no Ray cluster runs here: begin one (ray start --head), or name one (RAY_ADDRESS)"
+        ) from None
+    try:
+        yield RayCluster(ray)
+    finally:
+        ray.shutdown()
+
+
+class RayCalls:
+    """The calls of one client's trainer."""
+
+    def __init__(
+        self, cluster: Cluster, script: Path, settings: Mapping[str, Setting], state: Path
+    ) -> None:
+        environment = {name: os.environ.get(name, own) for name, own in ENVIRONMENT.items()}
+        self._cluster = cluster
+        self._trainer = {
+            "script": str(script.absolute()),
+            "settings": dict(settings),
+            "state": str(state.absolute()),
+            "environment": environment,
+        }
+        self._begun: dict[bytes, Any] = {}
+        self._last: Any = None
+
+    def begin(self, record: Record, tensors: Tensors | None = None) -> bytes:
+        """Begins a call, if the same has not begun; returns the name by which it is known here."""
+        given = tensors or {}
+        order = json.dumps({**self._trainer, "call": {**record, "order": list(given)}}).encode()
+        data = _saved(given)
+        name = payload_digest(order) + payload_digest(data)
+        if name not in self._begun:
+            while len(self._begun) >= KEPT:
+                del self._begun[next(iter(self._begun))]
+            self._begun[name], self._last = self._cluster.begin(order, data, self._last)
+        return name
+
+    def ask(self, record: Record, tensors: Tensors | None = None) -> tuple[Record, Arrays]:
+        """What a call answers, which may have begun long ago; the error that it says."""
+        name = self.begin(record, tensors)
+        replied, made = _unpacked(self._cluster.end(self._begun.pop(name)))
+        match replied:
+            case {"failed": [str(kind), str(text)]}:
+                raise from_wire(kind, text, None)
+        return replied, ordered(replied, made)
+
+
+class SpreadTrainer(CutOffTrainer):
+    """Trains and evaluates on a cluster; all else is the same trainer's here.
+
+    Args:
+        own: the same trainer, in this process.
+    """
+
+    def __init__(self, own: Trainer, calls: RayCalls) -> None:
+        super().__init__(calls, [each for each in OPTIONAL if hasattr(own, each)])
+        self._own, self._begin = own, calls.begin
+        for name in OPTIONAL:
+            if name != "evaluate_at" and hasattr(own, name):
+                setattr(self, name, getattr(own, name))
+
+    def parameters(self, seed: int) -> Arrays:
+        """As `Trainer.parameters`."""
+        return self._own.parameters(seed)
+
+    def begin_fit(self, parameters: Arrays, config: FitConfig) -> None:
+        """As `AheadTrainer.begin_fit`."""
+        self._begin(fit_call(config), parameters)
+
+    def begin_evaluate(self, parameters: Arrays, versions: Mapping[str, int]) -> None:
+        """As `AheadTrainer.begin_evaluate`."""
+        at = versions if hasattr(self._own, "evaluate_at") else None
+        self._begin({"do": "evaluate"} if at is None else evaluate_call(at), parameters)
+
+
+# --- on a worker ------------------------------------------------------------------
+
+
+def called(order: bytes, tensors: bytes, after: object) -> tuple[bytes, bytes]:
+    """Makes a call of a trainer: its answer, packed, and what says that it is over."""
+    told_of = json.loads(order)
+    for name, value in told_of["environment"].items():
+        os.environ[name] = value  # before the script imports torch
+    try:
+        settings = json.dumps(told_of["settings"])
+        trainer = _made(told_of["script"], settings, told_of["state"])
+        with blamed(told_of["call"]["do"]):
+            record, made = answer(trainer, told_of["call"], _loaded(tensors))
+    except SecurepsError as error:
+        record, made = {"failed": [type(error).__name__, str(error)]}, {}
+    except Exception as error:
+        record, made = {"failed": [InternalError.__name__, told(error)]}, {}
+    return _packed(record, made), b""
+
+
+@lru_cache(TRAINERS)
+def _made(script: str, settings: str, state: str) -> Trainer:
+    return _script(script).make(json.loads(settings), Path(state))
+
+
+@lru_cache(1)
+def _script(path: str) -> Script:
+    return Script(Path(path))
+
+
+def _packed(record: Record, tensors: Tensors) -> bytes:
+    text = json.dumps(record).encode()
+    return len(text).to_bytes(8, "big") + text + _saved(tensors)
+
+
+def _unpacked(data: bytes) -> tuple[Record, Arrays]:
+    end = 8 + int.from_bytes(data[:8], "big")
+    return json.loads(data[8:end]), _loaded(data[end:])
+
+
+def _saved(tensors: Tensors) -> bytes:
+    return save({name: np.array(each, order="C") for name, each in tensors.items()})
+
+
+def _loaded(data: bytes) -> Arrays:
+    return {name: np.array(each) for name, each in load(data).items()}
+
+
+Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]
+"""Spreads a client's trainer, made with these settings, over a cluster; the folder is its own."""
+
+
+def here(own: Trainer, settings: Mapping[str, Setting], state: Path) -> Trainer:
+    """Leaves a trainer in this process."""
+    return own
+
+
+def spread_over(cluster: Cluster, script: Path) -> Spread:
+    """Spreads the trainers of a script."""
+    return lambda own, settings, state: SpreadTrainer(
+        own, RayCalls(cluster, script, settings, state)
+    )
