@@ -198,6 +198,7 @@ class _Party:
             kit=self.kit,
             config=config,
             memory=needs.shard if role == "shard" else needs.server,
+            bounded=role == "shard",
             probes=probes(file),
             ports=tuple(ports),
         )

@@ -74,8 +74,8 @@ class Pod:
     Args:
         name: the party's in the cluster.
         command: of its one container.
-        memory: bytes that are asked for, and of which half as much again is the limit;
-            None: nothing is known of them.
+        memory: bytes that are asked for; None: nothing is known of them.
+        bounded: half as much again is its limit: it is known that no more is needed.
         config: files of its configuration.
         probes: the container's, as the API has them.
         records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
@@ -89,6 +89,7 @@ class Pod:
     kit: PartyKit
     config: Mapping[str, bytes]
     memory: int | None = None
+    bounded: bool = False
     probes: Manifest | None = None
     ports: tuple[tuple[str, int], ...] = ()
     records: str | None = None
@@ -200,7 +201,8 @@ def _container(pod: Pod, name: str, command: Sequence[str]) -> Manifest:
     resources: Manifest = {"requests": requests}
     if pod.memory is not None:
         requests["memory"] = _mebibytes(pod.memory)
-        resources["limits"] = {"memory": _mebibytes(pod.memory * 3 // 2)}
+        if pod.bounded:
+            resources["limits"] = {"memory": _mebibytes(pod.memory * 3 // 2)}
     return {
         "name": name,
         "image": pod.image,

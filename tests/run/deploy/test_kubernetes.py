@@ -231,6 +231,10 @@ def test_memory_and_disk_are_what_check_says() -> None:
     asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
     assert need.memory + PROGRAM_BYTES <= asked < need.memory + PROGRAM_BYTES + (1 << 20)
     assert int(resources["limits"]["memory"].removesuffix("Mi")) << 20 >= asked * 1.4
+    limited = [
+        e["metadata"]["name"] for e in of_kind("StatefulSet") + of_kind("Job") if "limits" in str(e)
+    ]
+    assert limited == ["shard-0", "shard-1"], "what training takes, and many clients, nobody knows"
     (claim,) = shard["spec"]["volumeClaimTemplates"]
     assert claim["spec"]["storageClassName"] == "fast"
     assert (
