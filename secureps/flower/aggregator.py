@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.crypto.sampling import Seed, UnsafeSeed
-from secureps.errors import SecurepsError, from_wire
+from secureps.errors import NotReady, SecurepsError, from_wire
 from secureps.messages.orders import Published
 from secureps.messages.requests import (
     AskRun,
@@ -92,6 +92,7 @@ class Aggregator:
         check_fits(self.kit, plan.opening, plan.holders)
         self._folder, self._kit, self._unsafe_seed = folder, kit, unsafe_seed
         self._identity: Identity = load_private(kit, COORDINATOR)
+        self._initial = initial_schema(plan)
         self.news = threading.Event()
         """Set when there may be something to do for a client."""
         self._parties: dict[str, Executor] = {}
@@ -140,9 +141,8 @@ class Aggregator:
     @property
     def update_bytes(self) -> int:
         """The most bytes of all blocks of one update, under any cipher."""
-        schema = initial_schema(self.plan)
-        values = 0 if schema is None else sum(math.prod(spec.shape) for spec in schema.tensors)
-        return MOST_BYTES_A_VALUE * values
+        tensors = () if self._initial is None else self._initial.tensors
+        return MOST_BYTES_A_VALUE * sum(math.prod(spec.shape) for spec in tensors)
 
     def settled(self) -> None:
         """Returns when the coordinator has told all that follows from what it has handled."""
@@ -173,7 +173,9 @@ class Aggregator:
                 found = self._fetch(owner, ask)
             except SecurepsError:
                 return None
-            self._blocks = {k: v for k, v in self._blocks.items() if k[1] >= ask.version}
+            group, version, _ = place
+            kept = self._blocks.items()
+            self._blocks = {k: v for k, v in kept if k[0] != group or k[1] >= version}
             self._blocks[place] = found
         return self._blocks[place]
 
@@ -218,7 +220,10 @@ class Aggregator:
         return layout.assemble(values)
 
     def _published(self, group: str, version: int, block: int, owner: str) -> bytes:
-        return bytes(self._fetch(owner, GetBlock(self.run, group, version, block)).payload)
+        found = self._block(owner, GetBlock(self.run, group, version, block))
+        if found is None:
+            raise NotReady(f"{owner} has no block {block} of version {version} of {group}")
+        return bytes(found.payload)
 
     def _fetch(self, owner: str, ask: GetBlock) -> Payload:
         found = self._parties[owner].request(COORDINATOR, ask).result(ANSWER)
@@ -282,9 +287,9 @@ class Aggregator:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            initial, nonce = initial_schema(self.plan), os.urandom(32)
             # Where holders are nodes, to look first would cost every round another wave.
-            founding = assemble.Founding(self.plan, initial, nonce, bool(self.address))
+            own = (self._initial, os.urandom(32), bool(self.address))
+            founding = assemble.Founding(self.plan, *own)
             return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)

@@ -209,6 +209,7 @@ class _Rounds:
             self._open.enter_context(self._servers)
             self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
             self.first = max(0, self._version(self._servers.status())) + 1
+            self._newest = self.arrays()
             return self._open.pop_all()
 
     def _nodes(self) -> int:
@@ -235,14 +236,15 @@ class _Rounds:
 
     def version(self, number: int) -> ArrayRecord:
         """Waits for a version, and returns it."""
-        records, kind = self._order(number, self.arrays())
+        records, kind = self._order(number, self._newest)
 
         def made() -> bool:
             self._holders.look()
             return self._version(self._servers.status()) >= number
 
         self._waves.until(made, records, kind)
-        return self.arrays()
+        self._newest = self.arrays()
+        return self._newest
 
     def _order(self, number: int, arrays: ArrayRecord) -> tuple[RecordDict, str]:
         """What the strategy tells nodes in a round, without the model; and its messages' type.
