@@ -336,3 +336,12 @@ def test_opentelemetry_is_imported_by_who_asks_for_traces_alone() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=quiet
     )
     assert done.stdout.strip() == "False"
+
+
+def test_ids_follow_from_run_group_and_version_and_of_steps_from_the_cohort() -> None:
+    traces = {trace_of(r, g, v) for r in (b"a", b"b") for g in ("g", "h") for v in (0, 1)}
+    assert len(traces) == 8
+    assert all(0 < trace < 1 << 128 for trace in traces)
+    spans = {span_of(t, s, n) for t in traces for s in ("hold", "open") for n in (-1, 0, 1)}
+    assert len(spans) == 48
+    assert all(0 < span < 1 << 64 for span in spans)

@@ -226,7 +226,7 @@ def _saved(tensors: Tensors) -> bytes:
 
 
 def _loaded(data: bytes) -> Arrays:
-    return {name: np.array(each) for name, each in load(data).items()}
+    return dict(load(data))
 
 
 Spread = Callable[[Trainer, Mapping[str, Setting], Path], Trainer]

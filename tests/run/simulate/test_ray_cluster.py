@@ -56,7 +56,7 @@ class Line:
         for _ in range(config.settings["local_steps"]):
             chosen = rng.integers(0, 40, 8)
             x, y = self.x[chosen], self.y[chosen]
-            slope = slope - np.float32(0.05) * np.float32(np.mean((slope[0] * x - y) * x))
+            slope -= np.float32(0.05) * np.float32(np.mean((slope[0] * x - y) * x))  # in place
         steps = parameters["steps"]
         return ps.FitResult({"slope": slope, "steps": steps}, 40, {}, 1)
 
@@ -195,6 +195,16 @@ def test_calls_that_nobody_asked_for_are_forgotten(tmp_path: Path) -> None:
     assert list(tensors) == record["order"] == ["slope", "steps"]
     calls.ask({"do": "parameters", "seed": 0})
     assert sum(cluster.made.values()) == 10
+
+
+def test_what_began_for_another_model_is_no_answer_for_this_one(tmp_path: Path) -> None:
+    """A client that was killed comes back to a newer version: its evaluations have no number."""
+    script = scenario(tmp_path / "given").parent / "script.py"
+    calls = module.RayCalls(Cluster(), script, {"partition": 0}, tmp_path / "state")
+    _, model = calls.ask({"do": "parameters", "seed": 1})
+    (asked,) = (calls.ask({"do": "evaluate"}, model)[0],)
+    calls.begin({"do": "evaluate"}, {**model, "slope": model["slope"] + 1})
+    assert calls.ask({"do": "evaluate"}, model)[0] == asked
 
 
 def test_where_no_cluster_runs_nothing_begins(
