@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from benchmarks.peers.apps import vectors
-from benchmarks.still_client import EXAMPLES
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT
 from tests.kits.processes import Processes
@@ -42,7 +41,12 @@ def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2) -> str:
     Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
     """
     committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
-    own = {"clients": clients, "minimum": minimum, "half": vectors.HALF, "examples": EXAMPLES}
+    own = {
+        "clients": clients,
+        "minimum": minimum,
+        "half": vectors.HALF,
+        "examples": vectors.EXAMPLES,
+    }
     return _STILL.format(committee=committee, shards=shards, **own)
 
 

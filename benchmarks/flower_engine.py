@@ -67,7 +67,7 @@ def row(name: str, turns: Sequence[Turn]) -> Row:
         "waves": median(lambda f: f.waves),
         "seconds a round": median(lambda f: f.wall),
         "CPU s": median(lambda f: f.client_cpu + f.server_cpu),
-        "bytes up a value": median(lambda f: f.up),
+        "bytes up a value": median(lambda f: f.up or None),  # a simulation has no wire
         "error": median(lambda f: f.error),
     }
 

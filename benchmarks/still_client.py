@@ -20,7 +20,6 @@ from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from tests.kits.federations import Tensors
 
 VALUES, HOLD = "BENCHMARK_VALUES", "BENCHMARK_HOLD"
-EXAMPLES = 64
 
 
 class Still:
@@ -37,7 +36,7 @@ class Still:
         while self._hold.exists():
             time.sleep(0.05)
         parameters["values"] += self._update
-        return FitResult(parameters, EXAMPLES, {}, 1)
+        return FitResult(parameters, vectors.EXAMPLES, {}, 1)
 
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         raise AssertionError("nobody evaluates here")

@@ -98,6 +98,7 @@ def _play(
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ADDRESS": "local",
     }
     app = _app(stage.folder, parts)
     (stage.folder / "flwr").mkdir()

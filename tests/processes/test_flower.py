@@ -5,16 +5,22 @@ A wave of messages takes ten seconds of two cores: `make flower` runs this, `mak
 
 from __future__ import annotations
 
+import importlib.util
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
+from tests.examples.test_flower_examples import APPS
 from tests.kits.command import INSECURE, run
+from tests.kits.flower_deployment import Deployment
 from tests.kits.flower_examples import copied, private
 from tests.kits.flower_federation import SEED, PrivateDeployment
+from tests.kits.flower_simulation import simulate
 
 ASKED = "SECUREPS_FLOWER"
 """In the environment: these tests are wanted."""
@@ -24,26 +30,120 @@ pytestmark = [
     pytest.mark.timeout(1200),
 ]
 
-NODES = 3
+NODES, ROUNDS = 3, 2
+
+Model = dict[str, np.ndarray]
 
 
 def fewer(app: Path) -> Path:
-    """An app whose plan is for NODES."""
+    """An app whose plan is for NODES and ROUNDS."""
     plan = app / "plan.toml"
     text = plan.read_text().replace("quorum = 5", f"quorum = {NODES}, minimum = {NODES}")
+    text = text.replace("versions = 3", f"versions = {ROUNDS}")
     plan.write_text(text.replace("clients = 5", f"clients = {NODES}"))
+    project = app / "pyproject.toml"
+    text = project.read_text().replace("num-server-rounds = 3", f"num-server-rounds = {ROUNDS}")
+    project.write_text(text.replace("fraction-evaluate = 1.0", "fraction-evaluate = 0.0"))
     return app
 
 
 @pytest.fixture(scope="module")
-def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Model]:
     """The model of `secureps up`, of the same plan, app and seed, without Flower's engine."""
-    folder = tmp_path_factory.mktemp("up")
-    app, out = fewer(copied("numpy", folder)), folder / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        seed = ("--unsafe-seed", str(SEED), INSECURE)
-        assert run(patch, "up", app / "plan.toml", "--out", out, *seed) == 0
-    return load_file(out / "model.safetensors")
+    known: dict[str, Model] = {}
+
+    def of(name: str) -> Model:
+        if name not in known:
+            folder = tmp_path_factory.mktemp("up")
+            app, out = fewer(copied(name, folder)), folder / "run"
+            with pytest.MonkeyPatch.context() as patch:
+                seed = ("--unsafe-seed", str(SEED), INSECURE)
+                assert run(patch, "up", app / "plan.toml", "--out", out, *seed) == 0
+            known[name] = load_file(out / "model.safetensors")
+        return known[name]
+
+    return of
+
+
+def final(folder: Path) -> Model:
+    """What the ServerApp has written in the end."""
+    (path,) = folder.glob("final_*")
+    if path.suffix == ".npz":
+        with np.load(path) as found:
+            return dict(found)
+    return {name: each.numpy() for name, each in torch.load(path, weights_only=True).items()}
+
+
+def same(found: Model, expected: Model) -> None:
+    """Arrays without names have others here: their order is the same."""
+    assert len(found) == len(expected)
+    for one, other in zip(sorted(found), sorted(expected), strict=True):
+        assert found[one].tobytes() == expected[other].tobytes(), one
+
+
+# --- simulated --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", APPS)
+def test_each_app_simulated_comes_to_the_bits_of_up(
+    name: str, tmp_path: Path, expected: Callable[[str], Model]
+) -> None:
+    simulate(fewer(private(name, tmp_path, unsafe_seed=SEED)), NODES, tmp_path)
+    same(final(tmp_path), expected(name))
+
+
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="needs Ray: flwr[simulation]")
+def test_ray_comes_to_the_same_bits(tmp_path: Path, expected: Callable[[str], Model]) -> None:
+    with Deployment(tmp_path / "simulated", 0) as deployment:
+        app = fewer(private("numpy", tmp_path, unsafe_seed=SEED))
+        told = f"num-supernodes={NODES} client-resources-num-cpus=1"
+        deployment.finish(deployment.run(app, "--federation-config", told))
+        same(final(deployment.folder), expected("numpy"))
+
+
+# --- deployed ---------------------------------------------------------------------
+
+
+FAULTY = """
+import os, signal
+from pathlib import Path
+from flwr.supernode.runtime import run_clientapp as process
+from secureps.flower import mod, post
+
+DONE, CONTEXTS, UPDATES = Path({done!r}), [], []
+sealed, packed, pushed = mod._sealed, post.packed, process.push_task_output
+
+def remembered(message, context, call_next):
+    CONTEXTS.append(context)
+    return sealed(message, context, call_next)
+
+def changed(parcel):
+    if CONTEXTS[0].node_config["partition-id"] == 1 and len(parcel.batch) > 10_000:
+        if not DONE.exists():
+            UPDATES.append(parcel)
+            DONE.touch()
+            parcel = post.Parcel(parcel.said, lie(parcel.batch))
+    return packed(parcel)
+
+def push(*arguments, **named):
+    if UPDATES:
+        die()
+    return pushed(*arguments, **named)
+
+mod._sealed, post.packed, process.push_task_output = remembered, changed, push
+
+def lie(batch):
+    return {batch}
+
+def die():
+    {die}
+"""
+"""At the end of a client_app.py: something happens once, to the first update of node 1."""
+
+LIES = {"batch": "batch[:5000] + bytes([batch[5000] ^ 1]) + batch[5001:]", "die": "pass"}
+"""A byte of its update is another than it signed."""
+CRASHES = {"batch": "batch", "die": "os.kill(os.getpid(), signal.SIGKILL)"}
+"""Its process is killed when its reply is out, and its context is not."""
 
 
 def deployed(folder: Path) -> PrivateDeployment:
@@ -52,22 +152,61 @@ def deployed(folder: Path) -> PrivateDeployment:
     return PrivateDeployment(folder / "deployed", NODES, plan)
 
 
-def begin(deployment: PrivateDeployment, folder: Path) -> int:
+def begin(deployment: PrivateDeployment, folder: Path, code: str = "") -> int:
     """The private app's run."""
     app = fewer(private("numpy", folder / "app", **deployment.said))
-    return deployment.run(app, "--run-config", "fraction-evaluate=0.0")
+    with (app / "numpyexample" / "client_app.py").open("a") as client:
+        client.write(code)
+    return deployment.run(app)
 
 
-def same(deployment: PrivateDeployment, expected: dict[str, np.ndarray]) -> None:
-    with np.load(deployment.folder / "final_model.npz") as found:
-        assert len(found) == len(expected)
-        for each, name in zip(found, sorted(expected), strict=True):
-            assert found[each].tobytes() == expected[name].tobytes(), name
+def said(deployment: Deployment, node: int, words: str, times: int) -> Callable[[], bool]:
+    """Whether a node's log has had these words so often."""
+    log = deployment.folder / f"node-{node}.log"
+    return lambda: log.read_text().count(words) >= times
 
 
 def test_the_same_bits_as_without_flowers_engine(
-    tmp_path: Path, expected: dict[str, np.ndarray]
+    tmp_path: Path, expected: Callable[[str], Model]
 ) -> None:
     with deployed(tmp_path) as deployment:
         deployment.finish(begin(deployment, tmp_path))
-        same(deployment, expected)
+        same(final(deployment.folder), expected("numpy"))
+
+
+def test_a_supernode_is_killed_in_mid_round_and_comes_back(
+    tmp_path: Path, expected: Callable[[str], Model]
+) -> None:
+    with deployed(tmp_path) as deployment:
+        begun = begin(deployment, tmp_path)
+        deployment.wait(said(deployment, 1, "Receiving: train", 2), "a round at node 1")
+        deployment.kill("node-1")
+        deployment.wait(lambda: deployment.online() < NODES, "word of its end")
+        deployment.start_node(1)
+        deployment.finish(begun)
+        same(final(deployment.folder), expected("numpy"))
+
+
+def test_holders_are_away_and_come_back(tmp_path: Path, expected: Callable[[str], Model]) -> None:
+    with deployed(tmp_path) as deployment:
+        away = deployment.holders[2:]
+        begun = begin(deployment, tmp_path)
+        deployment.wait(said(deployment, 1, "Receiving: train", 2), "a round at node 1")
+        for name in away:
+            deployment.kill(name)
+        deployment.wait(said(deployment, 1, "Sent successfully", 2), "an update of node 1")
+        assert deployment.status(begun) == "running", "two of four open nothing"
+        deployment.start_holder(away[0])
+        deployment.finish(begun)
+        same(final(deployment.folder), expected("numpy"))
+
+
+@pytest.mark.parametrize("fault", [LIES, CRASHES], ids=["lies", "crashes after its reply"])
+def test_a_node_is_faulty_once(
+    fault: dict[str, str], tmp_path: Path, expected: Callable[[str], Model]
+) -> None:
+    done = tmp_path / "done"
+    with deployed(tmp_path) as deployment:
+        deployment.finish(begin(deployment, tmp_path, FAULTY.format(done=str(done), **fault)))
+        assert done.exists()
+        same(final(deployment.folder), expected("numpy"))

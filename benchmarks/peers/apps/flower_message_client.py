@@ -28,5 +28,7 @@ def train(msg: Message, context: Context) -> Message:
     number = int(context.node_config["partition-id"])
     (given,) = msg.content.array_records["arrays"].to_numpy_ndarrays()
     moved = ArrayRecord({"values": Array(given + vectors.update(number))})
-    content = RecordDict({"arrays": moved, "metrics": MetricRecord({"num-examples": 1})})
+    content = RecordDict(
+        {"arrays": moved, "metrics": MetricRecord({"num-examples": vectors.EXAMPLES})}
+    )
     return Message(content=content, reply_to=msg)

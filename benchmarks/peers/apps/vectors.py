@@ -19,6 +19,8 @@ Vector = NDArray[np.float32]
 
 HALF = 0.5
 """No value is further from zero."""
+EXAMPLES = 64
+"""Of every client: all weigh alike, as much as a plan of ours lets them."""
 
 
 def _number(name: str) -> int:
