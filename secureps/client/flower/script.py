@@ -36,7 +36,9 @@ try:
     from secureps.client.flower.strategy import examine
     from secureps.client.flower.trainer import NO_RECORD_PRIVACY, FlowerTrainer, told
 except ImportError as missing:
-    raise ConfigError(f"Flower apps need flwr 1.41: {command('flower')} ({missing})") from None
+    raise ConfigError(
+        f"Flower apps need flwr 1.41 or 1.42: {command('flower')} ({missing})"
+    ) from None
 
 telemetry.FLWR_TELEMETRY_ENABLED = "0"
 

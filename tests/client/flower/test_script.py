@@ -493,4 +493,6 @@ def test_without_flwr_it_is_said_what_to_install(tmp_path: Path) -> None:
     )
     arguments = [sys.executable, "-c", program, str(write(tmp_path, CLIENT))]
     done = subprocess.run(arguments, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("Flower apps need flwr 1.41: pip install 'secureps[flower]'")
+    assert done.stdout.startswith(
+        "Flower apps need flwr 1.41 or 1.42: pip install 'secureps[flower]'"
+    )
