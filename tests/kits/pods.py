@@ -93,6 +93,11 @@ class Running:
 
     def start(self) -> None:
         """In a new network namespace, with the volumes that it had."""
+        self.prepare()
+        self.begin()
+
+    def prepare(self) -> None:
+        """All that comes before its container."""
         self.join()
         _open_to_group(self.folder / "data", self.spec["securityContext"]["fsGroup"])
         for container in self.spec["initContainers"]:
@@ -105,6 +110,9 @@ class Running:
                     check=False,
                 )
             assert done.returncode == 0, self.log.read_text()
+
+    def begin(self) -> None:
+        """Its container."""
         with self.log.open("ab") as log:
             command = self._inside(self.container, self.container["command"])
             self.process = subprocess.Popen(

@@ -154,6 +154,14 @@ def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
         stage.wait(lambda: shard_pod.ask("livenessProbe") == 0, "the shard's process")
         assert shard_pod.ask("readinessProbe") == 1, "no run is founded yet"
         stage.play(*sites)
+        stage.wait(lambda: stage.reached(0), "the run")
+        south = stage.clusters["south"].pods["holder-south-0"]
+        erased = south.folder / "data/kit/private/holder-south/envelope.key"
+        stage.wait(lambda: not erased.exists(), "the erasure of the key that all runs begin with")
+        south.kill()
+        south.prepare()
+        assert not erased.exists(), "its Secret still has it"
+        south.begin()
         stage.play(*secrets)
         assert shard_pod.ask("readinessProbe") == 0
         assert coordinator.ask("readinessProbe") == 0
@@ -174,8 +182,6 @@ def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
         stage.wait(lambda: None not in stage.jobs(), "the end of all clients")
         assert stage.jobs() == [0, 0, 0, 0], stage.logs()
         stage.play(*export)
-        keys = holder.folder / "data/kit/private/holder-north"
-        assert not (keys / "envelope.key").exists(), "it was erased, and has not come back"
     model = load_file(tmp_path / "ps" / "model.safetensors")["weight"]
     assert np.array_equal(model, unharmed(VERSIONS, (0, 1, 0, 1)))
     ends = [log.read_text().splitlines()[-1] for log in tmp_path.glob("*-cluster/*-x.log")]
