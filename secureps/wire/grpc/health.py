@@ -50,7 +50,7 @@ def ask(channel: grpc.Channel, timeout: float) -> bool:
         response_deserializer=health_pb2.HealthCheckResponse.FromString,
     )
     try:
-        answer = check(health_pb2.HealthCheckRequest(), timeout=timeout, wait_for_ready=True)
+        answer = check(health_pb2.HealthCheckRequest(), timeout=timeout)
     except grpc.RpcError as error:
         raise Unreachable(str(error.code().name)) from None
     return bool(answer.status == _SERVING)
