@@ -138,12 +138,15 @@ def certify_tls(ca: Identity, authority: bytes, name: str, role: Role, public: b
         raise Malformed(f"{name}: this is no public key in DER") from None
     if not isinstance(subject, ec.EllipticCurvePublicKey):
         raise Malformed(f"{name}: this is no public key of P-256")
+    # Strict verifiers want it (RFC 5280, 4.2.1.1): those of Python are, from 3.13 on.
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key())
     return (
         _builder(_name(name), _certificate(authority).subject, LIFETIME)
         .public_key(subject)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(tls_name(name))]), False)
         .add_extension(x509.ExtendedKeyUsage(purposes), False)
+        .add_extension(issuer, False)
         .sign(key, None)
         .public_bytes(_PEM)
     )

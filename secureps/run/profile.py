@@ -8,6 +8,7 @@ follow from the bytes that were sent. What must not live here: how a function is
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -322,8 +323,7 @@ def _play(plan: Plan, schema: Schema, question: Question, folder: Path) -> tuple
     spools = folder / "spools"
     conditions = Conditions(note, journal=journal, spool=lambda name: DiskSpool(spools / name))
     cast = Cast(dict.fromkeys(names, trainer), SecretSeed.from_os())
-    with stopwatch.running():
-        simulation = Simulation(plan, cast, folder, conditions)
+    with stopwatch.running(), closing(Simulation(plan, cast, folder, conditions)) as simulation:
         simulation.run(lambda: min(simulation.versions().values(), default=-1) >= WARM)
         stopwatch.clear()
         traffic.clear()

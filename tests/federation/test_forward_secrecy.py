@@ -146,47 +146,47 @@ def test_with_all_of_a_holders_files_what_is_closed_stays_shut(
         return key
 
     monkeypatch.setattr(EnvelopeKeyFiles, "_made", kept)
-    simulation, kit = on_files(rotating(), tmp_path, monkeypatch)
-    made[0] = keys_of(simulation, "holder-1").make(0).to_bytes()[-96:]
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(
-        lambda: (
-            group.version == at
-            and len(group.receipts) == 6
-            and keys_of(simulation, "holder-1").oldest == at
+    with on_files(rotating(), tmp_path, monkeypatch) as (simulation, kit):
+        made[0] = keys_of(simulation, "holder-1").make(0).to_bytes()[-96:]
+        group = simulation.coordinator.federation.groups["all"]
+        simulation.run(
+            lambda: (
+                group.version == at
+                and len(group.receipts) == 6
+                and keys_of(simulation, "holder-1").oldest == at
+            )
         )
-    )
-    state, private = tmp_path / "state" / "holder-1", kit / "private" / "holder-1"
-    write_height(height_path(state / "journal.db"), last_row(state / "journal.db"))
-    backup(state, tmp_path / "copy")
-    files = list(bytes_of(state, private, tmp_path / "copy"))
-    assert any(path.name == "journal.db-wal" for path, _ in files)
-    left = sorted(path.name for path, _ in files if path.name.startswith("envelope"))
-    stolen = {
-        n: EnvelopeKey(secret)
-        for n, secret in made.items()
-        if any(needle in data for _, data in files for needle in needles(secret))
-    }
-    oldest = keys_of(simulation, "holder-1").oldest
-    assert sorted(stolen) == [number for number in made if number >= oldest]
-    assert left == [f"envelope-{n}.key" for n in sorted(stolen)] + ["envelope.pub"]
-    assert not any(
-        needle in data
-        for path, data in files
-        for secret in made.values()
-        for needle in needles(secret)
-        if not path.is_relative_to(private)
-    ), "keys are in no journal and no copy"
-    shut = opened = 0
-    for receipt in received(simulation):
-        bound = enveloped_part(receipt, "holder-1")
-        fits = [n for n, key in stolen.items() if opens(key, receipt.envelopes[1], bound)]
-        assert fits == [receipt.keys[1]] * (receipt.keys[1] in stolen)
-        shut, opened = shut + (not fits), opened + bool(fits)
-        assert bool(fits) == (receipt.id in group.receipts)
-    assert (shut, opened) == (6 * at, 6)
-    ends(simulation)
-    assert same(simulation.model(), unharmed()[0])
+        state, private = tmp_path / "state" / "holder-1", kit / "private" / "holder-1"
+        write_height(height_path(state / "journal.db"), last_row(state / "journal.db"))
+        backup(state, tmp_path / "copy")
+        files = list(bytes_of(state, private, tmp_path / "copy"))
+        assert any(path.name == "journal.db-wal" for path, _ in files)
+        left = sorted(path.name for path, _ in files if path.name.startswith("envelope"))
+        stolen = {
+            n: EnvelopeKey(secret)
+            for n, secret in made.items()
+            if any(needle in data for _, data in files for needle in needles(secret))
+        }
+        oldest = keys_of(simulation, "holder-1").oldest
+        assert sorted(stolen) == [number for number in made if number >= oldest]
+        assert left == [f"envelope-{n}.key" for n in sorted(stolen)] + ["envelope.pub"]
+        assert not any(
+            needle in data
+            for path, data in files
+            for secret in made.values()
+            for needle in needles(secret)
+            if not path.is_relative_to(private)
+        ), "keys are in no journal and no copy"
+        shut = opened = 0
+        for receipt in received(simulation):
+            bound = enveloped_part(receipt, "holder-1")
+            fits = [n for n, key in stolen.items() if opens(key, receipt.envelopes[1], bound)]
+            assert fits == [receipt.keys[1]] * (receipt.keys[1] in stolen)
+            shut, opened = shut + (not fits), opened + bool(fits)
+            assert bool(fits) == (receipt.id in group.receipts)
+        assert (shut, opened) == (6 * at, 6)
+        ends(simulation)
+        assert same(simulation.model(), unharmed()[0])
 
 
 def opens(key: EnvelopeKey, sealed: bytes, bound: bytes) -> bool:
@@ -284,29 +284,29 @@ def test_a_holder_that_lost_its_keys_accuses_nobody_and_takes_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = unharmed(versions=5)[0]
-    simulation, kit = on_files(rotating(2, versions=5), tmp_path, monkeypatch)
-    federation = simulation.coordinator.federation
-    simulation.run(lambda: federation.keys.number("holder-1") == 1)
-    simulation.run(lambda: len(federation.groups["all"].receipts) == 6)
-    simulation.kill("holder-1")
-    assert federation.pinned is not None
-    private, run = kit / "private" / "holder-1", federation.pinned.run.id
-    shutil.rmtree(run_folder(private, run))
-    (private / RUNS).write_text(run.hex())
-    secrets = simulation._kit.secrets
-    assert isinstance(secrets, dict)
-    secrets["holder-1"] = load_keys(kit, "holder-1")
-    simulation.start("holder-1")
-    group = federation.groups["all"]
-    simulation.run(lambda: group.version >= 3)
-    calendar(simulation, SOME_DAY, ("holder-1",))
-    ends(simulation)
-    assert blamed(simulation) == []
-    announced = [each.announced for each in journalled(simulation, KeyReplaced, "holder-1")]
-    keys, numbers = ({getattr(each, name) for each in announced} for name in ("key", "number"))
-    assert len(keys) == len(numbers) > 1
-    assert keys_of(simulation, "holder-1").newest == max(numbers)
-    assert same(simulation.model(), model)
+    with on_files(rotating(2, versions=5), tmp_path, monkeypatch) as (simulation, kit):
+        federation = simulation.coordinator.federation
+        simulation.run(lambda: federation.keys.number("holder-1") == 1)
+        simulation.run(lambda: len(federation.groups["all"].receipts) == 6)
+        simulation.kill("holder-1")
+        assert federation.pinned is not None
+        private, run = kit / "private" / "holder-1", federation.pinned.run.id
+        shutil.rmtree(run_folder(private, run))
+        (private / RUNS).write_text(run.hex())
+        secrets = simulation._kit.secrets
+        assert isinstance(secrets, dict)
+        secrets["holder-1"] = load_keys(kit, "holder-1")
+        simulation.start("holder-1")
+        group = federation.groups["all"]
+        simulation.run(lambda: group.version >= 3)
+        calendar(simulation, SOME_DAY, ("holder-1",))
+        ends(simulation)
+        assert blamed(simulation) == []
+        announced = [each.announced for each in journalled(simulation, KeyReplaced, "holder-1")]
+        keys, numbers = ({getattr(each, name) for each in announced} for name in ("key", "number"))
+        assert len(keys) == len(numbers) > 1
+        assert keys_of(simulation, "holder-1").newest == max(numbers)
+        assert same(simulation.model(), model)
 
 
 @pytest.mark.parametrize("away", [False, True])
@@ -314,22 +314,22 @@ def test_when_the_run_is_over_no_key_is_left(
     away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also of a holder that hears of it only when it is started again."""
-    simulation, kit = on_files(rotating(2), tmp_path, monkeypatch)
-    group = simulation.coordinator.federation.groups["all"]
-    simulation.run(lambda: group.version >= 3)
-    if away:
-        simulation.kill("holder-1")
-    ends(simulation)
-    later(simulation, 5.0)
-    if away:
-        assert list((kit / "private" / "holder-1").glob("**/envelope*.key"))
-        simulation.start("holder-1")
+    with on_files(rotating(2), tmp_path, monkeypatch) as (simulation, kit):
+        group = simulation.coordinator.federation.groups["all"]
+        simulation.run(lambda: group.version >= 3)
+        if away:
+            simulation.kill("holder-1")
+        ends(simulation)
         later(simulation, 5.0)
-    assert list((kit / "private").glob("**/envelope*.key")) == []
-    replaced = journalled(simulation, KeyReplaced, "holder-1")
-    calendar(simulation, SOME_DAY)
-    later(simulation, 5.0)
-    assert journalled(simulation, KeyReplaced, "holder-1") == replaced, "it takes no more"
+        if away:
+            assert list((kit / "private" / "holder-1").glob("**/envelope*.key"))
+            simulation.start("holder-1")
+            later(simulation, 5.0)
+        assert list((kit / "private").glob("**/envelope*.key")) == []
+        replaced = journalled(simulation, KeyReplaced, "holder-1")
+        calendar(simulation, SOME_DAY)
+        later(simulation, 5.0)
+        assert journalled(simulation, KeyReplaced, "holder-1") == replaced, "it takes no more"
 
 
 # --- erased after a day, whoever still wants it -----------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,10 @@ def stop_in_a_full_round(simulation: Simulation, version: int) -> None:
     simulation.kill(COORDINATOR)
 
 
-def on_files(plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Simulation, Path]:
+@contextmanager
+def on_files(
+    plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[Simulation, Path]]:
     """A federation with a real kit and real journals, and where the kit is."""
     kit = folder / "kit"
     create_kit(kit, plan.cipher_parameters, hours=0)
@@ -92,7 +96,8 @@ def on_files(plan: Plan, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple
     with monkeypatch.context() as patched:  # of its own alone: others that it is compared with end
         patched.setattr(simulations, "memory_kit", made)
         simulation = small_federation(plan, folder / "state", Conditions(journal=journal))
-    return simulation, kit
+    with closing(simulation):
+        yield simulation, kit
 
 
 def ends(simulation: Simulation) -> Simulation:

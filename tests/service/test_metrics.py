@@ -227,6 +227,7 @@ def test_beyond_this_machine_it_is_for_those_of_the_kit(tmp_path: Path) -> None:
     now = [0.0]
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca, lambda: now[0])
     context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.check_hostname = False  # asked by its address; Prometheus has server_name
     metrics = Metrics()
     with (
@@ -266,6 +267,7 @@ def test_who_says_nothing_or_nonsense_holds_nobody_up(
     issue(kit, "holder", "keys-0")
     tls = TlsFiles(kit, "keys-0", load_public(kit).ca)
     context = ssl.create_default_context(cafile=kit / "public" / "tls" / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.check_hostname = False
     own = kit / "private" / "keys-0" / "tls.key"
     context.load_cert_chain(kit / "public" / "tls" / "keys-0.pem", own)
@@ -297,6 +299,7 @@ def test_a_key_under_a_passphrase_is_on_no_disk(tmp_path: Path) -> None:
     give(issuer, own)
     tls = TlsFiles(own, "keys-0", load_public(own).ca, passphrases=phrase("six words"))
     context = ssl.create_default_context(cafile=own / "public" / "tls" / "ca.pem")
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
     context.check_hostname = False
     context.load_cert_chain(
         own / "public" / "tls" / "prometheus.pem", own / "private" / "prometheus" / "tls.key"

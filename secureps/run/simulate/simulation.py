@@ -168,6 +168,11 @@ class Simulation:
             self._seeds[name] = seed
         shutil.rmtree(self._folder / name, ignore_errors=True)
 
+    def close(self) -> None:
+        """Closes all journals; nothing is played any more."""
+        for stores in self._stores.values():
+            stores.journal.close()
+
     def run(self, until: Callable[[], bool] | None = None) -> None:
         """Plays until `until()`, or until the run is over and every client has heard of it.
 

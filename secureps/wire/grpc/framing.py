@@ -89,10 +89,12 @@ RETRY_LIMIT = 3600.0
 """Seconds: nobody is asked to wait longer."""
 
 _REFUSAL = "secureps-refusal-bin"
+_ANOTHER_CA = "who is there is certified by another CA; check kit and address"
 _TLS_FAILED = {
     "Hostname Verification": ("who is there is certified as another party; check it", False),
     "WRONG_VERSION_NUMBER": ("who is there speaks no TLS; check it, and insecure", False),
-    "INVALID_SIGNATURE": ("who is there is certified by another CA; check kit and address", False),
+    "unable to get local issuer": (_ANOTHER_CA, False),
+    "INVALID_SIGNATURE": (_ANOTHER_CA, False),  # of certificates that do not name their CA's key
     "CERTIFICATE_VERIFY_FAILED": ("its certificate is not good, or over: have it renewed", True),
     "andshake failed": ("TLS could not be agreed on", True),
 }

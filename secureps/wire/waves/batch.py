@@ -29,7 +29,7 @@ CHALLENGE_BYTES = 32
 MOST_BYTES = 1 << 31
 """Of a batch that a party takes from its server; a server's own limit follows from the plan."""
 
-_MAGIC = b"secureps-wave"
+_MAGIC = WAVE_DOMAIN
 _FORMAT = struct.Struct("<H")
 _ENTRY = struct.Struct("<BBIQ")
 
