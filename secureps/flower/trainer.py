@@ -7,6 +7,7 @@ live here: waves (`flower.node`), and finding apps.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,14 +54,21 @@ class ModelForm:
         """Reads what `text` wrote; Malformed if it did not."""
         try:
             tensors, nameless, *names = json.loads(text)
-            zeros = {
-                str(name): np.zeros(tuple(int(n) for n in shape), np.dtype(str(kind)))
-                for name, kind, shape in tensors
-            }
-            arrays, config, weighted_by = map(str, names)
-        except (ValueError, TypeError, KeyError, RecursionError, MemoryError):
-            raise Malformed("a wave's message says nothing usable of the app's model") from None
-        return cls(FlowerModel(zeros, bool(nameless)), arrays, config, weighted_by)
+            zeros = {name: _zeros(kind, shape) for name, kind, shape in tensors}
+            made = cls(FlowerModel(zeros, nameless), *names)
+            sound = made.text() == text
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, MemoryError):
+            sound = False
+        if not sound:
+            raise Malformed("a wave's message says nothing usable of the app's model")
+        return made
+
+
+def _zeros(kind: str, shape: Sequence[int]) -> Array:
+    """ValueError if these are no numbers."""
+    if not re.fullmatch(r"(float|int|uint)\d\d?|bool", kind):
+        raise ValueError(kind)
+    return np.zeros(shape, kind)
 
 
 class AppTrainer:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from secureps.client.feedback import add_kept, keep
-from secureps.client.flower.records import States
+from secureps.client.flower.records import FlowerModel, States
 from secureps.client.flower.served import Served, Told, read_served, write_served
 from secureps.client.local_tensors import LocalTensors
 from secureps.crypto.bfv import most_levels
@@ -21,6 +21,7 @@ from secureps.crypto.bfv_seal import generate
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.field import parse_vector, vector_bytes
 from secureps.crypto.suite import cipher, key_length
+from secureps.flower.trainer import ModelForm
 from secureps.messages.orders import GroupVersion
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
@@ -256,6 +257,8 @@ def _apps(folder: Path) -> list[Target]:
         for text in records
         for data in (b"", tensors.read_bytes())
     )
+    model = FlowerModel({"w": np.zeros((2, 3), np.float32), "n": np.zeros((), np.int64)}, False)
+    form = ModelForm(model).text().encode()
     heard = ("run.script.channel:Channel.receive",)
     return [
         Target(
@@ -265,9 +268,16 @@ def _apps(folder: Path) -> list[Target]:
             in_file(state, lambda _: states.newest()),
             cost=12,
         ),
+        Target("model-form", ("flower.trainer:ModelForm.of_text",), (form,), _form, cost=2),
         Target("script", heard, frames, _heard, cost=8),
         Target("script-cut-off", heard, frames[:2], _answered, cost=8),
     ]
+
+
+def _form(data: bytes) -> bytes:
+    text = data.decode(errors="replace")
+    read = ModelForm.of_text(text).text()
+    return data if read == text else read.encode()
 
 
 def _answered(data: bytes) -> bytes:

@@ -199,7 +199,7 @@ def _checkpoints(folder: Path) -> list[Target]:
     return [
         Target(
             "manifest",
-            ("store.checkpoint:load_checkpoint",),
+            ("store.checkpoint:load_checkpoint", "store.checkpoint:read_manifest"),
             (text,),
             load,
             mend=_manifest_mended,

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarni
 EXAMPLES = 60
 NAMES = (
     *("message", "bundle", "frame", "refusal", "claim", "challenge", "record"),
+    *("batch", "batch-entries", "batch-framed"),
     *("roster", "roster-followed", "key-request", "certificate", "authority", "tls-public-key"),
     *("tls-key", "envelope", "passphrase", "seeds", "envelope-key", "envelope-secret", "bfv-key"),
     *("bfv-secret", "journal-row", "journal", "journal-opened", "backup", "height", "manifest"),
@@ -42,6 +43,7 @@ NAMES = (
     *("plain-total", "bfv-block", "bfv-total", "rlwe-block", "rlwe-total", "rlwe-keys"),
     *("rlwe-wide-block", "rlwe-wide-total", "rlwe-wide-keys", "vector", "initial", "served"),
     *("local-tensors", "feedback", "differences-whole", "differences-part", "flower-state"),
+    "model-form",
     *("script", "script-cut-off"),
 )
 

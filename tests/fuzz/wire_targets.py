@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import struct
 from typing import Any
@@ -12,6 +13,7 @@ from secureps.errors import Malformed, NotFresh
 from secureps.messages.encoding import canonical, from_plain
 from secureps.messages.format import FORMAT
 from secureps.messages.requests import Refusal
+from secureps.service import wave_socket
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import (
     CHALLENGE_BYTES,
@@ -22,6 +24,7 @@ from secureps.wire.grpc.authentication import (
 )
 from secureps.wire.grpc.challenges import Challenges
 from secureps.wire.protobuf import _BODY, KINDS, decode, encode
+from secureps.wire.waves import batch
 from tests.fuzz.target import Target
 from tests.golden.values import full, kinds
 from tests.kits.unset import unset
@@ -52,6 +55,9 @@ def targets() -> list[Target]:
             signed=True,
         ),
         Target("record", ("messages.encoding:_read",), records, _record),
+        Target("batch", ("wire.waves.batch:opened",), (_BATCH,), _batch, signed=True),
+        Target("batch-entries", ("wire.waves.batch:_entries",), (_BATCH,), _entries),
+        Target("batch-framed", ("service.wave_socket:_frame",), (_framed(0, _BATCH),), _unframed),
     ]
 
 
@@ -73,6 +79,59 @@ def _refusal(data: bytes) -> bytes:
     error = framing._told_by(data, "it")
     framing.refusal(error)
     return data
+
+
+# --- waves ------------------------------------------------------------------------
+
+
+def _signed(data: bytes) -> bytes:
+    return ME.sign(batch.WAVE_DOMAIN, data)
+
+
+_ENTRIES = (
+    batch.Entry(batch.Kind.CALL, b"shard-0", b"envelope", b"payload"),
+    batch.Entry(batch.Kind.WATCH, envelope=b"envelope"),
+    batch.Entry(batch.Kind.ANSWER, b"n" * 32, b"envelope"),
+)
+_BATCH = batch.sealed(
+    batch.Batch("hospital-1", "coordinator", b"r" * 32, b"c" * 32, _ENTRIES), _signed
+)
+
+
+def _batch(data: bytes) -> bytes:
+    def verify(party: str, said: bytes, signature: bytes) -> None:
+        ME.public.verify(batch.WAVE_DOMAIN, said, signature)
+
+    return batch.sealed(batch.opened(data, 1 << 20, verify), _signed)
+
+
+def _entries(data: bytes) -> bytes:
+    """Whoever signed it."""
+    found = batch.opened(data, 1 << 20, lambda *_: None)
+    return batch.sealed(found, lambda _: data[-64:])
+
+
+def _framed(kind: int, data: bytes) -> bytes:
+    return wave_socket._HEAD.pack(kind, len(data)) + data
+
+
+class _Line:
+    """A connection on which these bytes come."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = io.BytesIO(data)
+
+    def recv(self, most: int) -> bytes:
+        return self._data.read(most)
+
+
+def _unframed(data: bytes) -> bytes:
+    line: Any = _Line(data)
+    try:
+        kind, found = wave_socket._frame(line)
+    except ConnectionError:
+        raise Malformed("cut off") from None
+    return _framed(kind, found) + line.recv(-1)
 
 
 # --- who is asking ----------------------------------------------------------------
