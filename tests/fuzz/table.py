@@ -75,6 +75,11 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.up:resume",
     ),
     "digits that the same function has looked at": ("flower.post:unpacked",),
+    "a Ray cluster: its operator's own machines, of which each could run anything here": (
+        "run.simulate.ray_cluster:_made",
+        "run.simulate.ray_cluster:_unpacked",
+        "run.simulate.ray_cluster:called",
+    ),
     PIPE: ("run.processes.fork_host:serve", "run.processes.fork_server:ForkServer._take"),
     "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
 }

@@ -126,9 +126,10 @@ class _Line:
 
 
 def _unframed(data: bytes) -> bytes:
-    line: Any = _Line(data)
+    line = _Line(data)
+    unread: Any = line
     try:
-        kind, found = wave_socket._frame(line)
+        kind, found = wave_socket._frame(unread)
     except ConnectionError:
         raise Malformed("cut off") from None
     return _framed(kind, found) + line.recv(-1)

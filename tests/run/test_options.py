@@ -21,6 +21,7 @@ COMMAND = re.compile(r"`?secureps ([a-z]+(?: [a-z]+)?)")
 
 OWN = {
     "dashboard/command.py": ("dashboard",),
+    "dashboard/dashboard.py": ("dashboard",),
     "run/deploy/commands.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/slurm.py": ("status",),  # in batch files
@@ -38,8 +39,8 @@ OWN = {
 }
 """Whose modules these are; others speak in a client, where any word of `join` may help."""
 
-OF_OTHERS = {"--node-config", "--partition"}
-"""Of Flower's and Slurm's own commands."""
+OF_OTHERS = {"--node-config", "--partition", "--head"}
+"""Of Flower's, Slurm's and Ray's own commands."""
 
 OF_JOIN_ALONE = {"--set", "--verbose"}
 """Of a script: it is run by `check`, `up` and `simulate` too, which have no such option."""
