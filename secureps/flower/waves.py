@@ -39,8 +39,9 @@ AGAIN = 60.0
 """Seconds without a node's reply, after which it is asked again, at least."""
 SLOWER = 3.0
 """Or as many as the longest reply took, times this."""
-POLL = 0.2
-"""Seconds between two looks for replies: each is a request to the SuperLink."""
+POLL = 0.01, 0.2
+"""Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
+Between these, a tenth of what was waited already."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
@@ -121,7 +122,9 @@ class Waves:
                 continue
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
-            self._servers.news.wait(POLL)
+            least, most = POLL
+            waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
+            self._servers.news.wait(min(most, max(least, waited / 10)))
 
     # --- nodes --------------------------------------------------------------------
 
