@@ -248,7 +248,7 @@ class Aggregator:
         own(state)
         journal = DatedJournal(SqliteJournal(state / "journal.db"), time.time)
         self._closing.enter_context(closing(journal))
-        loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
+        loop = RealLoop(journal.last)
         if name == COORDINATOR:
             self._network = InProcessNetwork(loop)
             self.relay = Relay(loop, lambda party: self.news.set())

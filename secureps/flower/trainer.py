@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from secureps.client.flower.records import FlowerModel
+from secureps.client.flower.server import made
 from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter
 from secureps.client.global_rng import seeded
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
@@ -100,7 +101,7 @@ class AppTrainer:
         settings = {**before, **lighter(config), "server-round": number}
         records[form.config] = ConfigRecord(settings)
         records[form.arrays] = form.model.record(parameters)
-        asked = Message(content=records, metadata=self._message.metadata)  # type: ignore[call-overload]
+        asked = made(records, self._message.metadata)
         with seeded(bound_seed(config.seed, parameters)):
             reply = self._ask(asked)
         if reply.has_error():

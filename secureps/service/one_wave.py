@@ -81,7 +81,7 @@ class OneWave:
         ):
             transport = WaveTransport(one_wave=True)
             transport.take(batch.entries, payloads)
-            loop = WaveLoop(max((at for at, _ in journal.replay()), default=0.0))
+            loop = WaveLoop(journal.last)
             around = Environment(transport, loop, lambda: 1.0)
             stores = Stores(journal, DiskSpool(self.state / "spool"), self.state)
             executor = make(stores, around)

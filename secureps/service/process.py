@@ -210,7 +210,7 @@ def _run(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,
     ):
-        loop = RealLoop(max((at for at, _ in journal.replay()), default=0.0))
+        loop = RealLoop(journal.last)
         jitter = random.SystemRandom()
         traces = tracing(party.name, party.role)
         meter = Meter() if traces is None else traces

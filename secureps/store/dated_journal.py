@@ -81,3 +81,8 @@ class DatedJournal:
     def mark(self) -> Mark:
         """How far the journal has come."""
         return self._journal.mark
+
+    @property
+    def last(self) -> float:
+        """The newest second on record."""
+        return self._journal.last

@@ -82,7 +82,6 @@ CREATE TABLE journal (
 CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
 """
 
-
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge
 ) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)}
@@ -111,6 +110,10 @@ class Journal(Protocol):
     @property
     def mark(self) -> Mark:
         """The last row."""
+
+    @property
+    def last(self) -> float:
+        """The newest second of the run's clock on record; 0 if there is none."""
 
 
 def _kind(record: Record) -> str:
@@ -148,6 +151,11 @@ class MemoryJournal:
         """How far the journal has come."""
         return Mark(len(self.rows), b"")
 
+    @property
+    def last(self) -> float:
+        """The newest second on record."""
+        return max((at for at, _ in self.rows), default=0.0)
+
 
 class SqliteJournal:
     """A journal in one SQLite file (WAL, synchronous=FULL) that one process may hold.
@@ -184,6 +192,17 @@ class SqliteJournal:
     def mark(self) -> Mark:
         """Its last row."""
         return Mark(self._seq, self._chain)
+
+    @property
+    def last(self) -> float:
+        """The newest second on record; DamagedStore if what is there is no time."""
+        try:
+            (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
+        except _DAMAGED as error:
+            raise DamagedStore(f"{self._path}: {error}") from None
+        if not isinstance(last, float | None):
+            raise DamagedStore(f"{self._path}: a row's time is no number")
+        return last or 0.0
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         """Appends records, all of them or none; InternalError once closed."""

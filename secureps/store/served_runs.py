@@ -78,6 +78,11 @@ class ServedJournal:
         """How far the ledger has come."""
         return self._ledger.mark
 
+    @property
+    def last(self) -> float:
+        """The newest second on record."""
+        return self._ledger.last
+
     def replay(self) -> Iterator[tuple[float, Any]]:
         """All records from the first, with the time of each."""
         return self._ledger.replay()

@@ -74,6 +74,15 @@ class JournalContract:
         assert list(journal.replay()) == expected
         assert list(journal.replay()) == expected
 
+    def test_its_last_second_is_the_newest(self, journal: Journal) -> None:
+        assert journal.last == 0.0
+        journal.append(2.5, SOME[:1])
+        journal.append(1.5, SOME[1:])
+        assert journal.last == 2.5
+        again = self.reopened(journal)
+        assert again.last == 2.5
+        again.close()
+
     def test_a_reopened_journal_goes_on(self, journal: Journal) -> None:
         journal.append(0.5, SOME[:2])
         again = self.reopened(journal)
@@ -232,6 +241,13 @@ def written(tmp_path: Path) -> Path:
 )
 def test_a_changed_journal_is_recognised(written: Path, statement: str, complaint: str) -> None:
     assert complaint in damaged(written, statement)
+
+
+def test_a_time_that_is_none_is_recognised_before_a_replay(written: Path) -> None:
+    with closing(sqlite3.connect(written)) as base, base:
+        base.execute("UPDATE journal SET at = 'noon' WHERE seq = 1")
+    with closing(SqliteJournal(written)) as journal, pytest.raises(DamagedStore, match="no number"):
+        journal.last  # noqa: B018 (its value is asked for)
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,13 @@ MINIMA = (
 
 def message(content: RecordDict, message_type: str, node: int = 1) -> Message:
     """Makes a message to a client, as if from Flower's server."""
-    metadata = Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type)
-    made: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
-    return made
+    return made(content, Metadata(RUN, "", 0, node, "", "", time.time(), DEFAULT_TTL, message_type))
+
+
+def made(content: RecordDict, metadata: Metadata) -> Message:
+    """A message with metadata of our own: the constructor does it, and its signature says not."""
+    found: Message = Message(content=content, metadata=metadata)  # type: ignore[call-overload]
+    return found
 
 
 @dataclass(frozen=True)
