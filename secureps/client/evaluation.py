@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import Array, EvaluateResult, Evaluator
 from secureps.config.plan import EvaluationSection
-from secureps.errors import Malformed, WrongShape
+from secureps.errors import Malformed, ScriptFailed, WrongShape
 from secureps.messages.evaluation import Metric
 from secureps.messages.orders import GroupVersion
-from secureps.policy.checks.evaluation import check_metrics, to_vector
+from secureps.policy.checks.evaluation import Said, check_metrics, heaviest, to_vector
 
 LOSS = "loss"
 """The name of the loss among the metrics."""
@@ -28,9 +28,9 @@ class Judgement:
     """The result of an evaluation, checked against the plan.
 
     Args:
-        metrics: those of the plan, in their own units, sorted by name.
-        vector: the same as a client contributes them, float32 in [-1, 1].
-        examples: held-out records, at least 1.
+        metrics: those of the plan, in their own units, sorted by name, without reports.
+        vector: what a client contributes, float32 in [-1, 1].
+        examples: by which it counts, at least 1: held-out records, or more of a report.
     """
 
     metrics: tuple[Metric, ...] = field(repr=False)
@@ -43,26 +43,49 @@ def judge(
     parameters: dict[str, Array],
     section: EvaluationSection,
     model: tuple[GroupVersion, ...],
+    alike: bool = False,
 ) -> Judgement:
     """Calls the data holder's `evaluate_at`, or `evaluate` where there is no such method.
 
-    It may change the arrays of `parameters`; `model` has the base version of every group.
+    And its `report_at` for each of the plan's reports. Who lacks one says nothing at all: a mean
+    over those of a cohort that have it could be of one client alone.
+
+    It may change the arrays of `parameters`; `model` has the base version of every group. Where
+    clients count `alike`, so do the parts of what one says, whatever their examples.
 
     Raises:
-        ScriptFailed: the holder's code raised; or a metric of the plan is missing or no number.
+        ScriptFailed: the holder's code raised, or has nothing to report; or a metric of the plan is
+            missing or no number.
     """
+    versions = {at.group: at.version for at in model}
+    reports = dict[str, Said]()
+    for message in section.reports:  # first: evaluate may change the arrays
+        with blamed(f"report_at {message}"):
+            if not hasattr(evaluator, "report_at"):
+                raise Malformed("the plan has reports, and the trainer has no report_at")
+            copies = {name: array.copy() for name, array in parameters.items()}
+            report = evaluator.report_at(copies, versions, message)
+        if report is None:
+            raise ScriptFailed(f"there is no {message} of this version to report")
+        reports[message] = _said(f"what report_at {message} returned", report, alike)
     with blamed("evaluate"):
         if hasattr(evaluator, "evaluate_at"):
-            result = evaluator.evaluate_at(parameters, {at.group: at.version for at in model})
+            result = evaluator.evaluate_at(parameters, versions)
         else:
             result = evaluator.evaluate(parameters)
+    own = _said("what evaluate returned", result, alike)
     with blamed("what evaluate returned"):
+        vector = to_vector(section, own, reports)
+        metrics = tuple(Metric(name, float(own.metrics[name])) for name in sorted(section.metrics))
+        check_metrics(section, metrics)
+    return Judgement(metrics, vector, heaviest(own, reports))
+
+
+def _said(what: str, result: object, alike: bool) -> Said:
+    with blamed(what):
         if not isinstance(result, EvaluateResult):
             raise WrongShape(f"it is a {type(result).__name__}, and must be an EvaluateResult")
         if result.examples < 1:
-            raise Malformed(f"{result.examples} held-out examples: at least 1 is needed")
-        values = ({} if result.loss is None else {LOSS: result.loss}) | result.metrics
-        vector = to_vector(section, values)
-        metrics = tuple(Metric(name, float(values[name])) for name in sorted(section.metrics))
-        check_metrics(section, metrics)
-    return Judgement(metrics, vector, result.examples)
+            raise Malformed(f"{result.examples} examples: at least 1 is needed")
+        loss = {} if result.loss is None else {LOSS: result.loss}
+        return Said(1 if alike else result.examples, loss | result.metrics)

@@ -205,6 +205,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     """
     no_core_dumps()
     terms, ledger = joining.insists, joining.charged
+    if objection := terms.of(getattr(trainer, "messages", tuple)()):
+        raise ConfigError(f"messages: {objection}")
     own(joining.state)
     kit = load_public(joining.kit, joining.ca_fingerprint)
     demand_host(kit.roster, joining.kit, NATIVE)

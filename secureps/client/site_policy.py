@@ -93,6 +93,7 @@ def read_site(path: Path) -> SitePolicy:
         evaluation=section.evaluation,
         updates_per_hour=section.updates_per_hour,
         reveal=section.reveal,
+        messages=section.messages,
     )
     ledger = None if section.ledger is None else (path.parent / section.ledger).absolute()
     return SitePolicy(terms, ledger, section.scripts, section.network, str(path))

@@ -423,7 +423,8 @@ class ClientWorker(Worker):
         try:
             self._sealer.afford(pinned, site.name, task)
             model = self._assemble(task, self._staying(task))
-            judgement = judge(site.trainer, model, section, task.model)
+            of = task.aim and pinned.plan.group(task.aim.group).weighting
+            judgement = judge(site.trainer, model, section, task.model, of == "uniform")
         except (BudgetSpent, ScriptFailed) as error:  # the run is about training, which goes on
             self._note((f"sends no evaluation: {error}",))
             if task.aim is not None:

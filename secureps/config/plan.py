@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
+from secureps.config.codec import RotateSection, RoundSection, Stage, SupportSection
 from secureps.config.sections import CLASS, NAME, Table, shown
+from secureps.config.site import MESSAGE
 from secureps.wording import meant
 
 
@@ -228,55 +230,6 @@ class SparseSection(Table):
         return tuple(f"{name}.{k}" for k in range(-(-self.rows // self.block)))
 
 
-class SupportSection(Table):
-    """Of every `one_in` values one is sent, the same for all members, drawn anew each version.
-
-    Without rounds they are drawn anew `every` so many versions.
-    """
-
-    name: Literal["support"]
-    one_in: int = Field(ge=2, le=256)
-    every: int | None = Field(default=None, ge=1)
-
-
-class RotateSection(Table):
-    """What is sent goes through a randomised Hadamard transform (`codec.rotate`)."""
-
-    name: Literal["rotate"]
-
-
-class RoundSection(Table):
-    """The grid's range is so many standard deviations of a rotated update of one length.
-
-    `length` is which: the clip, or the mean norm of the updates of the cohort before, which moves
-    the range (`codec.moving_range`).
-    """
-
-    name: Literal["round"]
-    deviations: float = Field(default=3.0, ge=0.1, le=1000)
-    length: Literal["clip", "mean_norm"] = "clip"
-
-
-STAGES = ("support", "rotate", "round")
-"""In their order: what is not sent is not rotated, and what is rounded is not changed again."""
-
-
-def _stage(stage: Any) -> Any:
-    """`"rotate"` says no more than a name, which must be of a stage."""
-    table = {"name": stage} if isinstance(stage, str) else stage
-    name = table.get("name") if isinstance(table, dict) else getattr(table, "name", None)
-    if name not in STAGES:
-        text = f"no such stage, {shown(name)}; {meant(name, STAGES)}"
-        raise PydanticCustomError("stage", "{text}", {"text": text})
-    return table
-
-
-Stage = Annotated[
-    Annotated[SupportSection | RotateSection | RoundSection, Field(discriminator="name")],
-    BeforeValidator(_stage),
-]
-
-
 def _unstated(group: dict[str, Any]) -> bool:
     """Whether a group says nothing of how large updates may be; `round` asks for a clip."""
     stages = group.get("codec")
@@ -401,22 +354,65 @@ class StopSection(Table):
     target: float | None = None
 
 
+EVALUATED = "evaluation"
+"""The part of a contribution that is no report."""
+
+Magnitudes = Annotated[dict[str, Annotated[float, Field(gt=0)]], Field(min_length=1, max_length=15)]
+"""Metrics by name, and the largest magnitude of each."""
+
+
 class EvaluationSection(Table):
     """Clients, or one named `evaluator`, judge published versions on held-out records.
 
     `metrics` has the largest magnitude of each: values are clipped to it, and travel as
-    integers of `bits` bits (default: the most of any group) of that range. `most_examples` is
-    as in a group, and so is `rule`, of rounds (default: the first group's).
+    integers of `bits` bits (default: the most of any group) of that range. `reports` has the same
+    of what else each client says beside its evaluation, by the message that asks for it: "train" is
+    what its last training said. `most_examples` is as in a group, and so is `rule`, of rounds
+    (default: the first group's).
     """
 
     every: int = Field(ge=1)
-    metrics: dict[str, Annotated[float, Field(gt=0)]] = Field(min_length=1, max_length=15)
+    metrics: Magnitudes
+    reports: dict[Annotated[str, Field(pattern=MESSAGE)], Magnitudes] = Field(default={})
     bits: int | None = Field(default=None, ge=2, le=24)
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     rule: SyncSection | None = None
     evaluator: str | None = Field(default=None, pattern=NAME)
     best: BestSection | None = None
     stop: StopSection | None = None
+
+    @property
+    def parts(self) -> tuple[tuple[str, dict[str, float]], ...]:
+        """What clients say, by message: the evaluation first, then the reports, sorted."""
+        return (EVALUATED, self.metrics), *sorted(self.reports.items())
+
+    @property
+    def contributed(self) -> tuple[str, ...]:
+        """The names of the values that a client contributes, in their order.
+
+        The metrics, sorted; with reports each part's, after that part's share.
+        """
+        if not self.reports:
+            return tuple(sorted(self.metrics))
+        return tuple(
+            name
+            for message, most in self.parts
+            for name in (
+                f"share of {message}",
+                *(self.told_as(message, each) for each in sorted(most)),
+            )
+        )
+
+    @property
+    def magnitudes(self) -> dict[str, float]:
+        """The largest magnitude of everything that an evaluation shows, sorted by name."""
+        named = ((self.told_as(part, n), most) for part, of in self.parts for n, most in of.items())
+        return dict(sorted(named))
+
+    @staticmethod
+    def told_as(message: str, metric: str) -> str:
+        """What everybody calls a metric: "accuracy", or "train.accuracy" of a report."""
+        return metric if message == EVALUATED else f"{message}.{metric}"
 
 
 def _unit(privacy: Any) -> Any:
@@ -451,7 +447,8 @@ class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings.
 
     `baselines` says whether the run is compared with training alone and centrally. `drop` names
-    what a Flower app's ServerApp asks for and cannot have here, and is given up.
+    what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
+    policy of all the data holders' sites, a file beside the plan.
     """
 
     script: str
@@ -459,6 +456,7 @@ class FederationSection(Table):
     settings: dict[str, Scalar] = Field(default={})
     baselines: bool = True
     drop: tuple[str, ...] = ()
+    site: str | None = None
 
 
 class PlanSection(Table):

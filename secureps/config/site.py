@@ -11,6 +11,10 @@ from secureps.config.sections import DIGEST, Table
 Reveal = Literal["nothing", "keys", "values"]
 """What a coordinator hears of a refusal: that there is one, which keys, or the whole reason."""
 
+MESSAGE = r"^(train|query|(train|evaluate|query)\.[A-Za-z_][A-Za-z0-9_]*)$"
+"""Types of messages to a client's app that are not the evaluation itself; "train" is no custom one,
+for every plan has it."""
+
 Digests = Annotated[tuple[Annotated[str, Field(pattern=DIGEST)], ...], Field(min_length=1)]
 
 
@@ -23,8 +27,8 @@ class SiteSection(Table):
     `updates_per_hour` how many trainings may begin in any hour, of all runs too. `plans` are
     digests of plans as `secureps check` shows them, and `scripts` SHA-256 digests of files. Under
     `evaluation = false` no record is used to judge a model, and under `network = false` the script
-    runs in a process of its own that has no network. `reveal` is what the coordinator hears
-    of a refusal.
+    runs in a process of its own that has no network. `messages` are types of an app's own that
+    a run may use: none by default. `reveal` is what the coordinator hears of a refusal.
     """
 
     minimum: int | None = Field(default=None, ge=1)
@@ -36,4 +40,5 @@ class SiteSection(Table):
     evaluation: bool = True
     updates_per_hour: int | None = Field(default=None, ge=1)
     network: bool = True
+    messages: tuple[Annotated[str, Field(pattern=MESSAGE)], ...] = ()
     reveal: Reveal = "keys"

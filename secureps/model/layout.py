@@ -412,7 +412,7 @@ def _metrics(plan: PlanSection, weights: Mapping[str, int]) -> GroupLayout | Non
     """The group of the metrics, one float32 each; None unless clients evaluate."""
     if plan.evaluation is None or plan.evaluation.evaluator is not None:
         return None
-    slots, names = weights[EVALUATION], sorted(plan.evaluation.metrics)
+    slots, names = weights[EVALUATION], plan.evaluation.contributed
     if plan.block_size is not None and len(names) > plan.block_size - slots:
         raise PlanRefused(f"{len(names)} metrics do not fit a block of {plan.block_size} slots")
     specs = tuple(TensorSpec(name, (), "float32") for name in names)

@@ -145,9 +145,9 @@ class Plan:
 
     @property
     def metrics_count(self) -> int:
-        """How many metrics an evaluation has; 0 if there is none."""
+        """How many values an evaluation has; 0 if there is none."""
         evaluation = self.section.evaluation
-        return 0 if evaluation is None else len(evaluation.metrics)
+        return 0 if evaluation is None else len(evaluation.contributed)
 
     @property
     def evaluator(self) -> str:
@@ -228,7 +228,7 @@ class Plan:
         if evaluation is None or not self.clients_evaluate:
             return {}
         sigma = self.deviation(EVALUATION, self.metrics_count)
-        return {name: sigma * most for name, most in sorted(evaluation.metrics.items()) if sigma}
+        return {name: sigma * most for name, most in evaluation.magnitudes.items() if sigma}
 
     def grid(self, group: str, values: int) -> Grid:
         """The integers that a group's values become; PlanRefused if noise does not fit them.

@@ -45,7 +45,7 @@ def test_a_metric_of_its_own_goes_before_the_loss() -> None:
 @pytest.mark.parametrize("examples", [0, -1])
 def test_a_mean_is_over_some_examples(examples: int) -> None:
     """Who has none would weigh as much as one example, and tell of nothing."""
-    with pytest.raises(ScriptFailed, match=f"{examples} held-out examples: at least 1"):
+    with pytest.raises(ScriptFailed, match=f"{examples} examples: at least 1"):
         judged(EvaluateResult(1.0, examples, {"accuracy": 0.5}))
 
 

@@ -69,6 +69,7 @@ def test_the_example_is_sound() -> None:
         ("evaluation = 0", "evaluation: must be true or false, and is 0 (line 1)"),
         ('plans = ["abc"]', 'plans 1: must be a digest: 64 of 0-9 a-f, and is "abc" (line 1)'),
         ("scripts = []", "scripts: must be a list or table of 1 or more, and is a list (line 1)"),
+        ('messages = ["fit"]', "messages 1: "),
         ('reveal = "all"', 'reveal: unknown value "all"; '),
         ("updates_per_hour = 1.5", "updates_per_hour: must be a whole number, and is 1.5 (line 1)"),
     ],
@@ -78,6 +79,15 @@ def test_what_it_may_not_say_is_named_with_its_line(text: str, told: str, tmp_pa
     with pytest.raises(ConfigError) as caught:
         read_site(path)
     assert f"{path}: {told}" in str(caught.value)
+
+
+def test_messages_of_an_app_are_allowed_by_name(tmp_path: Path) -> None:
+    allowed = read_site(written(tmp_path, 'messages = ["query.ages", "train.fast"]')).terms
+    assert allowed.tightened(None, None, "").of(["train.fast", "query.ages"]) == ""
+    assert "the run uses query.other, train.own of the app" in allowed.of(
+        ["query.other", "query.ages", "train.own"]
+    )
+    assert read_site(written(tmp_path, "")).terms.of(["query"])
 
 
 def test_of_two_limits_the_stricter_holds() -> None:

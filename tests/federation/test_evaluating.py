@@ -25,7 +25,7 @@ from secureps.errors import (
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
 from secureps.messages.requests import AskStatus, Decline, Noted, Status
-from secureps.policy.checks.evaluation import evaluated_versions, from_vector, to_vector
+from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.roles.machine import Answer
@@ -111,14 +111,14 @@ def test_a_plan_reads_itself_back_and_evaluates_the_same() -> None:
 def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() -> None:
     section = evaluated_plan().section.evaluation
     assert section is not None
-    vector = to_vector(section, {"loss": 3.0, "accuracy": -7.0, "other": math.nan})
+    vector = to_vector(section, Said(9, {"loss": 3.0, "accuracy": -7.0, "other": math.nan}))
     assert vector.tolist() == [-1.0, 0.75]  # accuracy, loss of at most 4
     told = from_vector(section, (0.5, 0.75))
     assert told == (Metric("accuracy", 0.5), Metric("loss", 3.0))
     with pytest.raises(Malformed, match="no metric 'accuracy'"):
-        to_vector(section, {"loss": 1.0})
+        to_vector(section, Said(9, {"loss": 1.0}))
     with pytest.raises(NotFinite, match="metric 'loss' is nan"):
-        to_vector(section, {"loss": math.nan, "accuracy": 0.5})
+        to_vector(section, Said(9, {"loss": math.nan, "accuracy": 0.5}))
     for bad in ((0.5,), (0.5, math.nan), (math.inf, 0.0)):
         with pytest.raises(Malformed, match="2 finite values"):
             from_vector(section, bad)

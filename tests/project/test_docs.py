@@ -15,7 +15,7 @@ import pytest
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from secureps.config import plan, sections
+from secureps.config import codec, plan, sections
 from secureps.config.profile import ProfileSection, ProfilesSection
 from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
 from secureps.config.sections import parse, read_toml
@@ -276,9 +276,9 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "The plan": plan.PlanSection,
     "`[cipher]`": plan.CipherSection,
     "`[[group]]`": plan.GroupSection,
-    '`[[group.codec]]`, name = "support"': plan.SupportSection,
-    '`[[group.codec]]`, name = "rotate"': plan.RotateSection,
-    '`[[group.codec]]`, name = "round"': plan.RoundSection,
+    '`[[group.codec]]`, name = "support"': codec.SupportSection,
+    '`[[group.codec]]`, name = "rotate"': codec.RotateSection,
+    '`[[group.codec]]`, name = "round"': codec.RoundSection,
     '`[group.rule]`, name = "sync"': plan.SyncSection,
     '`[group.rule]`, name = "ssp"': plan.SspSection,
     '`[group.rule]`, name = "buffered"': plan.BufferedSection,

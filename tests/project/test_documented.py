@@ -309,6 +309,9 @@ ELSEWHERE = {
         "federation/test_site_policies.py",
         "plans: the plan's digest is ",
     ),
+    "messages: the run uses ... of the app, which this site does not allow: read what the app "
+    "answers, and add the name to messages of the site's policy, or ask for a plan without it (the "
+    "operator's fault)": ("federation/test_reports.py", "messages: the run uses "),
     "evaluation: the plan has ... evaluate each version, and this site's records are never used "
     "for that: ask for a plan with another evaluation.evaluator (the operator's fault)": (
         "federation/test_site_policies.py",

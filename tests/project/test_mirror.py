@@ -27,7 +27,7 @@ ELSEWHERE = {
     ),
     "golden/test_format.py": ("messages/format",),
     # sections of files, and the page that lists their keys
-    "config/test_sections.py": ("config/plan", "config/scenario", "config/serve"),
+    "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
     "codec/test_grid.py": ("codec/rounding",),

@@ -39,6 +39,9 @@ log = logging.getLogger("secureps")
 FITTED = "secureps.fitted"
 """The record of `context.state` that keeps the metrics of the last training; apps never see it."""
 
+ROUND, EXAMPLES = "secureps.round", "secureps.examples"
+"""Beside those metrics: the version that the training was for, and of how many examples."""
+
 LOCAL_WORK = ("local_steps", "local_epochs")
 """Settings of `[training]` that give the amount of work for a version."""
 
@@ -94,7 +97,7 @@ class FlowerTrainer:
 
         Under partial work, `local_steps` or `local_epochs` of `[training]` are fewer, and `work` is
         the part. The ServerApp's settings for that round are overridden by these.
-        Metrics are in the result, and in that of the next evaluation, and go no further. Nobody
+        Metrics are in the result, and in the next report "train", and go no further. Nobody
         counts an app's steps: they are 0.
 
         Raises:
@@ -114,7 +117,11 @@ class FlowerTrainer:
         kind, seed = self._kind("train", start.served.train), bound_seed(config.seed, parameters)
         reply = self._ask(kind, content, context, seed)
         result = self._fitted(reply, start, parameters)
-        self._keep(at, context.state, result.metrics)
+        if result.metrics:
+            context.state[FITTED] = MetricRecord(
+                {**result.metrics, ROUND: number, EXAMPLES: result.examples}
+            )
+        self._states.keep(at, context.state)
         return result
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
@@ -128,14 +135,45 @@ class FlowerTrainer:
     def evaluate_at(
         self, parameters: dict[str, Array], versions: Mapping[str, int] | None
     ) -> EvaluateResult:
-        """Evaluates a published version; changes to `context.state` are kept for the next fit.
-
-        The result has the metrics of this client's last training too.
-        """
+        """Evaluates a published version; changes to `context.state` are kept for the next fit."""
         result = self._evaluate(parameters, versions)
         if result is None:
             raise ConfigError(f"{self._app.where}: the app has no evaluate function")
         return result
+
+    def report_at(
+        self, parameters: dict[str, Array], versions: Mapping[str, int], message: str
+    ) -> EvaluateResult | None:
+        """What the app says beside its evaluation of a version.
+
+        "train" is what it said of the training for this version, None if it did not take part.
+        Any other message is sent to the app, with the model and no settings; numbers of its answer
+        are all that counts, and changes to `context.state` are dropped.
+
+        Raises:
+            ConfigError: the app has no such function, or answers what cannot be used.
+        """
+        number, state = (
+            max(versions.values(), default=0),
+            self._states.before(sum(versions.values()), True),
+        )
+        fitted = state.pop(FITTED, MetricRecord())
+        if message == "train":
+            told = {n: float(v) for n, v in fitted.items() if isinstance(v, int | float)}
+            if told.pop(ROUND, None) != number:
+                return None
+            return EvaluateResult(None, int(told.pop(EXAMPLES)), told)
+        if self._app.legacy or not self._app.has(message):
+            raise ConfigError(f"{self._app.where}: the app has no function for {message}")
+        content = self._content("evaluateins", parameters, {}, number)
+        said, count, key = self._said(self._ask(message, content, self._context(state), 0), "")
+        examples = example_count(count, key, f"{self._app.where}: {message}")
+        return EvaluateResult(None, examples, self._numbers(message, said))
+
+    def messages(self) -> tuple[str, ...]:
+        """The messages of the app's own that its ServerApp trains and evaluates by."""
+        served = self._known().served
+        return tuple(each for each in (served.train, served.evaluate) if "." in each)
 
     def kinds(self) -> dict[str, Kind]:
         """Running statistics, by PyTorch's names for them; unknown for arrays without names."""
@@ -290,16 +328,13 @@ class FlowerTrainer:
         number = 0 if versions is None else max(versions.values(), default=0)
         content = self._content("evaluateins", parameters, {}, number)
         state = self._states.newest() if versions is None else self._states.before(at, True)
-        kept = state.metric_records.get(FITTED, {}).items()
-        before = {name: float(value) for name, value in kept if isinstance(value, int | float)}
         state.pop(FITTED, None)
         context = self._context(state)
         reply = self._ask(kind, content, context, 0)
         result = self._judged(reply)
-        if result is None or versions is None:
-            return result
-        self._keep(at, context.state, before, evaluated=True)
-        return EvaluateResult(result.loss, result.examples, {**before, **result.metrics})
+        if result is not None and versions is not None:
+            self._states.keep(at, context.state, evaluated=True)
+        return result
 
     def _judged(self, reply: RecordDict) -> EvaluateResult | None:
         where = f"{self._app.where}: evaluate"
@@ -323,14 +358,6 @@ class FlowerTrainer:
         return EvaluateResult(
             found, example_count(count, key, where), self._numbers("evaluate", said)
         )
-
-    def _keep(
-        self, at: int, state: RecordDict, metrics: Mapping[str, float], evaluated: bool = False
-    ) -> None:
-        """Keeps `context.state`, with the metrics of the last training."""
-        if metrics:
-            state = RecordDict({**state, FITTED: MetricRecord(dict(metrics))})
-        self._states.keep(at, state, evaluated)
 
     def _numbers(self, what: str, said: Mapping[str, Any]) -> dict[str, float]:
         """The finite numbers among metrics; this client's terminal names the others, once."""

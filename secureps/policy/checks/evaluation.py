@@ -2,14 +2,20 @@
 
 Clients that evaluate contribute to a group of their own beside the model's: one value for
 each metric, divided by its largest magnitude, under the rule, weighting and privacy of any
-other group. What must not live here: when rounds open (`roles`), best and stop
-(`policy.early_stopping`).
+other group. Reports travel beside the metrics, each weighted by examples of its own: a client
+weighs as much as the largest count n of its parts, a part of n_p examples has the share n_p / n,
+which is a value too, and what it says is multiplied by it. Sums of both, divided, are the mean that
+is weighted by n_p, and one opening of one vector gives all. What must not live here: when rounds
+open (`roles`), best and stop (`policy.early_stopping`).
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +26,7 @@ from secureps.config.plan import (
     GroupSection,
     OptimizerSection,
     PlanSection,
+    RecordPrivacySection,
     SyncSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
@@ -48,7 +55,7 @@ def evaluation_group(section: PlanSection) -> GroupSection:
     return GroupSection(
         name=EVALUATION,
         pattern="",
-        clip=math.sqrt(len(own.metrics)),
+        clip=math.sqrt(len(own.contributed)),
         bits=bits if bits is not None else max(group.bits for group in section.group),
         range=None if private else 1.0,
         weighting="uniform" if private else "examples",
@@ -95,10 +102,23 @@ def refuse_unsound_evaluation(section: PlanSection) -> None:
         raise PlanRefused(
             f"evaluation.every: of {section.versions} versions none is the {own.every}th"
         )
-    if section.block_size is not None and len(own.metrics) >= section.block_size:
+    if section.block_size is not None and len(own.contributed) >= section.block_size:
         raise PlanRefused(
-            f"evaluation.metrics: {len(own.metrics)} do not fit a block of {section.block_size}"
+            f"evaluation.metrics: {len(own.contributed)} do not fit a block of {section.block_size}"
         )
+    if own.reports and isinstance(section.privacy, RecordPrivacySection):
+        raise PlanRefused(
+            "evaluation.reports: under record-level privacy nothing is told of the records that a "
+            "client trains on but by noisy steps: remove them"
+        )
+    if own.reports and own.evaluator is not None:
+        raise PlanRefused(
+            "evaluation.reports: an evaluator speaks in the clear, and a report is told only as "
+            "a cohort's mean: remove the evaluator or the reports"
+        )
+    for name, count in Counter(own.contributed).items():
+        if count > 1:
+            raise PlanRefused(f"evaluation.reports: two metrics are called {name}")
     if own.best is not None and own.best.metric not in own.metrics:
         raise PlanRefused(
             f"evaluation.best.metric: {own.best.metric!r} is none of the metrics; "
@@ -145,20 +165,48 @@ def refuse_noisy_choice(own: EvaluationSection | None, metric_noise: Mapping[str
         )
 
 
-def to_vector(section: EvaluationSection, values: Mapping[str, float]) -> NDArray[np.float32]:
+@dataclass(frozen=True)
+class Said:
+    """What one part of a contribution says, of how many `examples`: 1 or more."""
+
+    examples: int
+    metrics: Mapping[str, float]
+
+
+def to_vector(
+    section: EvaluationSection, own: Said, reports: Mapping[str, Said] = MappingProxyType({})
+) -> NDArray[np.float32]:
     """A client's metrics as what it contributes.
 
     Args:
-        values: by name; others than the plan's are passed over.
+        own: its evaluation; metrics other than the plan's are passed over, here and in reports.
+        reports: by message, all that the plan has.
     Returns:
-        float32 of shape (metrics,), sorted by name, each clipped to its largest magnitude and
-        divided by it: in [-1, 1].
+        float32 in the order of `EvaluationSection.contributed`: each metric clipped to its largest
+        magnitude and divided by it, in [-1, 1]; with reports times its part's share, in [0, 1].
     Raises:
         Malformed: a metric is missing.
         NotFinite: one is NaN or infinite.
     """
+    if not section.reports:
+        return np.array(_scaled(section.metrics, own.metrics), dtype=np.float32)
+    said = {EVALUATION: own, **reports}
+    most, values = heaviest(own, reports), list[float]()
+    for message, magnitudes in section.parts:
+        part = said[message]
+        share = part.examples / most
+        values += [share, *(share * each for each in _scaled(magnitudes, part.metrics))]
+    return np.array(values, dtype=np.float32)
+
+
+def heaviest(own: Said, reports: Mapping[str, Said]) -> int:
+    """The examples by which a client's contribution counts: the most of its parts."""
+    return max(own.examples, *(each.examples for each in reports.values()), 1)
+
+
+def _scaled(magnitudes: Mapping[str, float], values: Mapping[str, float]) -> list[float]:
     scaled = []
-    for name, most in sorted(section.metrics.items()):
+    for name, most in sorted(magnitudes.items()):
         if name not in values:
             raise Malformed(
                 f"there is no metric {name!r}, which the plan evaluates (there are: "
@@ -168,19 +216,36 @@ def to_vector(section: EvaluationSection, values: Mapping[str, float]) -> NDArra
         if not math.isfinite(value):
             raise NotFinite(f"metric {name!r} is {value}")
         scaled.append(max(-1.0, min(1.0, value / most)))
-    return np.array(scaled, dtype=np.float32)
+    return scaled
 
 
 def from_vector(section: EvaluationSection, mean: tuple[float, ...]) -> tuple[Metric, ...]:
     """The opened mean of `to_vector`, in the metrics' own units; sorted by name.
 
+    A report whose share noise has taken below 0 is not there.
+
     Raises:
         Malformed: another number of values, or one that is not finite.
     """
-    if len(mean) != len(section.metrics) or not all(math.isfinite(value) for value in mean):
-        raise Malformed(f"an evaluation is {len(section.metrics)} finite values")
-    named = zip(sorted(section.metrics.items()), mean, strict=True)
-    return tuple(Metric(name, value * most) for (name, most), value in named)
+    wanted = len(section.contributed)
+    if len(mean) != wanted or not all(math.isfinite(value) for value in mean):
+        raise Malformed(f"an evaluation is {wanted} finite values")
+    if not section.reports:
+        named = zip(sorted(section.metrics.items()), mean, strict=True)
+        return tuple(Metric(name, value * most) for (name, most), value in named)
+    values, found = iter(mean), list[Metric]()
+    for message, magnitudes in section.parts:
+        share = next(values)
+        for name, most in sorted(magnitudes.items()):
+            value = next(values)
+            if share > 0:  # noise may take it, or a ratio, out of its range
+                ratio = max(-1.0, min(1.0, value / share))
+            elif message == EVALUATION:  # there always is one: what was rounded away is 0
+                ratio = 0.0
+            else:
+                continue
+            found.append(Metric(section.told_as(message, name), ratio * most))
+    return tuple(sorted(found, key=lambda metric: metric.name))
 
 
 def check_metrics(section: EvaluationSection, metrics: tuple[Metric, ...]) -> None:

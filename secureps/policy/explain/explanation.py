@@ -278,7 +278,7 @@ def _last(plan: Plan) -> int:
 
 def _metrics(plan: Plan) -> dict[str, tuple[float, float]]:
     evaluation = plan.section.evaluation
-    most = {} if evaluation is None else evaluation.metrics
+    most = {} if evaluation is None else evaluation.magnitudes
     return {name: (noise, most[name]) for name, noise in plan.metric_noise.items()}
 
 
@@ -356,7 +356,7 @@ def _evaluation_remarks(plan: Plan) -> list[str]:
     evaluation, privacy = plan.section.evaluation, plan.section.privacy
     if evaluation is None:
         return []
-    names, count = ", ".join(sorted(evaluation.metrics)), len(plan.evaluated)
+    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
     if plan.evaluator:
         return [
             f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "

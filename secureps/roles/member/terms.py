@@ -7,7 +7,7 @@ What must not live here: files (`client.site_policy`), and what a budget means w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from secureps.config.site import Reveal
@@ -46,6 +46,8 @@ class Terms:
         minimum: the smallest cohort; a plan that closes smaller ones is refused.
         plans: digests of the plans that it takes part in (`Plan.digest`); None for any.
         evaluation: whether its records may judge a model.
+        messages: the types of an app's own that a run may use; a plan with reports of others is
+            refused.
         updates_per_hour: how many trainings may begin in an hour; None for any number.
         reveal: what the coordinator hears of a refusal.
 
@@ -61,6 +63,7 @@ class Terms:
     evaluation: bool = True
     updates_per_hour: int | None = None
     reveal: Reveal = "keys"
+    messages: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.budget is not None and not 0 < self.budget < math.inf:
@@ -121,6 +124,19 @@ class Terms:
             yield self._of_plans(plan, self.plans)
         if not self.evaluation:
             yield _of_evaluation(plan, client)
+        elif asked := custom_reports(plan):
+            yield Verdict("messages", ", ".join(self.messages), ", ".join(asked), self.of(asked))
+
+    def of(self, messages: Iterable[str]) -> str:
+        """Why a run may not use these messages of an app's own; empty if it may."""
+        refused = [each for each in messages if each not in self.messages]
+        if not refused:
+            return ""
+        return (
+            f"the run uses {', '.join(refused)} of the app, which this site does not allow: read "
+            "what the app answers, and add the name to messages of the site's policy, or ask for a "
+            "plan without it"
+        )
 
     def _of_minimum(self, plan: Plan, minimum: int) -> Verdict:
         groups = [name for name in plan.all_groups if self.evaluation or name != EVALUATION]
@@ -145,6 +161,12 @@ class Terms:
                 "site allows: ask for its file, see secureps check, and add the digest to plans"
             )
         return Verdict("plans", counted(len(allowed), "digest"), plan.digest, objection)
+
+
+def custom_reports(plan: Plan) -> tuple[str, ...]:
+    """The messages of an app's own by which a plan asks for reports."""
+    evaluation = plan.section.evaluation
+    return tuple(sorted(evaluation.reports.keys() - {"train"})) if evaluation is not None else ()
 
 
 def _of_evaluation(plan: Plan, client: str) -> Verdict:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from itertools import groupby
 from typing import Any
@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.evaluation import Metric
+from secureps.messages.evaluation import Metric, VersionEvaluated
 from secureps.messages.requests import (
     EvaluationStatus,
     GroupStatus,
@@ -187,7 +187,7 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
             title,
             ("", "version", *(metric.name for metric in newest.metrics)),
             [
-                (label, str(result.version), *(_metric(metric, noise) for metric in result.metrics))
+                (label, str(result.version), *_metrics(result, newest, noise))
                 for label, result in judged
             ],
         )
@@ -199,6 +199,15 @@ def evaluations(own: EvaluationStatus) -> Iterable[Table | Text]:
     for why, run in reasons[-SKIPS:]:
         text = f"skipped: version {named([str(each.version) for each in run], SKIPS)}"
         yield Text(f"{text}: {why}" if why else text, "yellow")
+
+
+def _metrics(
+    result: VersionEvaluated, as_in: VersionEvaluated, noise: Mapping[str, float]
+) -> Iterator[str]:
+    """The metrics that another evaluation has: a report that nobody gave for this one is empty."""
+    own = {metric.name: metric for metric in result.metrics}
+    for name in (metric.name for metric in as_in.metrics):
+        yield _metric(own[name], noise) if name in own else ""
 
 
 def _metric(metric: Metric, noise: Mapping[str, float]) -> str:

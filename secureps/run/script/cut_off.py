@@ -31,7 +31,15 @@ from secureps.client.trainer import (
 from secureps.errors import ConfigError, ScriptFailed, from_wire
 from secureps.run.script.channel import Channel, Record, Tensors
 
-OPTIONAL = ("examples", "initial_digest", "kinds", "touches", "evaluate_at")
+OPTIONAL = (
+    "examples",
+    "initial_digest",
+    "kinds",
+    "touches",
+    "evaluate_at",
+    "report_at",
+    "messages",
+)
 """Methods of a trainer that it may have."""
 
 Arrays = dict[str, NDArray[Any]]
@@ -116,6 +124,8 @@ class CutOffTrainer:
             "kinds": lambda: self._value("kinds"),
             "touches": lambda: calls.ask({"do": "touches"})[1],
             "evaluate_at": self._evaluate_at,
+            "report_at": self._report_at,
+            "messages": lambda: self._value("messages"),
         }
         for name in has:
             setattr(self, name, optional[name])
@@ -138,6 +148,15 @@ class CutOffTrainer:
         self, parameters: Arrays, versions: Mapping[str, int] | None
     ) -> EvaluateResult:
         record, _ = self._calls.ask(evaluate_call(versions), parameters)
+        return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
+
+    def _report_at(
+        self, parameters: Arrays, versions: Mapping[str, int], message: str
+    ) -> EvaluateResult | None:
+        call = {"do": "report_at", "versions": dict(versions), "message": message}
+        record, _ = self._calls.ask(call, parameters)
+        if record.get("nothing"):
+            return None
         return EvaluateResult(*_of(record, "loss", "examples", "metrics"))
 
     def _value(self, name: str) -> object:
@@ -183,6 +202,9 @@ def answer(trainer: Trainer, record: Record, tensors: Arrays) -> tuple[Record, T
             return _judged(method(given)), {}
         case "evaluate_at":
             return _judged(method(given, record["versions"])), {}
+        case "report_at":
+            report = method(given, record["versions"], record["message"])
+            return {"nothing": True} if report is None else _judged(report), {}
         case "touches":
             return _named({tensor: np.asarray(rows) for tensor, rows in method().items()})
         case _:

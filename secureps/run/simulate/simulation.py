@@ -33,6 +33,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.machine import Halt
+from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
@@ -296,4 +297,7 @@ class Simulation:
             public.holder_keys,
             stores.folder,
         )
-        return make_member(public, site, stores, around, lambda task: self._cast.cost(name, task))
+        allowed = Terms(messages=custom_reports(self.plan))  # of data that is nobody's
+        return make_member(
+            public, site, stores, around, lambda task: self._cast.cost(name, task), terms=allowed
+        )

@@ -172,6 +172,8 @@ class Programs:
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
+        if self.federation.site is not None:
+            arguments += ["--site", str((self.order.plan.parent / self.federation.site).resolve())]
         for key, value in self.settings(partition).items():
             arguments += ["--set", f"{key}={toml_text(value)}"]
         # the clients share this machine's cores

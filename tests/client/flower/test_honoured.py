@@ -16,7 +16,9 @@ from secureps.client.flower.strategy import (
     REPLACED,
     _optimizer,
 )
-from secureps.config.plan import PlanSection
+from secureps.config.plan import EvaluationSection, PlanSection
+from secureps.policy.plan import Plan
+from secureps.roles.member.terms import Terms
 from secureps.run.server_app import settled
 from tests.kits.nursery import ROOT
 
@@ -53,6 +55,15 @@ def rows() -> Iterator[tuple[str, str, str]]:
             "honoured",
             "if it is the mean weighted by examples",
         )
+    for message in ("train", "query.ages", "evaluate.fair"):
+        plan = Plan(PLAN.model_copy(update={"evaluation": reporting(message)}))
+        by_default, allowed = Terms().verdicts(plan), Terms(messages=(message,)).verdicts(plan)
+        refused = [each for each in by_default if each.objection]
+        assert not [each for each in allowed if each.objection]
+        assert f"{message}.score" in reporting(message).magnitudes
+        here = f"refused, unless the site's `{refused[0].key}` allow it" if refused else "honoured"
+        how = f"`[evaluation.reports]`, seen as `{message}.score`"
+        yield function(message), here, how
     for fate in settled(PLAN, WISHES, 10)[1]:
         here, plans = fate.here.removesuffix(": the plan's"), fate.here.endswith("the plan's")
         decides = "the plan decides" if plans else "honoured"
@@ -60,6 +71,15 @@ def rows() -> Iterator[tuple[str, str, str]]:
     for name, why in NEEDS_SERVER.items():
         yield f"mod `{name}`", "refused", why
     yield "any other mod", "honoured", "runs around the app"
+
+
+def reporting(message: str) -> EvaluationSection:
+    return EvaluationSection(every=1, metrics={"loss": 10.0}, reports={message: {"score": 1.0}})
+
+
+def function(message: str) -> str:
+    kind, _, name = message.partition(".")
+    return f'`@app.{kind}("{name}")`' if name else f"metrics of `@app.{kind}()`"
 
 
 def _made(name: str) -> object:

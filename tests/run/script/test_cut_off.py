@@ -44,6 +44,14 @@ class Own:
     def touches(self):
         return {"z": np.array([2, 0])}
 
+    def messages(self):
+        return ("train.own",)
+
+    def report_at(self, parameters, versions, message):
+        if message == "train":
+            return None
+        return ps.EvaluateResult(None, 3, {message: parameters["z"].sum() + versions["all"]})
+
 
 class Caller(Own):
     def fit(self, parameters, config):
@@ -96,7 +104,11 @@ def taken(trainer: Trainer) -> tuple[object, ...]:
     fitted = trainer.fit(start, CONFIG)
     result = trainer.evaluate(start)
     told = [getattr(trainer, name)() for name in ("examples", "kinds")]
+    told.append(list(getattr(trainer, "messages", tuple)()))
     rows = {name: list(each) for name, each in getattr(trainer, "touches", dict)().items()}
+    reports = getattr(trainer, "report_at", None)
+    if reports is not None:
+        told += [reports(start, {"all": 4}, message) for message in ("train", "query")]
     tensors = [
         (name, each.dtype, each.shape, each.tobytes())
         for made in (start, fitted.parameters)

@@ -1,0 +1,142 @@
+"""What a Flower app says beside its evaluation: of its training, and to queries of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from secureps.client.flower.script import FlowerTrainer
+from secureps.client.runner import Joining, join
+from secureps.client.script import Script
+from secureps.client.site_policy import SitePolicy
+from secureps.client.trainer import EvaluateResult, FitConfig, Setting
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ConfigError, KitError
+from secureps.roles.member.terms import Terms
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.kits.evaluations import metrics_of
+from tests.kits.federations import small_plan
+from tests.kits.flower_apps import CLIENT_APP, MESSAGES, SERVER, founded, initial_of, project, write
+
+APP = (
+    MESSAGES
+    + """
+@app.query("ages")
+def ages(message, context):
+    own = context.node_config["partition-id"]
+    context.state["asked"] = ConfigRecord({"secret": own})
+    fits = context.state["seen"]["fits"]
+    told = {"num-examples": 10 * (1 + own), "mean": 30.0 + own, "fits": fits}
+    content = RecordDict({"metrics": MetricRecord(told), "rows": ConfigRecord({"names": ["Ada"]})})
+    return Message(content, reply_to=message)
+
+@app.query()
+def silent(message, context):
+    return Message(RecordDict(), reply_to=message)
+"""
+)
+
+
+def app(folder: Path, state: Path | None = None, partition: int = 2) -> FlowerTrainer:
+    package = f"{folder.name.replace('-', '_')}_app"
+    if not (folder / package).exists():
+        initial_of(project(folder, package, APP), folder / "v0.safetensors")
+    given: dict[str, Setting] = {"partition": partition, "initial": str(folder / "v0.safetensors")}
+    made = Script(folder).make(given, state, "client-02")
+    assert isinstance(made, FlowerTrainer)
+    return made
+
+
+def test_a_report_of_training_is_of_the_version_that_was_trained(tmp_path: Path) -> None:
+    """Of a client that is started anew before each call."""
+    state = tmp_path / "state"
+    start = app(tmp_path, state).parameters(1)
+
+    def told(version: int) -> EvaluateResult | None:
+        return app(tmp_path, state).report_at(start, {"all": version}, "train")
+
+    assert told(0) is None
+    app(tmp_path, state).fit(start, FitConfig({"all": 3}, 1, {}))
+    expected = EvaluateResult(None, 5, {"fits": 1.0, "round": 4.0})
+    assert told(4) == told(4) == expected
+    assert told(5) is None, "it was passed over: another version's training is not this one's"
+    app(tmp_path, state).evaluate_at(start, {"all": 4})
+    assert told(4) == expected, "whichever is asked first"
+    assert app(tmp_path, state).fit(start, FitConfig({"all": 4}, 1, {})).metrics["fits"] == 1001
+
+
+def test_a_query_is_answered_with_numbers_alone(tmp_path: Path) -> None:
+    own = app(tmp_path, tmp_path / "state")
+    start = own.parameters(1)
+    own.fit(start, FitConfig({"all": 0}, 1, {}))
+    expected = EvaluateResult(None, 30, {"mean": 32.0, "fits": 1.0})
+    assert own.report_at(start, {"all": 1}, "query.ages") == expected
+    again = app(tmp_path, tmp_path / "state")
+    assert "asked" not in again._states.newest(), "what it did to the state is dropped"
+    with pytest.raises(ConfigError, match=r"no function for query\.other"):
+        own.report_at(start, {"all": 1}, "query.other")
+    with pytest.raises(ConfigError, match=r"query: num-examples must be a whole number above 0"):
+        own.report_at(start, {"all": 1}, "query")
+    legacy = Script(write(tmp_path, CLIENT_APP)).make({"partition": 1})
+    assert isinstance(legacy, FlowerTrainer)
+    with pytest.raises(ConfigError, match="no function for query"):
+        legacy.report_at(legacy.parameters(1), {"all": 1}, "query")
+
+
+def test_reports_of_an_app_are_opened_as_means_alone(tmp_path: Path) -> None:
+    evaluation = {
+        "every": 1,
+        "metrics": {"eval_loss": 8.0},
+        "reports": {"train": {"fits": 4000.0}, "query.ages": {"mean": 120.0}},
+        "bits": 24,
+        "most_examples": 60,
+    }
+    plan = small_plan("rlwe", versions=2, local=[], evaluation=evaluation)
+    trainers = {
+        name: app(tmp_path, tmp_path / "run" / name, i) for i, name in enumerate(client_names(6))
+    }
+    simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
+    simulation.run()
+    weights = np.arange(1, 7)
+    ages = float((weights * (29.0 + weights)).sum() / weights.sum())
+    assert metrics_of(simulation) == {
+        1 + at: {
+            "eval_loss": pytest.approx(2.0, abs=0.01),
+            "query.ages.mean": pytest.approx(ages, abs=0.1),
+            "train.fits": pytest.approx(fits, rel=1e-3, abs=0.1),
+        }
+        for at, fits in enumerate((1.0, 1001.0))
+    }
+
+
+def test_functions_that_a_server_app_names_are_allowed_by_the_site(tmp_path: Path) -> None:
+    source = MESSAGES.replace("@app.train()", '@app.train("fast")')
+    server = SERVER.replace("FedAvg(", "Fast(").replace(
+        "app = ServerApp()",
+        """app = ServerApp()
+class Fast(FedAvg):
+    def configure_train(self, *given):
+        for each in super().configure_train(*given):
+            each.metadata.message_type = "train.fast"
+            yield each
+""",
+    )
+    path = project(tmp_path, "named", source, server)
+    assert founded(path).served.train == "train.fast"
+    initial = initial_of(path, tmp_path / "named.safetensors")
+    made = Script(path).make({"initial": initial}, tmp_path / "state")
+    assert isinstance(made, FlowerTrainer)
+    assert made.messages() == ("train.fast",)
+    joining = Joining("127.0.0.1:1", tmp_path / "no-kit", "client-00", tmp_path / "state")
+    with pytest.raises(ConfigError, match=r"messages: the run uses train\.fast of the app"):
+        join(joining, made)
+    allowed = SitePolicy(Terms(messages=("train.fast",)))
+    with pytest.raises(KitError, match="no-kit"):
+        join(Joining(*_fields(joining), site=allowed), made)
+
+
+def _fields(joining: Joining) -> tuple[str, Path, str, Path]:
+    return joining.server, joining.kit, joining.name, joining.state
