@@ -19,6 +19,7 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
     "objects": ("fsspec", "s3fs"),
+    "deploy": ("yaml",),
     "dashboard": ("starlette", "uvicorn"),
     "ray": ("ray",),
     "trace": ("opentelemetry",),

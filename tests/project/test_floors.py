@@ -86,6 +86,7 @@ ONLY_IMPORTERS = {
     "starlette": {"dashboard/application.py", "dashboard/server.py"},
     "uvicorn": {"dashboard/server.py"},
     "fsspec": {"store/objects.py"},
+    "yaml": {"run/deploy/yaml_text.py"},
     "ray": {"run/simulate/ray_cluster.py"},
     "opentelemetry": {"service/spans.py"},
     "grpc_health": {"wire/grpc/health.py"},

@@ -1,61 +1,43 @@
-"""Plain values as YAML, for people to read: blocks, and texts line by line.
+"""Plain values as YAML, for people to read, by PyYAML: blocks, and texts line by line.
 
-A map or a list is a block, and each scalar is JSON, which YAML 1.2 has in it; only a text of
-several lines is a literal block. References: YAML 1.2.2, 8.1.2 (literal style). What must not live
-here: what is written.
+What must not live here: what is written.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
-_PLAIN = re.compile(
-    r"(?!(?:y|n|yes|no|on|off|true|false|null)$)[a-z][\w./-]*", re.ASCII | re.IGNORECASE
+from secureps.extras import from_extras
+
+_SOMETHING_ELSE = re.compile(
+    r"y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan)|[-+.]?[0-9].*|[~=]|<<|", re.I | re.S
 )
-"""Keys that need no quotes: a parser of YAML 1.1 takes some words for something else."""
+"""Texts that a reader of YAML 1.1 or 1.2 takes, or may take, for something else than a text."""
 
 
 def yaml_text(documents: Iterable[object]) -> str:
     """One document after another.
 
     Args:
-        documents: of dicts with texts as keys, lists, texts, numbers and booleans; a text has
-            printable characters, tabs and ends of lines alone.
+        documents: of dicts with texts as keys, lists, texts, numbers and booleans.
+
+    Raises:
+        ConfigError: PyYAML is not installed; says how.
     """
-    return "".join("\n".join(("---", *_lines(each), "")) for each in documents)
+    with from_extras():
+        import yaml
 
+    def represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+        quotes = '"' if _SOMETHING_ELSE.fullmatch(text) else None
+        return dumper.represent_scalar(
+            "tag:yaml.org,2002:str", text, "|" if "\n" in text else quotes
+        )
 
-def _lines(value: object) -> Iterator[str]:
-    match value:
-        case dict() if value:
-            for key, item in value.items():
-                first, *rest = _lines(item)
-                shown = key if _PLAIN.fullmatch(key) else json.dumps(key, ensure_ascii=False)
-                nested = isinstance(item, dict | list) and bool(item)
-                yield f"{shown}:" if nested else f"{shown}: {first}"
-                yield from _indented((first, *rest)) if nested else rest
-        case list() if value:
-            for item in value:
-                first, *rest = _lines(item)
-                yield f"- {first}"
-                yield from rest if isinstance(item, str) else _indented(rest)
-        case str() if _is_block(value):
-            yield "|" if value.endswith("\n") else "|-"
-            yield from _indented(value.removesuffix("\n").split("\n"))
-        case _:
-            yield json.dumps(value, ensure_ascii=False)
-
-
-def _indented(lines: Iterable[str]) -> Iterator[str]:
-    return (f"  {line}" if line else "" for line in lines)
-
-
-def _is_block(text: str) -> bool:
-    """Whether its lines can stand as they are: how far they are indented is told by the first."""
-    return (
-        "\n" in text.rstrip("\n")
-        and not text.startswith((" ", "\t", "\n"))
-        and (not text.endswith("\n\n"))
-    )
+    own = {
+        "ignore_aliases": lambda dumper, value: True,
+        "yaml_representers": {**yaml.SafeDumper.yaml_representers, str: represent},
+    }
+    kind = type("Dumper", (yaml.SafeDumper,), own)
+    options = {"sort_keys": False, "explicit_start": True, "allow_unicode": True, "width": 1 << 20}
+    return str(yaml.dump_all(documents, Dumper=kind, **options))
