@@ -19,7 +19,6 @@ EXTRAS = {
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "alembic", "sqlalchemy"),
     "objects": ("fsspec", "s3fs"),
-    "deploy": ("yaml",),
     "dashboard": ("starlette", "uvicorn"),
     "ray": ("ray",),
     "trace": ("opentelemetry",),

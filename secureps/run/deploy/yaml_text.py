@@ -8,8 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from secureps.extras import from_extras
-
 _SOMETHING_ELSE = re.compile(
     r"y|n|yes|no|on|off|true|false|null|[-+]?\.(inf|nan)|[-+.]?[0-9].*|[~=]|<<|", re.I | re.S
 )
@@ -21,12 +19,8 @@ def yaml_text(documents: Iterable[object]) -> str:
 
     Args:
         documents: of dicts with texts as keys, lists, texts, numbers and booleans.
-
-    Raises:
-        ConfigError: PyYAML is not installed; says how.
     """
-    with from_extras():
-        import yaml
+    import yaml  # 13 ms, for manifests alone
 
     def represent(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
         quotes = '"' if _SOMETHING_ELSE.fullmatch(text) else None
