@@ -7,6 +7,7 @@
         share, decrypt       of key holders
       pull train seal        of clients
       upload submit evaluate
+      checkpoint           of shards, their parts; of the coordinator, the manifest
 
 All parties of a run know its id, the group and the version; the ids of a trace and of its steps are
 digests of these. So no message carries them: nothing is added to what is sent, whoever comes back
@@ -23,6 +24,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Protocol
 
 from secureps.messages import coordinator_records as records
@@ -32,10 +34,11 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import GetBlock, Reply, Request, Submit
 from secureps.messages.submission import Cohort
+from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.holder.tasks import DeriveShare, ExamineEnvelope, OpenSum
 from secureps.roles.machine import Record
 from secureps.roles.member.tasks import Contribute, Contributed, Evaluate, Offer, Reseal
-from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
+from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 
@@ -169,6 +172,10 @@ class Tracing(Meter):
             case Evaluate():
                 at = task.model[0]
                 self._add("evaluate", at.group, at.version, begin, end)
+            case WritePart(number, versions) | WriteManifest(number, versions):
+                for at in versions:
+                    told = {"checkpoint": number}
+                    self._add("checkpoint", at.group, at.version, begin, end, told)
 
     def called(self, message: Request, answer: Future[Reply]) -> None:
         """Makes the spans of pulls and receipts; see `Meter`."""
@@ -288,10 +295,18 @@ class Tracing(Meter):
         parent = span_of(trace, step, cohort.number)
         self.add(Span(name, trace, parent, begin, end, facts))
 
-    def _add(self, name: str, group: str, version: int, begin: int, end: int) -> None:
+    def _add(
+        self,
+        name: str,
+        group: str,
+        version: int,
+        begin: int,
+        end: int,
+        more: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
         """Something was done for a version, whatever cohort makes it."""
         trace = trace_of(self._run, group, version)
-        facts = self._facts(group, version)
+        facts = {**self._facts(group, version), **more}
         self.add(Span(name, trace, span_of(trace, VERSION), begin, end, facts))
 
     def _facts(self, group: str, version: int) -> dict[str, str | int]:

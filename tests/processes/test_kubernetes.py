@@ -12,8 +12,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +23,8 @@ from secureps.policy.plan import load_plan
 from secureps.store.issuing import create_kit, issue
 from tests.kits.namespaces import Switch, possible
 from tests.kits.nursery import ROOT
-from tests.kits.pods import PATIENCE, Cluster, Network
+from tests.kits.on_disk import OnDisk
+from tests.kits.pods import Cluster, Network
 from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
 
 PAGE = ROOT / "docs" / "deploy.md"
@@ -62,10 +61,12 @@ def own_kits(folder: Path) -> None:
         (folder / machine / "digits.py").write_text(SCRIPT)
 
 
-class Stage:
+class Stage(OnDisk):
     """The machines' folders and clusters, and who plays what the page says."""
 
     def __init__(self, folder: Path, network: Network) -> None:
+        run = folder / "ps-cluster/coordinator-0/data/runs/three-clusters"
+        super().__init__(run, (folder, "*-cluster/*.log"))
         self.folder = folder
         self.clusters = {name: Cluster(network, folder / f"{name}-cluster") for name in PARTIES}
 
@@ -104,26 +105,11 @@ class Stage:
             case _:
                 raise AssertionError(words)
 
-    def reached(self, version: int) -> bool:
-        """Whether a version is whole on the servers' disks."""
-        run = self.clusters["ps"].folder / "coordinator-0/data/runs/three-clusters"
-        return (run / "checkpoints" / f"{version:06d}" / "manifest.json").is_file()
-
     def jobs(self) -> list[int | None]:
         """How the clients' pods ended."""
         pods = (pod for cluster in self.clusters.values() for pod in cluster.pods.values())
         processes = [pod.process for pod in pods if pod.name.endswith("-x")]
         return [process.poll() for process in processes if process is not None]
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, f"{what}\n{self.logs()}"
-            time.sleep(0.1)
-
-    def logs(self) -> str:
-        found = sorted(self.folder.glob("*-cluster/*.log"))
-        return "\n".join(f"{path.name}: {path.read_text()[-2500:]}" for path in found)
 
 
 def test_every_block_of_the_page_says_where_it_runs() -> None:

@@ -27,9 +27,9 @@ from secureps.run.party_names import client_names, holder_names
 from secureps.store.issuing import create_kit, issue
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
+from tests.kits.on_disk import PATIENCE, OnDisk
 from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
 
-PATIENCE = 180.0
 VERSIONS = 8
 CLIENTS = client_names(4)
 HOLDERS = holder_names(2)
@@ -45,11 +45,12 @@ def free_ports(count: int, start: int) -> int:
     raise AssertionError("no free ports")
 
 
-class Deployment:
+class Deployment(OnDisk):
     """A folder with all that jobs need."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.folder, self.run = folder, folder / "run"
+        super().__init__(folder / "run", (folder / "run", "logs/*.log"))
+        self.folder = folder
         (folder / "plan.toml").write_text(plan_text("batch", VERSIONS, shards=2))
         (folder / "client.py").write_text(SCRIPT)
         kit = folder / "kit"
@@ -72,19 +73,6 @@ class Deployment:
     def environment(self) -> dict[str, str]:
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
-
-    def reached(self, version: int) -> bool:
-        return (self.run / "checkpoints" / f"{version:06d}" / "manifest.json").is_file()
-
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + PATIENCE
-        while not condition():
-            assert time.monotonic() < end, f"{what}\n{self.logs()}"
-            time.sleep(0.1)
-
-    def logs(self) -> str:
-        found = sorted(self.run.glob("logs/*.log"))
-        return "\n".join(f"{path.name}: {path.read_text()[-2500:]}" for path in found)
 
     def check_model(self) -> None:
         model = self.folder / "model.safetensors"

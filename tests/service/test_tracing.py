@@ -107,8 +107,8 @@ def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> N
             name: {span.name for span in spans if traces.get(span.trace) == version}
             for name, spans in by.items()
         }
-        assert at["coordinator"] == {VERSION, *STEPS}
-        assert at["shard-0"] == at["shard-1"] == {"add", "step"}
+        assert at["coordinator"] == {VERSION, *STEPS, "checkpoint"}
+        assert at["shard-0"] == at["shard-1"] == {"add", "step", "checkpoint"}
         assert all(CLIENTS - {"pull"} <= at[f"client-{i:02}"] for i in range(6))
         if cipher == "bfv":
             assert at["holder-0"] == {"decrypt"}
@@ -116,7 +116,7 @@ def test_a_version_is_one_trace_of_all_parties(cipher: str, tmp_path: Path) -> N
             assert sum("share" in at[f"holder-{i}"] for i in range(4)) >= 3
     steps = {span.id: span.name for span in everything if span.name in STEPS}
     parents = {span.name: steps.get(span.parent) for span in everything}
-    assert (parents["add"], parents["step"]) == ("hold", "prepare")
+    assert (parents["add"], parents["step"], parents["checkpoint"]) == ("hold", "prepare", None)
     if cipher != "plain":
         assert parents["share" if cipher == "rlwe" else "decrypt"] == "open"
 
@@ -125,7 +125,7 @@ def test_nothing_of_a_client_but_what_it_did_is_told(tmp_path: Path) -> None:
     traced = Traced(tmp_path, lambda name: Kept())
     traced.play.run()
     told = {name for kept in traced.spans.values() for s in kept.spans for name in s.facts}
-    assert told == {"run", "group", "version", "cohort", "clients"}
+    assert told == {"run", "group", "version", "cohort", "clients", "checkpoint"}
     texts = " ".join(
         f"{s.name} {s.failed} {dict(s.facts)}" for kept in traced.spans.values() for s in kept.spans
     )
