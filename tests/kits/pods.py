@@ -20,6 +20,7 @@ from typing import Any, Self
 
 import yaml
 
+from tests.kits.firewall import enforce, rules
 from tests.kits.namespaces import Switch
 from tests.kits.nursery import ROOT
 
@@ -49,13 +50,14 @@ class Network:
         return f"10.78.{self._last // 250}.{self._last % 250 + 1}"
 
     def tell(self) -> None:
-        """Writes down for every pod where the others are now."""
+        """Writes down for every pod where the others are now, and has it keep to its policies."""
         outside = [line for cluster in self.clusters for line in cluster.names(outside=True)]
         for cluster in self.clusters:
             lines = ["127.0.0.1 localhost", *outside, *cluster.names(outside=False)]
             for pod in cluster.pods.values():
                 if pod.space:
                     pod.hosts.write_text("\n".join(lines) + "\n")  # in place: it is mounted
+                    enforce(pod.space, rules(cluster.policies(pod), cluster.addresses))
 
 
 class Running:
@@ -220,6 +222,24 @@ class Cluster:
         encoded = texts if kind == "Secret" else each.get("binaryData", {})
         plain = {} if kind == "Secret" else {key: text.encode() for key, text in texts.items()}
         return plain | {key: base64.b64decode(text) for key, text in encoded.items()}
+
+    def policies(self, pod: Running) -> list[dict[str, Any]]:
+        """Those that select a pod; each pod has one."""
+        all = [each for (kind, _), each in self._objects.items() if kind == "NetworkPolicy"]
+        found = [
+            each
+            for each in all
+            if each["spec"]["podSelector"]["matchLabels"].items() <= pod.labels.items()
+        ]
+        assert found, pod.name
+        return found
+
+    def addresses(self, labels: Mapping[str, str]) -> list[str]:
+        """Where the pods with these labels are now."""
+        pods = self.pods.values()
+        return [
+            each.address for each in pods if each.address and labels.items() <= each.labels.items()
+        ]
 
     def names(self, outside: bool) -> Iterator[str]:
         """Lines of a hosts file: where Services of this cluster lead."""

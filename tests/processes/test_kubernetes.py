@@ -21,10 +21,11 @@ from safetensors.numpy import load_file
 from secureps.crypto.identity import Role
 from secureps.policy.plan import load_plan
 from secureps.store.issuing import create_kit, issue
+from tests.kits import firewall
 from tests.kits.namespaces import Switch, possible
 from tests.kits.nursery import ROOT
-from tests.kits.on_disk import OnDisk
-from tests.kits.pods import Cluster, Network
+from tests.kits.on_disk import PATIENCE, OnDisk
+from tests.kits.pods import Cluster, Network, Running
 from tests.kits.whole_steps import SCRIPT, plan_text, unharmed
 
 PAGE = ROOT / "docs" / "deploy.md"
@@ -59,6 +60,75 @@ def own_kits(folder: Path) -> None:
             shutil.copytree(folder / "issuer" / "private" / name, own)
         shutil.copy(folder / "plan.toml", folder / machine)
         (folder / machine / "digits.py").write_text(SCRIPT)
+
+
+SERVERS, HOLDERS_AND_CLIENTS = (
+    {"coordinator-0", "shard-0-0"},
+    {"holder-north-0", "holder-south-0", "north-0-x", "north-1-x", "south-0-x", "south-1-x"},
+)
+ALLOWED = {("shard-0-0", "coordinator-0", 7600)} | {
+    (each, server, 7600) for each in HOLDERS_AND_CLIENTS for server in SERVERS
+}
+"""Who may open a connection to whom, and at which port: servers are asked, and nobody else is."""
+
+PORTS = (22, 7600, 7700)
+
+LISTENER = """
+import socket, sys
+own = []
+for port in map(int, sys.argv[1:]):
+    try:
+        own.append(socket.create_server(("0.0.0.0", port)))
+    except OSError:  # the pod's own process is there
+        pass
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+DIALLER = """
+import socket, sys
+for place in sys.argv[1:]:
+    host, _, port = place.partition(":")
+    try:
+        socket.create_connection((host, int(port)), 2).close()
+    except OSError:
+        continue
+    print(place)
+"""
+
+
+def reached_by_tcp(stage: Stage) -> set[tuple[str, str, int]]:
+    """(pod, pod, port) of all connections that are made, where at every port somebody listens."""
+    pods = [pod for cluster in stage.clusters.values() for pod in cluster.pods.values()]
+    at = {f"{pod.address}:{port}": (pod.name, port) for pod in pods for port in PORTS}
+    listeners, found = [], set[tuple[str, str, int]]()
+    try:
+        for pod in pods:
+            listeners.append(inside(pod, LISTENER, *map(str, PORTS)))
+        for each in listeners:
+            assert each.stdout is not None
+            assert each.stdout.readline() == "listens\n"
+        diallers = {
+            pod.name: inside(pod, DIALLER, *(x for x in at if not x.startswith(f"{pod.address}:")))
+            for pod in pods
+        }
+        for name, each in diallers.items():
+            said, _ = each.communicate(timeout=PATIENCE)
+            found |= {(name, *at[place]) for place in said.split()}
+    finally:
+        for each in listeners:
+            each.communicate()
+    return found
+
+
+def inside(pod: Running, source: str, *words: str) -> subprocess.Popen[str]:
+    """A program in a pod's network namespace."""
+    return subprocess.Popen(
+        ["ip", "netns", "exec", pod.space, sys.executable, "-ISc", source, *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
 
 class Stage(OnDisk):
@@ -127,7 +197,7 @@ def test_every_block_of_the_page_says_where_it_runs() -> None:
 def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
     if "SECUREPS_CLUSTERS" not in os.environ:
         pytest.skip("it takes a minute: make clusters")
-    if reason := possible():
+    if reason := possible() or firewall.possible():
         pytest.skip(reason)
     (tmp_path / "plan.toml").write_text(plan_text("three-clusters", VERSIONS))
     own_kits(tmp_path)
@@ -147,6 +217,7 @@ def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
         south.kill()
         south.prepare()
         assert not erased.exists(), "its Secret still has it"
+        assert reached_by_tcp(stage) == ALLOWED
         south.begin()
         stage.play(*secrets)
         assert shard_pod.ask("readinessProbe") == 0
