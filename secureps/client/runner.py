@@ -86,7 +86,18 @@ def make_member(
         initial_digest(site.trainer),
         digests_of(initial),
     )
-    machine = Member(member)
+    return put_together(member, site, stores, around, cost)
+
+
+def put_together(
+    settings: MemberSettings,
+    site: Site,
+    stores: Stores,
+    around: Environment,
+    cost: Callable[[object], float] = lambda task: 0.0,
+) -> Executor:
+    """A client whose settings are known, whatever its trainer would say; else as `make_member`."""
+    machine = Member(settings)
     kind = AheadWorker if isinstance(site.trainer, AheadTrainer) else ClientWorker
     worker = kind(site, machine, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)

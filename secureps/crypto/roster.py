@@ -311,6 +311,11 @@ class Roster:
 
     def to_bytes(self) -> bytes:
         """JSON text, one line to a field."""
+        return self._text
+
+    @cached_property
+    def _text(self) -> bytes:
+        """Once: whoever follows rosters compares each with its own."""
         return to_file(self)
 
     @classmethod

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from secureps.client.runner import LOCAL, make_member
+from secureps.client.runner import LOCAL, put_together
 from secureps.client.site import Site
 from secureps.client.site_policy import NO_POLICY, read_site
-from secureps.client.trainer import Trainer
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
 from secureps.flower.node_settings import NodeSettings
+from secureps.flower.trainer import AppTrainer
+from secureps.roles.member.settings import MemberSettings
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.logs import tell
@@ -36,28 +37,30 @@ class Node:
         self._settings = settings
         self._kit = load_public(settings.kit)
         demand_host(self._kit.roster, settings.kit)
-        identity = load_private(settings.kit, settings.name)
+        identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
         self._party = OneWave(settings.name, identity, self._kit, settings.kit, settings.state)
         self._policy = NO_POLICY if settings.site is None else read_site(settings.site)
         own(settings.state)
         self._seed = self._own_seed()
 
-    def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: Trainer) -> Answer:
+    def wave(self, data: bytes, payloads: Mapping[bytes, bytes], trainer: AppTrainer) -> Answer:
         """Hears one batch of the servers', and answers it; raises as `OneWave.play`."""
         settings, policy = self._settings, self._policy
         ledger = policy.ledger_of(None) or default_ledger(settings.kit, settings.name)
+        site = Site(
+            settings.name,
+            trainer,
+            self._party.identity,
+            self._seed,
+            self._kit.holder_keys,
+            settings.state / LOCAL,
+            ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
+        )
+        # Of the app's values the node knows nothing: no plan in Flower's engine freezes any.
+        member = MemberSettings(settings.name, self._kit.roster, trainer.schema, policy.terms)
 
         def make(stores: Stores, around: Environment) -> Executor:
-            site = Site(
-                settings.name,
-                trainer,
-                self._party.identity,
-                self._seed,
-                self._kit.holder_keys,
-                stores.folder / LOCAL,
-                ledger=BudgetLedger(ledger, policy.terms.budget, policy.terms.updates_per_hour),
-            )
-            return make_member(self._kit, site, stores, around, terms=policy.terms)
+            return put_together(member, site, stores, around)
 
         return self._party.play(data, payloads, make)
 

@@ -18,9 +18,11 @@ from secureps.client.flower.records import FlowerModel
 from secureps.client.flower.server import made
 from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count, lighter
 from secureps.client.global_rng import seeded
+from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
 from secureps.errors import InternalError, Malformed, WrongShape
 from secureps.flower.post import OURS
+from secureps.messages.schema import Schema
 from secureps.policy.tensor_kinds import Kind
 
 FORM = "model"
@@ -82,6 +84,11 @@ class AppTrainer:
 
     def __init__(self, form: ModelForm, message: Message, ask: Ask) -> None:
         self._form, self._message, self._ask = form, message, ask
+
+    @property
+    def schema(self) -> Schema:
+        """Of the app's model."""
+        return schema_of(self._form.model.tensors)
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """Zeros in the form of the model: a run inside Flower is founded by its ServerApp."""

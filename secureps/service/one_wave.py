@@ -7,7 +7,7 @@ goes along, so that the answer comes with it. What must not live here: roles, wh
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,8 @@ from secureps.service.kit_watch import KitWatch
 from secureps.service.wave_loop import WaveLoop
 from secureps.store.atomic_file import one_at_a_time
 from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import SqliteJournal
+from secureps.store.journal import Record, SqliteJournal
+from secureps.store.journal_height import Mark
 from secureps.store.keyring import PublicKit
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
@@ -83,7 +84,8 @@ class OneWave:
             transport.take(batch.entries, payloads)
             loop = WaveLoop(journal.last)
             around = Environment(transport, loop, lambda: 1.0)
-            stores = Stores(journal, DiskSpool(self.state / "spool"), self.state)
+            kept = _ReadOnce(journal)
+            stores = Stores(kept, DiskSpool(self.state / "spool"), self.state)
             executor = make(stores, around)
             executor.start()
             KitWatch(self.name, executor, self.folder).start()
@@ -95,7 +97,7 @@ class OneWave:
                     raise ScriptFailed(halt.reason)
                 ended = halt.reason
             else:
-                first = tuple(_first(make(stores, around), stores, loop.now()))
+                first = tuple(_first(make(stores, around), kept, loop.now()))
                 said = (*_without(said, first), *first)
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
@@ -108,10 +110,39 @@ class OneWave:
         self.kit.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
 
-def _first(executor: Executor, stores: Stores, now: float) -> Iterator[Entry]:
+@dataclass(eq=False)
+class _ReadOnce:
+    """A journal that is read once (`store.journal.Journal`)."""
+
+    journal: DatedJournal
+    rows: list[tuple[float, Record]] | None = None
+
+    def append(self, at: float, records: Sequence[Record]) -> None:
+        self.journal.append(at, records)
+        if self.rows is not None:
+            self.rows += ((at, record) for record in records)
+
+    def replay(self) -> Iterator[tuple[float, Record]]:
+        if self.rows is None:
+            self.rows = list(self.journal.replay())
+        return iter(self.rows)
+
+    def close(self) -> None:
+        self.journal.close()
+
+    @property
+    def mark(self) -> Mark:
+        return self.journal.mark
+
+    @property
+    def last(self) -> float:
+        return self.journal.last
+
+
+def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
     """What a party's next process will ask before it hears anything: by its journal."""
     machine = executor.machine
-    for at, record in stores.journal.replay():
+    for at, record in journal.replay():
         machine.apply(at, record)
     for effect in machine.resume(now).effects:
         if isinstance(effect, Call):

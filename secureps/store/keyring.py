@@ -168,8 +168,16 @@ def _damaged(directory: Path, error: ClientError) -> KitError:
     return KitError(f"the kit in {directory} is damaged: {error}; fetch it anew")
 
 
-def load_private(directory: Path, name: str, passphrases: Passphrases | None = None) -> Identity:
+def load_private(
+    directory: Path,
+    name: str,
+    passphrases: Passphrases | None = None,
+    roster: Roster | None = None,
+) -> Identity:
     """A party's own identity, which must be the one on the kit's roster.
+
+    Args:
+        roster: the kit's, from whoever has read it already.
 
     Raises:
         KitError: missing, readable by others (it says `chmod 600`), under another passphrase, or
@@ -178,7 +186,8 @@ def load_private(directory: Path, name: str, passphrases: Passphrases | None = N
     path = directory / "private" / name / IDENTITY
     identity = read_secret(Identity, path, _absent(directory, name), passphrases)
     try:
-        certificate = load_public(directory).roster.find(name)
+        known = load_public(directory).roster if roster is None else roster
+        certificate = known.find(name)
     except UnknownParty as error:
         raise KitError(f"{error}; whoever issues keys adds it") from None
     if certificate.identity != identity.public:

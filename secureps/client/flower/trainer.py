@@ -31,7 +31,7 @@ from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
 from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
-from secureps.messages.encoding import file_digest
+from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
 
 log = logging.getLogger("secureps")
@@ -402,7 +402,8 @@ def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     digest = hashlib.blake2b(seed.to_bytes(8, "big"), digest_size=8, person=b"secureps-flower")
     for name, array in sorted(parameters.items()):
         header = repr((name, str(array.dtype), array.shape)).encode()
-        digest.update(len(header).to_bytes(8, "big") + header + array.tobytes())
+        digest.update(len(header).to_bytes(8, "big") + header)
+        digest.update(payload_digest(array.tobytes()))
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
 
 

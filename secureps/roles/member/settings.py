@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, DamagedStore, Malformed, WrongRun, WrongShape
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    Malformed,
+    PlanRefused,
+    WrongRun,
+    WrongShape,
+)
 from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
@@ -88,6 +95,11 @@ class MemberSettings:
         if not plan.section.frozen:
             return self.schema
         frozen = plan.layout(self.schema).frozen or ()
+        if unknown := [spec.name for spec in frozen if spec.name not in self.values]:
+            raise PlanRefused(
+                f"the plan freezes {named(unknown)}, and this client has no values of its own: "
+                "leave frozen out"
+            )
         return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
 
     def weighing(self, plan: Plan) -> ExampleCount:

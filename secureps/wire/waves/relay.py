@@ -11,10 +11,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from concurrent.futures import wait as ended
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +35,10 @@ from secureps.wire.protobuf import decode, encode
 from secureps.wire.transport import Cancel, Clock, Endpoint, outcome, running, settle, told
 from secureps.wire.waves.batch import Entry, Kind, about
 
-STORING = 60.0
-"""Seconds within which shards have stored a batch's blocks, or they count as not stored."""
 AGAIN = 2.0
 """The most seconds until the relay asks again, in a party's place, who was not ready."""
+
+_PARTYS = (Kind.CALL, Kind.TELL, Kind.FIRST, Kind.WATCH, Kind.UNWATCH)
 
 
 @dataclass(eq=False)
@@ -63,11 +62,36 @@ class _Stream:
 
 
 @dataclass(eq=False)
+class _Batch:
+    """What is left of a batch, and what was asked of it."""
+
+    rest: deque[tuple[Entry, Any]]
+    first: _Asked | None = None
+    blocks: defaultdict[SubmissionId, list[_Asked]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+
+    def waits_for(self) -> Future[Any] | None:
+        """A block under way that has to be stored before what comes next, a receipt, goes on."""
+        _, message = self.rest[0]
+        if not isinstance(message, Submit):
+            return None
+        blocks = (each.future for each in self.blocks[message.receipt.id])
+        return next((future for future in blocks if not future.done()), None)
+
+    def stored(self, id: SubmissionId) -> bool:
+        """Whether all blocks of a submission are, of those that came in this batch."""
+        return all(each.future.exception() is None for each in self.blocks[id])
+
+
+@dataclass(eq=False)
 class _Party:
-    """What is open for one party."""
+    """What is open for one party; `going`: a thread performs its batches."""
 
     asked: list[_Asked] = field(default_factory=list)
     stream: _Stream | None = None
+    batches: deque[_Batch] = field(default_factory=deque)
+    going: bool = False
 
 
 class Relay:
@@ -106,46 +130,69 @@ class Relay:
     # --- what parties say ---------------------------------------------------------
 
     def came(self, party: str, entries: Iterable[Entry]) -> None:
-        """Performs a batch of a party's, in order.
+        """Performs a batch of a party's, in order and after its earlier ones; returns at once.
 
         Raises:
             Malformed: an entry that is no party's.
         """
-        blocks = defaultdict[SubmissionId, list[_Asked]](list)
-        first: _Asked | None = None
-        for entry in entries:
-            match entry.kind:
-                case Kind.CALL | Kind.TELL:
-                    self._perform(party, entry, blocks)
-                case Kind.FIRST:
-                    first = self._perform(party, entry, blocks)
-                case Kind.WATCH:
-                    self._watch(party, entry, first)
-                case Kind.UNWATCH:
-                    self._unwatch(party)
-                case _:
-                    raise Malformed(f"a party's batch has no {entry.kind.name}")
+        batch = _Batch(deque((entry, _message(entry)) for entry in entries))
+        if strange := [entry.kind.name for entry, _ in batch.rest if entry.kind not in _PARTYS]:
+            raise Malformed(f"a party's batch has no {strange[0]}")
+        with self._lock:
+            self._parties[party].batches.append(batch)
+        self._go_on(party)
 
-    def _perform(
-        self, party: str, entry: Entry, blocks: defaultdict[SubmissionId, list[_Asked]]
-    ) -> _Asked | None:
+    def _go_on(self, party: str) -> None:
+        """Performs what a party has said, up to a receipt whose blocks are not stored yet."""
+        with self._lock:
+            known = self._parties[party]
+            if known.going:
+                return
+            known.going = True
+        while True:
+            with self._lock:
+                while known.batches and not known.batches[0].rest:
+                    known.batches.popleft()
+                batch = known.batches[0] if known.batches else None
+                under_way = None if batch is None else batch.waits_for()
+                if batch is None or under_way is not None:
+                    known.going = False
+                    break
+                entry, message = batch.rest.popleft()
+            self._perform(party, batch, entry, message)
+
+        def stored(block: Future[Any]) -> None:
+            self._go_on(party)
+            self._heard(party)
+
+        if under_way is not None:
+            under_way.add_done_callback(stored)
+
+    def _perform(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
+        match entry.kind:
+            case Kind.WATCH:
+                self._watch(party, entry, batch.first)
+            case Kind.UNWATCH:
+                self._unwatch(party)
+            case _ if not isinstance(message, Submit) or batch.stored(message.receipt.id):
+                self._begin(party, batch, entry, message)
+            case _:
+                pass  # it is asked for again: the party has it in its outbox
+
+    def _begin(self, party: str, batch: _Batch, entry: Entry, message: Any) -> None:
+        """Asks a server what a party asks."""
         to = entry.name.decode("ascii", errors="replace")
         asked = _Asked(to, about(to, entry.envelope), entry.kind is Kind.TELL)
         with self._lock:
             self._parties[party].asked.append(asked)
-        try:
-            message = decode(entry.envelope)
-            if isinstance(message, PutBlock):
-                message = _whole(message, entry.payload)
-                blocks[message.header.id].append(asked)
-            elif isinstance(message, Submit) and not _stored(blocks[message.receipt.id]):
-                self._drop(party, asked)  # it is asked for again: the party has it in its outbox
-                return None
-        except SecurepsError as error:
-            self._answer(party, asked, error)
-            return None
-        self._ask(party, asked, message, patient=entry.kind is Kind.FIRST)
-        return asked
+        if isinstance(message, PutBlock):
+            batch.blocks[message.header.id].append(asked)
+        if entry.kind is Kind.FIRST:
+            batch.first = asked
+        if isinstance(message, SecurepsError):
+            self._answer(party, asked, message)
+        else:
+            self._ask(party, asked, message, patient=entry.kind is Kind.FIRST)
 
     def _ask(self, party: str, asked: _Asked, message: Any, patient: bool) -> None:
         with self._lock:
@@ -175,10 +222,6 @@ class Relay:
                 return
             settle(asked.future, result)
         self._heard(party)
-
-    def _drop(self, party: str, asked: _Asked) -> None:
-        with self._lock:
-            self._parties[party].asked.remove(asked)
 
     def beat(self, party: str) -> None:
         """Says in a party's place that it is there: nobody else does while it has no process."""
@@ -258,7 +301,9 @@ class Relay:
     def answered(self, party: str) -> bool:
         """Whether nothing that a party waits for is under way."""
         with self._lock:
-            return all(each.quiet or each.future.done() for each in self._parties[party].asked)
+            known = self._parties[party]
+            told = all(each.quiet or each.future.done() for each in known.asked)
+            return told and not known.going and not known.batches
 
     def orders(self, party: str) -> tuple[Any, ...]:
         """The orders that a party has not heard, in their order."""
@@ -317,15 +362,17 @@ def _lasts(answer: Any) -> bool:
     return isinstance(answer, SecurepsError)
 
 
+def _message(entry: Entry) -> Any:
+    """What an entry asks, blocks with their payloads; or the SecurepsError of one that is none."""
+    try:
+        message = decode(entry.envelope)
+        return _whole(message, entry.payload) if isinstance(message, PutBlock) else message
+    except SecurepsError as error:
+        return error
+
+
 def _whole(message: PutBlock, payload: bytes | memoryview) -> PutBlock:
     """A block with its payload; Malformed unless all of it is there, as its header says."""
     if message.offset or len(payload) != message.header.length:
         raise Malformed(f"{len(payload)} bytes of a block; its header says {message.header.length}")
     return dataclasses.replace(message, payload=payload)
-
-
-def _stored(blocks: list[_Asked]) -> bool:
-    """Whether all these blocks are stored; waits for that."""
-    futures = [each.future for each in blocks]
-    done, under_way = ended(futures, STORING)
-    return not under_way and all(each.exception() is None for each in done)

@@ -184,3 +184,50 @@ def test_news_is_told() -> None:
     assert heard == ["a"]
     (told,), _ = relay.goes("a")
     assert decode(told.envelope).error == Unreachable.__name__
+
+
+class SlowShard(EchoServer):
+    """Stores blocks when the test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.storing: list[Future[Any]] = []
+
+    def request(self, sender: str, message: Any) -> Future[Any]:
+        self.storing.append(Future())
+        return self.storing[-1]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_nobody_waits_until_blocks_of_another_are_stored(lost: bool) -> None:
+    relay, coordinator, _ = world()
+    relay.attach("shard-1", slow := SlowShard())
+    one, two = block(0, b"one"), block(1, b"two")
+    blocks = [tell(each, "shard-1") for each in (one, two)]
+    relay.came("a", [*blocks, tell(receipt(one.header)), tell(Heartbeat("a"), kind=Kind.CALL)])
+    relay.came("a", [tell(ask("hang"))])
+    relay.came("b", [tell(Heartbeat("b"))])
+    assert kinds(coordinator) == ["Heartbeat"]  # only b's: what follows a receipt comes after it
+    assert not relay.answered("a")
+    slow.storing[1].set_result(Noted())
+    assert not relay.answered("a")
+    if lost:
+        slow.storing[0].set_exception(Unreachable("gone"))
+    else:
+        slow.storing[0].set_result(Noted())
+    said = [type(message).__name__ for sender, message in coordinator.seen if sender == "a"]
+    assert said[:-1] == (["Heartbeat"] if lost else ["Submit", "Heartbeat"])
+    assert relay.answered("a")
+
+
+def test_news_is_told_when_a_batch_goes_on() -> None:
+    heard: list[str] = []
+    relay = Relay(None, heard.append)
+    relay.attach("coordinator", EchoServer())
+    relay.attach("shard-1", slow := SlowShard())
+    one = block(0, b"one")
+    relay.came("a", [tell(one, "shard-1"), tell(receipt(one.header))])
+    assert heard == []
+    slow.storing[0].set_result(Noted())
+    assert heard[-1] == "a"
+    assert relay.answered("a")
