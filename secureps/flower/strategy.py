@@ -77,6 +77,15 @@ class SecureFedAvg(FedAvg):
         >>> result = strategy.start(grid, initial_arrays=arrays, num_rounds=3)
     """
 
+    def __init_subclass__(cls, **given: Any) -> None:
+        super().__init_subclass__(**given)
+        for base in (each for each in cls.__mro__ if each not in SecureFedAvg.__mro__):
+            if issubclass(base, Strategy) and not issubclass(base, SecureFedAvg):
+                raise ConfigError(
+                    f"{cls.__name__}: {base.__name__} would aggregate what nobody can read; "
+                    f"say SecureFedAvg(plan=..., strategy={base.__name__}(...)) instead"
+                )
+
     def __init__(
         self,
         plan: str | Path,

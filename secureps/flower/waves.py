@@ -217,10 +217,15 @@ class Waves:
             node = asked.get(reply.metadata.reply_to_message_id)
             if node is None:
                 continue
+            newest = next(reversed(node.asked), "")
             challenge = node.asked.pop(reply.metadata.reply_to_message_id, None)
             if challenge is None:
                 continue  # it was delivered twice
-            node.waiting, came = bool(node.asked) and node.waiting, True
+            # An earlier message that was lost is not waited for, nor does a late reply to one end
+            # the wait for the newest.
+            if reply.metadata.reply_to_message_id == newest:
+                node.waiting = False
+            came = True
             self._longest = max(self._longest, time.monotonic() - node.since)
             try:
                 self._take(node, reply, challenge)

@@ -367,6 +367,12 @@ def test_an_aggregation_of_ones_own_is_refused(tmp_path: Path) -> None:
         Own(write_plan(tmp_path))
 
 
+@pytest.mark.parametrize("bases", [(FedAdam, SecureFedAvg), (SecureFedAvg, FedAdam)])
+def test_a_strategy_is_given_and_no_second_base(bases: tuple[type, ...]) -> None:
+    with pytest.raises(ConfigError, match=r"SecureFedAvg\(plan=..., strategy=FedAdam\(...\)\)"):
+        type("SecureAdam", bases, {})
+
+
 def test_a_servers_optimizer_is_the_strategys(tmp_path: Path) -> None:
     grid = LocalGrid.simulated(make_app(), CLIENTS)
     adam = FedAdam(eta=0.05, fraction_evaluate=0.0)
@@ -438,6 +444,7 @@ def test_a_node_that_was_away_is_asked_again_at_once(
     tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(waves, "LOOK", 0.1)
+    monkeypatch.setattr(waves, "AGAIN", 1e6)  # what was lost is not waited for once it is back
     grid = LocalGrid.simulated(make_app(), CLIENTS)
 
     def killed(message: Message, play: Reply) -> list[Message]:
