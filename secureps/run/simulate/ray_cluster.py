@@ -164,7 +164,7 @@ class SpreadTrainer(CutOffTrainer):
         super().__init__(calls, [each for each in OPTIONAL if hasattr(own, each)])
         self._own, self._begin = own, calls.begin
         for name in OPTIONAL:
-            if name != "evaluate_at" and hasattr(own, name):
+            if name not in ("evaluate_at", "report_at") and hasattr(own, name):
                 setattr(self, name, getattr(own, name))
 
     def parameters(self, seed: int) -> Arrays:

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from secureps.client.script import Script
+from secureps.client.trainer import FitConfig
 from secureps.errors import ConfigError, ScriptFailed
 from secureps.run.simulate import ray_cluster as module
 from secureps.run.simulate import simulate as simulating
@@ -205,6 +207,34 @@ def test_what_began_for_another_model_is_no_answer_for_this_one(tmp_path: Path) 
     (asked,) = (calls.ask({"do": "evaluate"}, model)[0],)
     calls.begin({"do": "evaluate"}, {**model, "slope": model["slope"] + 1})
     assert calls.ask({"do": "evaluate"}, model)[0] == asked
+
+
+def test_who_trained_elsewhere_reports_from_there(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        SCRIPT.replace("return Line(settings)", "return Reporter(settings)")
+        + """
+
+class Reporter(Line):
+    fits = 0
+
+    def fit(self, parameters, config):
+        self.fits += 1
+        return super().fit(parameters, config)
+
+    def report_at(self, parameters, versions, message):
+        return ps.EvaluateResult(None, 40, {message: float(self.fits)}) if self.fits else None
+"""
+    )
+    own, cluster = Script(path).make({"partition": 0}), Cluster()
+    spread = module.spread_over(cluster, path)(own, {"partition": 0}, tmp_path / "state")
+    model = spread.parameters(1)
+    spread.fit(model, FitConfig({"all": 0}, 1, {"local_steps": 2}))
+    assert isinstance(spread, module.SpreadTrainer)
+    found = spread._report_at(model, {"all": 1}, "train")
+    assert found is not None
+    assert spread.__dict__["report_at"] == spread._report_at, "what a client asks"
+    assert (found.examples, found.metrics) == (40, {"train": 1.0})
 
 
 def test_where_no_cluster_runs_nothing_begins(
