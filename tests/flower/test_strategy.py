@@ -270,6 +270,16 @@ def test_a_run_goes_on_in_its_folder(tmp_path: Path, unharmed: Tensors) -> None:
     same(tensors(result), unharmed)
 
 
+@pytest.mark.parametrize("fault", [lost, never_came, crashed, crashed_after])
+def test_a_founding_wave_that_is_lost_costs_one_message(
+    tmp_path: Path, unharmed: Tensors, fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(waves, "AGAIN", 0.5)
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 0): fault})
+    same(tensors(play(tmp_path, grid)), unharmed)
+    assert [len(node.seen) for node in grid.nodes.values()] == [3, 4, 3]
+
+
 # --- what is sealed, and what is refused ------------------------------------------
 
 
