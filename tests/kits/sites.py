@@ -52,8 +52,9 @@ class Sites:
         stores: Stores,
         around: Environment,
         cost: Callable[[object], float],
+        terms: Terms,
     ) -> Executor:
-        own = self.terms.get(site.name, Terms())
+        own = self.terms.get(site.name, terms)
         if path := self.ledgers.get(site.name):
             ledger = BudgetLedger(path, own.budget, own.updates_per_hour, self.now)
             site = replace(site, ledger=ledger)
