@@ -421,15 +421,17 @@ def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
     assert any("server optimizer (fedyogi): optimizer: name" in r for r in explanation.remarks)
 
 
-def test_the_least_plan_of_the_page_is_a_plan(tmp_path: Path) -> None:
+def test_the_plans_of_the_page_are_plans(tmp_path: Path) -> None:
+    """The least one, and that with what it may report."""
     page = (ROOT / "docs" / "flower.md").read_text()
-    (text,) = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
-    plan = write(tmp_path, text, "plan.toml")
+    least, reports = re.findall(r"```toml\n(.*?)```", page, re.DOTALL)
     (tmp_path / "quickstart-pytorch").mkdir()
     project(tmp_path / "quickstart-pytorch", "quickest", server=strategy("FedAvg()"))
-    explanation = check(plan)
-    assert [group.values for group in explanation.groups][-1:] == [30 * 7 + 3 + 1]
-    assert any("the plan's" in remark for remark in explanation.remarks)
+    for text in (least, least + reports):
+        explanation = check(write(tmp_path, text, "plan.toml"))
+        sizes = [group.values for group in explanation.groups if group.name != "evaluation"]
+        assert sizes[-1:] == [30 * 7 + 3 + 1]
+        assert any("the plan's" in remark for remark in explanation.remarks)
 
 
 @pytest.mark.parametrize("name", ["digits", "digits_numpy", "ctr_up", "digits_client"])
