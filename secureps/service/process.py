@@ -177,14 +177,17 @@ def run_process(
     own(party.state)
     if serve is not None:
         demand_descriptors(len(party.roster.certificates))
+    closed = threading.Event()
     try:
         probe(FIRST_THREADS)
         with Shutdown() as shutdown:
-            halt = _run(party, addresses, build, serve, listen, shutdown)
+            halt = _run(party, addresses, build, serve, listen, shutdown, closed)
     except Exception as error:
         if refused := exhaustion(error):
             raise OperatorError(refused) from error
         raise
+    finally:
+        closed.set()
     if halt.error is not None:
         raise halt.error(halt.reason)
     return halt
@@ -197,6 +200,7 @@ def _run(
     serve: Serve | None,
     listen: str,
     shutdown: Shutdown,
+    closed: threading.Event,
 ) -> Halt:
     server: Server | None = None
 
@@ -245,7 +249,7 @@ def _run(
             if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:
                 known = {"signal": number.name}
                 tell(party.name, "Signal", f"ends on {number.name}", fields=known)
-                _end_in_any_case()
+                _end_in_any_case(closed)
         finally:
             # Whoever waits for an answer hears that there is none, before anything waits for
             # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
@@ -281,19 +285,28 @@ def settle(state: Path, listen: str) -> str:
     return f"{host}:{port}"
 
 
-def _end_in_any_case() -> None:
-    """Ends the process after LAST_RESORT seconds, with status 0, if it has not ended by then.
+def _end_in_any_case(closed: threading.Event) -> None:
+    """Ends the process, with status 0, if closing takes it more than LAST_RESORT seconds.
 
     A trainer in the middle of a fit, or a sum of large blocks, cannot be interrupted, and
     the interpreter waits for its thread, for hours if it is a fit. Nothing of such a task is
     acknowledged, and it is done again after a restart.
+
+    Args:
+        closed: is set when the caller goes on. What a script does then is its own, and takes as
+            long as it takes; the seconds are counted again when it is through.
     """
+    through = threading.Event()
+    # As concurrent.futures does: the main thread counts as alive until the threads of pools are
+    # joined, and `atexit` comes after that.
+    threading._register_atexit(through.set)  # type: ignore[attr-defined]
 
     def leave() -> None:
+        if closed.wait(LAST_RESORT):
+            through.wait()
+            time.sleep(LAST_RESORT)
         with suppress(Exception):
             sys.stdout.flush()
         os._exit(0)
 
-    timer = threading.Timer(LAST_RESORT, leave)
-    timer.daemon = True
-    timer.start()
+    threading.Thread(target=leave, name="last resort", daemon=True).start()

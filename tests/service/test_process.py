@@ -131,6 +131,26 @@ def test_a_work_that_never_ends_does_not_keep_the_process(tmp_path: Path) -> Non
     assert (played.returncode, told, complaint) == (0, "the rest of it\n", "")
 
 
+TIDYING = """
+process.LAST_RESORT = 0.2
+machine = Machine()
+machine.effects = [Work("a while")]
+run(sys.argv[1], machine)
+threading.Event().wait(4 * process.LAST_RESORT)
+print("saved")
+"""
+
+
+def test_what_a_script_does_after_a_signal_is_not_cut_off(tmp_path: Path) -> None:
+    """A script that writes its own results after `run_client` has all the time it takes."""
+    played = play(TIDYING, str(tmp_path))
+    assert played.stdout is not None
+    assert played.stdout.readline() == "at work\n"
+    played.send_signal(signal.SIGTERM)
+    told, complaint = played.communicate(timeout=60)
+    assert (played.returncode, told, complaint) == (0, "saved\n", "")
+
+
 def test_the_last_resort_comes_before_a_supervisor_kills() -> None:
     assert LAST_RESORT < GRACE
 
