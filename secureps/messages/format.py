@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 3
+FORMAT: Final = 4
 
 FINGERPRINT: Final = "757d00213a41c555"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
