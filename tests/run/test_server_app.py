@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,9 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
         '{"names": [1]}',
         "x" * (MOST_BYTES + 1),
         json.dumps({"since": 0}),
+        json.dumps(asdict(Served(("w",), "query"))),  # which no site has to allow
+        json.dumps(asdict(Served(("w",), "train", "query.ages"))),
+        json.dumps(asdict(Served(("w",), "evaluate"))),
     ],
 )
 def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> None:
