@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 
-from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty
+from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.counting import agrees
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
@@ -252,6 +252,8 @@ class Waves:
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
+        if batch.run and (ours := self._servers.run) and batch.run != ours:
+            raise WrongRun(other_run(batch.sender, batch.run, ours))
         if batch.sender not in self._clients | self._holders:
             raise UnknownParty(
                 f"{batch.sender} takes no part by this run's roster; has the ClientApp "

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
-from secureps.errors import Malformed, ScriptFailed
-from secureps.messages.run import COORDINATOR
+from secureps.errors import Malformed, ScriptFailed, WrongRun
+from secureps.messages.records import RunPinned
+from secureps.messages.run import COORDINATOR, other_run
 from secureps.roles.machine import Call
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
@@ -69,7 +70,8 @@ class OneWave:
             data: the batch; payloads: of answers in it, by digest.
 
         Raises:
-            SecurepsError: the batch is not this run's server's, or whatever ended this party.
+            WrongRun: the batch is of another run than the one that the state folder is of.
+            SecurepsError: it is not this run's server's, or whatever ended this party.
         """
         own(self.state)
         batch = opened(data, MOST_BYTES, self._verify)
@@ -80,11 +82,14 @@ class OneWave:
             one_at_a_time(self.state / "wave"),
             closing(DatedJournal(SqliteJournal(self.state / "journal.db"), time.time)) as journal,
         ):
+            kept = _ReadOnce(journal)
+            ours = next((r.run.id for _, r in kept.replay() if isinstance(r, RunPinned)), b"")
+            if batch.run and ours and batch.run != ours:
+                raise WrongRun(other_run(self.name, ours, batch.run))
             transport = WaveTransport(one_wave=True)
             transport.take(batch.entries, payloads)
             loop = WaveLoop(journal.last)
             around = Environment(transport, loop, lambda: 1.0)
-            kept = _ReadOnce(journal)
             stores = Stores(kept, DiskSpool(self.state / "spool"), self.state)
             executor = make(stores, around)
             executor.start()
