@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Iterator
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,10 @@ from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster
+from secureps.run.deploy.kubernetes import Cluster, Federation, manifests
 from secureps.run.deploy.monitoring import alerts
+from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.run.deploy.kits import PARTIES, deployed
@@ -344,6 +346,28 @@ def test_the_command_writes_folders_of_its_owner_and_says_what_to_do(tmp_path: P
     (out / "holder-0" / "other.yaml").touch()
     with pytest.raises(ConfigError, match=r"has other\.yaml, which is no part of this"):
         said(deploy, "kubernetes", home / "plan.toml", *options)
+
+
+def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
+    """Kubernetes reads $(NAME) in a command, and $$ as one sign."""
+    files = kubernetes_files(
+        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
+        CLUSTER,
+        None,
+        None,
+    )
+    (job,) = [d for d in yaml.safe_load_all(files["south"]["south.yaml"]) if d["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert "--set=a=$$(HOME) $$$$ $5 $$$$(B)" in container["command"]
+    (prepare,) = job["spec"]["template"]["spec"]["initContainers"]
+    assert "$$" not in prepare["command"][2]
+
+
+def test_no_party_is_in_the_servers_folder() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    (south,) = party_kits(deployed() / "kit", plan, ("south",))
+    with pytest.raises(ConfigError, match="servers is what the servers' folder is called"):
+        manifests(Federation(plan, {}, [replace(south, name="servers")], Needs(1)), CLUSTER)
 
 
 def request(**given: Any) -> Request:

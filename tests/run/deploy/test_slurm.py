@@ -13,7 +13,10 @@ import pytest
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
+from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
+from secureps.run.deploy.pods import Needs
+from secureps.run.deploy.slurm import Batch, batch_files
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
 
@@ -71,6 +74,51 @@ def test_servers_files_are_ones(tmp_path: Path) -> None:
 def test_shards_go_with_their_coordinator(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="shard-0 runs in the coordinator's job"):
         written(tmp_path / "run", "--name", "shard-0")
+
+
+@pytest.mark.parametrize(
+    ("out", "more", "reason"),
+    [
+        ("a run", (), "sbatch takes no such path for a log"),
+        ("run\nreboot", (), "sbatch takes no such path for a log"),
+        ("run-%j", (), "sbatch takes no such path for a log"),
+        ("run", ("--sbatch=--partition=low\nreboot",), "is no option in one line"),
+        ("run", ("--sbatch=partition=low",), "is no option in one line"),
+        ("run", ("--time=1:00:00\nreboot",), "is no time of sbatch's"),
+    ],
+)
+def test_what_sbatch_would_read_as_something_else_is_refused(
+    tmp_path: Path, out: str, more: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        written(tmp_path / out, *more)
+    assert not (tmp_path / out).exists()
+
+
+def test_words_of_a_client_are_words_to_bash(tmp_path: Path) -> None:
+    odd = "a 'b\" $(touch bad) `x` ; {name}\nnext"
+    written(tmp_path / "run", f"--set=who={odd}")
+    text = (tmp_path / "run" / "south.sbatch").read_text()
+    begin = text.partition("server=$(cat coordinator.address)\n")[2].partition(" & parties=")[0]
+    fake = f'secureps() {{ printf "%s\\0" "$@"; }}; server=here\n{begin}'
+    words = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True).stdout
+    assert f"--set=who={odd.replace('{name}', 'south')}" in words.split("\0")
+
+
+def test_no_party_takes_the_place_of_the_servers() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    batch = Batch(Path("/shared/run"), Path("/shared/kit"), "1:00:00")
+    of = (plan, Path("/shared/plan.toml"))
+    with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
+        batch_files(*of, {"aggregator": "client"}, batch, Needs(1), None)
+    found = batch_files(
+        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, Needs(1), None
+    )
+    chosen = found[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
+    for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
+        script = f"file={name}.toml; case $file in {chosen} esac; echo $role"
+        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert said.stdout == f"{role}\n"
 
 
 def test_without_a_script_there_are_no_clients(tmp_path: Path) -> None:
