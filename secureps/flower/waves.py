@@ -31,7 +31,7 @@ from secureps.wire.waves.batch import (
     sealed,
 )
 from secureps.wire.waves.foresight import due, holder_due
-from secureps.wording import named
+from secureps.wording import named, printable
 
 log = logging.getLogger("secureps")
 
@@ -314,5 +314,4 @@ class Waves:
 
 def _words(text: object) -> str:
     """Another party's own words, as they are logged."""
-    line = " ".join(str(text).split())[:500]
-    return "".join(c if c.isprintable() else "?" for c in line)
+    return printable(str(text))[:500]

@@ -127,7 +127,8 @@ def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     ("figures", "reason"),
     [
         ((Figure("bytes_down", math.inf),), "seconds and bytes: from 0 to 1e"),
-        ((Figure("bytes_down", 1e308),), "seconds and bytes: from 0 to 1e"),  # two of them would sum to infinity
+        # two of them would sum to infinity
+        ((Figure("bytes_down", 1e308),), "seconds and bytes: from 0 to 1e"),
         ((Figure("training_seconds", -0.5),), "seconds and bytes: from 0 to 1e"),
         (tuple(Figure(f"f{i}", 0.0) for i in range(17)), "at most 16 figures"),
         ((Figure("f" * 65, 0.0),), "names of 64 letters"),
