@@ -47,6 +47,9 @@ def secureps_mod(
     except SecurepsError as error:
         log.error("%s", one_line(error))
         parcel = post.Parcel({"error": APP if isinstance(error, ScriptFailed) else one_line(error)})
+    except Exception as error:  # Flower would send its words
+        log.exception("the node failed")
+        parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
     return answer(message, post.packed(parcel))
 
 

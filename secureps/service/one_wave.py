@@ -6,6 +6,7 @@ goes along, so that the answer comes with it. What must not live here: roles, wh
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,13 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
-from secureps.errors import Malformed, ScriptFailed, WrongRun
+from secureps.errors import KitError, Malformed, ScriptFailed, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
-from secureps.roles.machine import Call
+from secureps.roles.machine import Call, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
+from secureps.service.logs import tell
 from secureps.service.wave_loop import WaveLoop
 from secureps.store.atomic_file import one_at_a_time
 from secureps.store.dated_journal import DatedJournal
@@ -45,9 +47,15 @@ Make = Callable[[Stores, Environment], Executor]
 """Puts the party together; called twice in a wave."""
 
 
+TOLD = (WrongRun, KitError)
+"""Complaints whose words its server hears: others may tell of records, or what a site keeps to
+itself, and it hears of which class they are."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a party says in a wave: its batch; and why it takes part no more, if it does not."""
+    """What a party says in a wave: its batch; and, in words for its server, why it takes part no
+    more, if it does not."""
 
     batch: bytes
     ended: str = ""
@@ -100,13 +108,22 @@ class OneWave:
                 halt = executor.halted.result()
                 if halt.error is ScriptFailed:  # it may train the next time, and told more than we
                     raise ScriptFailed(halt.reason)
-                ended = halt.reason
+                ended = self._ended(halt)
             else:
                 first = tuple(_first(make(stores, around), kept, loop.now()))
                 said = (*_without(said, first), *first)
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
         return Answer(sealed(answer, self._sign), ended)
+
+    def _ended(self, halt: Halt) -> str:
+        """Says here why it takes part no more; what its server hears of that."""
+        if halt.error is None:
+            return halt.reason
+        tell(self.name, "Ended", halt.reason, logging.ERROR)
+        if issubclass(halt.error, TOLD):
+            return halt.reason
+        return f"{halt.error.__name__}; the node's log says why"
 
     def _sign(self, data: bytes) -> bytes:
         return self.identity.sign(WAVE_DOMAIN, data)

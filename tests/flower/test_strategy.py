@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import (
     Bulyan,
@@ -30,8 +29,6 @@ from secureps.policy.plan import load_plan
 from secureps.run.party_names import client_names
 from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.store.keyring import load_private
-from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
 from tests.kits.engine_apps import (
     Tensors,
     evaluate,
@@ -57,6 +54,7 @@ def play(
     folder: Path, grid: LocalGrid, rounds: int = 2, plan: Path | None = None, **settings: Any
 ) -> Result:
     """A run of `rounds` over a grid; its folder is RUN of the test's."""
+    folder.mkdir(exist_ok=True)
     plan = plan or write_plan(folder, clients=len(grid.nodes))
     own = {"fraction_evaluate": 0.0} | settings if "strategy" not in settings else settings
     strategy = SecureFedAvg(plan, run=folder / "run", unsafe_seed=SEED, **own)
@@ -226,50 +224,6 @@ def test_nobody_answers_with_anothers_batch(
     )
     same(tensors(play(tmp_path, grid)), unharmed)
     assert "answered another wave" in caplog.text
-
-
-OTHER_RUN = bytes(range(32))
-
-
-def of_another_run(content: RecordDict, kit: Path, signer: str) -> RecordDict:
-    """A message whose batch its sender has signed in another run, and has all else of this one."""
-    data = content.array_records[post.BATCH]["batch"].data
-    batch = opened(data, len(data), lambda *signed: None)
-    identity = load_private(kit, signer)
-    again = sealed(replace(batch, run=OTHER_RUN), lambda own: identity.sign(WAVE_DOMAIN, own))
-    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
-
-
-def test_a_reply_of_another_run_is_none(
-    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fault(message: Message, play: Reply) -> list[Message]:
-        reply = play(message)
-        assert reply is not None
-        reply.content = of_another_run(reply.content, tmp_path / "run" / "kit", "client-01")
-        return [reply]
-
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
-    same(tensors(play(tmp_path, grid)), unharmed)
-    assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
-
-
-def test_a_node_hears_nothing_of_another_run(
-    tmp_path: Path, unharmed: Tensors, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The same coordinator's, of the same kit: only the run tells them apart."""
-
-    def fault(message: Message, play: Reply) -> list[Message]:
-        kit = tmp_path / "run" / "kit"
-        message.content = of_another_run(message.content, kit, "coordinator")
-        reply = play(message)
-        assert reply is not None
-        assert post.BATCH not in reply.content
-        return [reply]
-
-    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 2): fault})
-    same(tensors(play(tmp_path, grid)), unharmed)
-    assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
 
 
 def test_two_nodes_of_one_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
