@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from secureps.dashboard import actions
-from secureps.dashboard.actions import KINDS, Act, Acts, read_acts
+from secureps.dashboard.actions import DOMAIN, KINDS, Act, Acts, read_acts
 from secureps.errors import ConfigError, DamagedStore, SecurepsError
+from secureps.messages.encoding import file_digest
 from secureps.run.up.folder import RunFolder
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_private, load_public
@@ -74,3 +75,21 @@ def test_a_line_that_was_changed_moved_or_added_is_found(
         acts.do("end")
     with pytest.raises(DamagedStore):
         read_acts(one, load_public(folder.kit).roster.identity("coordinator"))
+
+
+def test_a_line_of_another_history_is_found(folder: RunFolder) -> None:
+    """Signed by the same key, and the second of its own file."""
+    me = load_private(folder.kit, "observer")
+
+    def line(number: int, what: str, previous: bytes = b"") -> bytes:
+        of = {"number": number, "date": "2024-01-01T00:00:00Z", "who": "observer", "what": what}
+        of |= {"previous": file_digest(previous).hex() if previous else "", "signature": ""}
+        bare = json.dumps(of, separators=(",", ":")).encode()
+        signed = of | {"signature": me.sign(DOMAIN, bare).hex()}
+        return json.dumps(signed, separators=(",", ":")).encode()
+
+    one, other = line(1, "end"), line(1, "export")
+    two = line(2, "end", other)
+    assert len(read_acts(other + b"\n" + two, me.public)) == 2
+    with pytest.raises(DamagedStore, match="act 2 is not what was signed, or not in its place"):
+        read_acts(one + b"\n" + two, me.public)
