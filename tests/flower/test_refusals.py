@@ -13,6 +13,7 @@ from flwr.clientapp import ClientApp
 from secureps.errors import ConfigError, NotReady, TermsRefused, WrongRun
 from secureps.flower import SecureFedAvg, post, secureps_mod
 from secureps.roles.machine import Halt
+from secureps.roles.member.terms import NO_REASON
 from secureps.service.one_wave import OneWave
 from secureps.store.keyring import load_private
 from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
@@ -127,3 +128,27 @@ def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyP
     (reply,) = grid.send_and_receive([Message(record_dict(), 10, "train")])
     said = reply.content.config_records["secureps"]["error"]
     assert said == "OSError: the node's log says where"
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])
+def test_a_site_keeps_messages_from_its_app(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('evaluation = false\nreveal = "nothing"\n')
+    app, asked = ClientApp(mods=[secureps_mod]), list[str]()
+
+    def answers(message: Message, context: Any) -> Message:
+        asked.append(message.metadata.message_type)
+        return Message(message.content, reply_to=message)
+
+    app.train("other")(answers)
+    app.evaluate()(answers)
+    app.query()(answers)
+    grid = LocalGrid.simulated(app, 1)
+    grid.nodes[10].config["secureps-site"] = str(site)
+    (reply,) = grid.send_and_receive([Message(record_dict(), 10, kind)])
+    said = reply.error.reason if reply.has_error() else reply.content[post.MARKER]["error"]
+    assert said == NO_REASON
+    assert asked == []
+    assert "evaluation = false" in caplog.text or "which this site does not allow" in caplog.text
