@@ -29,6 +29,8 @@ def is_url(place: str) -> bool:
 
 def shown(url: str) -> str:
     """A URL without user, password and query: those open the store to whoever reads them."""
+    if re.search(r"\?.*@", url, re.S):  # which of the two signs is whose, nobody knows
+        return re.sub(r"://.*", "://***", url, flags=re.S)
     return re.sub(r"://.*@", "://***@", re.sub(r"\?.*", "?***", url, flags=re.S), flags=re.S)
 
 
