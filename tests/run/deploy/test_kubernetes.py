@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
@@ -17,6 +18,7 @@ from typer.main import get_command
 
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
+from secureps.crypto.passphrase import Passphrase
 from secureps.errors import ConfigError, KitError
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
@@ -312,6 +314,31 @@ def test_nobody_dials_a_key_holder_or_a_client() -> None:
     ingress = {e["metadata"]["name"]: e["spec"]["ingress"] for e in of_kind("NetworkPolicy")}
     assert sorted(ingress) == sorted(re.sub("[._]", "-", n) for n in PARTIES if n != "observer")
     assert [n for n, rules in ingress.items() if rules] == ["coordinator", "shard-0", "shard-1"]
+
+
+def test_the_coordinator_dials_nobody_and_a_shard_the_coordinator_alone() -> None:
+    egress = {e["metadata"]["name"]: e["spec"]["egress"] for e in of_kind("NetworkPolicy")}
+    assert egress["coordinator"] == []
+    names, calls = egress["shard-0"]
+    assert {port["port"] for port in names["ports"]} == {53}
+    (to,) = calls["to"]
+    assert to["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "coordinator"
+    assert [port["port"] for port in calls["ports"]] == [7600]
+
+
+def test_keys_are_their_pods_alone() -> None:
+    for spec in pods():
+        (keys,) = [each["secret"] for each in spec["volumes"] if each["name"] == "keys"]
+        assert keys["defaultMode"] == 0o400
+
+
+def test_a_key_under_a_passphrase_stays_where_somebody_types_it(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    shutil.copytree(deployed() / "kit", kit)
+    key = kit / "private" / "south" / "identity.key"
+    key.write_bytes(Passphrase(b"a long passphrase").seal(key.read_bytes()))
+    with pytest.raises(ConfigError, match=r"identity\.key is under a passphrase, and in a cluster"):
+        party_kits(kit, load_plan(deployed() / "plan.toml"), ("south",))
 
 
 def test_without_an_observer_metrics_stay_in_the_pod() -> None:
