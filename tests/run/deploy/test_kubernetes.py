@@ -19,7 +19,7 @@ from typer.main import get_command
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.crypto.passphrase import Passphrase
-from secureps.errors import ConfigError, KitError
+from secureps.errors import MISCONFIGURED, ConfigError, KitError
 from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
@@ -224,6 +224,17 @@ def test_each_client_joins_as_itself_with_its_own_settings() -> None:
     ]
     assert "--set=partition=1" in south
     assert "--budget=8" in south
+
+
+def test_a_client_is_never_there_twice_and_one_that_was_told_to_end_did_not_fail() -> None:
+    for each in of_kind("Job"):
+        spec = each["spec"]
+        assert spec["podReplacementPolicy"] == "Failed"
+        wrong, evicted, ended = spec["podFailurePolicy"]["rules"]
+        assert (wrong["action"], wrong["onExitCodes"]["values"]) == ("FailJob", [MISCONFIGURED])
+        assert (evicted["action"], "onPodConditions" in evicted) == ("Ignore", True)
+        assert (ended["action"], ended["onExitCodes"]["values"]) == ("Ignore", [143])
+        assert spec["template"]["spec"]["restartPolicy"] == "Never"
 
 
 def test_memory_and_disk_are_what_check_says() -> None:
