@@ -20,7 +20,7 @@ from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.crypto.passphrase import Passphrase
 from secureps.errors import MISCONFIGURED, ConfigError, KitError
-from secureps.policy.plan import load_plan
+from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
@@ -277,6 +277,18 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     assert len(written_rule["spec"]["groups"][0]["rules"]) == len(
         list(alerts(load_plan(deployed() / "plan.toml")))
     )
+
+
+def test_somebody_is_woken_once_too_few_holders_are_there() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    for holders, threshold, spare in ((2, 2, 0), (5, 3, 2)):
+        own = {"holders": holders, "threshold": threshold}
+        cipher = plan.section.cipher.model_copy(update=own)
+        section = plan.section.model_copy(update={"cipher": cipher})
+        rules = {each.name: each for each in alerts(Plan(section))}
+        away = 'secureps_servers_away{role="holder"} > '
+        assert rules["SecurepsHoldersAway"].expression == f"{away}{spare}"
+        assert ("SecurepsHolderAway" in rules) == (spare > 0)
 
 
 def test_prometheus_finds_what_it_needs() -> None:

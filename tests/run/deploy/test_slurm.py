@@ -54,7 +54,10 @@ def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -
             assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
     assert directives(jobs["aggregator"])["cpus-per-task"] == "3"
     assert "--set=partition=1" in jobs["south"]
-    assert "--name south" in jobs["south"]
+    assert (
+        f"--name south --kit {deployed() / 'kit'} --state {tmp_path}/run/state/south "
+        in jobs["south"]
+    )
 
 
 def test_servers_files_are_ones(tmp_path: Path) -> None:
