@@ -71,6 +71,7 @@ def test_servers_files_are_ones(tmp_path: Path) -> None:
     assert found["shard-1"].coordinator == "127.0.0.1:7100"
     assert found["shard-1"].advertise == "@HOST@:7102"
     assert found["holder-0"].coordinator == "@COORDINATOR@"
+    assert (found["holder-0"].minimum, found["holder-0"].threshold) == (3, 2)
     assert len({each.state for each in found.values()}) == len(found)
 
 
