@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from secureps.dashboard.course import Course, Steps
+from secureps.dashboard.course import Course
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
 from secureps.messages.requests import GroupStatus, MemberStatus, ServerStatus, Status
 from secureps.messages.run import COORDINATOR
+from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
@@ -111,8 +112,8 @@ class OperatorView:
     costs: tuple[Cost, ...]
     up: float
     down: float
-    timeline: tuple[Steps, ...] | None
-    burnt: tuple[Steps, ...] | None
+    timeline: tuple[CohortSteps, ...] | None
+    burnt: tuple[CohortSteps, ...] | None
     burnt_in_all: int
     checkpoint: int | None
 
@@ -280,5 +281,5 @@ def _change(each: Change, hide: Hide, names: bool) -> Change:
     return replace(each, party=party, state=hide(each.state), before=hide(each.before))
 
 
-def _step(each: Steps, hide: Hide) -> Steps:
+def _step(each: CohortSteps, hide: Hide) -> CohortSteps:
     return replace(each, why=hide(each.why))
