@@ -1,7 +1,8 @@
 """What the coordinator's journal says of a run's course: steps of versions, openings, refusals.
 
-A fold of rows, like `audit.entries`; steps by the coordinator's own fold (`roles.coordinator.timeline`). What must not live here: reading a journal
-(`dashboard.sources`), and what a page shows of it.
+A fold of rows, like `audit.entries`. What must not live here: when steps were done
+(`roles.coordinator.timeline`), reading a journal (`dashboard.sources`), and what a page shows of
+it.
 """
 
 from __future__ import annotations

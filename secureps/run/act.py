@@ -48,11 +48,11 @@ def act(
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
 ) -> None:
-    """Have a coordinator do something now: it journals it, and a restart forgets nothing.
+    """Have a coordinator do something now, signed by its own key and journalled.
 
-    pause holds the run between two versions and go-on takes that back; checkpoint
-    makes durable what is committed; leave-out and take-back are of one client. Signed
-    by the coordinator's own key. Give RUN, or --server and --kit.
+    pause holds the run between two versions, go-on takes that back; checkpoint makes
+    durable what is committed; leave-out and take-back are of one client (--client).
+    Give RUN, or --server and --kit.
     """
     from secureps.errors import OperatorError
     from secureps.messages.run import COORDINATOR
