@@ -18,6 +18,7 @@ from secureps.messages import coordinator_records as coordinator
 from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
 from secureps.messages import shard_records as shard
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -104,6 +105,7 @@ TOLD: Mapping[type, Told] = {
     VersionEvaluated: Told("course", "version evaluated", ("version",)),
     coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
     coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
+    Act: Told("course", "operator's act", ("what", "client", "reason")),
     coordinator.Finished: Told("course", "run over", ("reason", "failure")),
 }
 """Every class of record of which something is told."""

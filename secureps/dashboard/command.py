@@ -55,7 +55,7 @@ def dashboard(
     ] = "127.0.0.1:0",
     act: Annotated[
         bool,
-        typer.Option("--act", help="Of RUN: also end it, and export its model."),
+        typer.Option("--act", help="Also act: pause the run, leave a client out, end it."),
     ] = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,

@@ -17,7 +17,7 @@ from pathlib import Path
 from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts
+from secureps.dashboard.actions import Acts, RunActs, saying
 from secureps.dashboard.application import application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.server import bound, serving
@@ -69,7 +69,7 @@ class Looking:
         budget: a client's own, over all runs; None: it has none.
         logs: audit logs to verify.
         listen: HOST:PORT; port 0 takes a free one.
-        acts: also lets who looks end a run of `up`, and export its model.
+        acts: also lets who looks act on the run.
         passphrase_fd: an open file, with the passphrase of the private keys.
     """
 
@@ -113,7 +113,8 @@ def dashboard(looking: Looking) -> Iterator[str]:
     named = frozenset(f"{each}:{port}".lower() for each in hosts)
     access = Access(named, secured is not None, None if secured else viewer)
     owner = viewer.name if viewer.role == "client" else ""
-    board = Board(Facts(looking.target is not None, owner, acts=done))
+    offered = () if acts is None else acts.offered
+    board = Board(Facts(looking.target is not None, owner, acts=done, offered=offered))
     app = application(board, access, _party(looking.kit), f"secureps-{port}", acts)
     with serving(app, line, secured), fed(board, sources):
         entrance = f"/enter?token={access.token}"
@@ -143,12 +144,15 @@ def _acts(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Acts | 
     """What may be done; None if nothing. ConfigError where nothing can be."""
     if not looking.acts:
         return None
-    if looking.folder is None or not viewer.names or not on_loopback(looking.listen):
+    target = looking.target
+    named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
+    if target is None or not named or not on_loopback(looking.listen):
         raise ConfigError(
-            "dashboard: --act is for the folder of a run of `up`, on loopback, and for an observer "
-            "or the coordinator"
+            "dashboard: --act is on loopback, for the folder of a run of `up`, or for --server "
+            "with the coordinator's own kit and --name coordinator"
         )
-    return Acts(looking.folder, viewer.name, load_private(looking.kit, viewer.name, passphrases))
+    me = load_private(looking.kit, viewer.name, passphrases)
+    return RunActs(looking.folder, viewer.name, me, saying(target, passphrases))
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:

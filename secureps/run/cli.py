@@ -19,6 +19,7 @@ from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
+from secureps.run.act import act
 from secureps.run.options import (
     Insecure,
     InsecureForTests,
@@ -210,7 +211,7 @@ def up(
     play(Order(plan, out, unsafe_seed, dict(os.environ), extras, beside), Console())
 
 
-for _command in (commands.runs, commands.status, dashboard, commands.log, commands.stop):
+for _command in (commands.runs, commands.status, dashboard, commands.log, act, commands.stop):
     app.command(rich_help_panel=_RUNS)(_command)
 
 

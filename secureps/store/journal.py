@@ -33,6 +33,7 @@ from secureps.errors import (
     OperatorError,
 )
 from secureps.messages import (
+    acts,
     charge,
     coordinator_records,
     holder_records,
@@ -63,8 +64,7 @@ SYNCHRONOUS = "FULL"
 
 CHECKPOINT_PAGES = 256
 """Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
-what one damaged page can take. A version is some 170 to a coordinator, mostly receipts and shares.
-"""
+what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
 
 LEAST_ROOM = 1 << 16
 """Bytes without which SQLite cannot make the files beside a journal."""
@@ -83,7 +83,7 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain B
 """
 
 RECORDS: dict[str, type] = dataclasses_of(
-    coordinator_records, holder_records, member_records, records, shard_records, charge
+    coordinator_records, holder_records, member_records, records, shard_records, charge, acts
 ) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)}
 """Every class that may be journalled, by name."""
 

@@ -9,6 +9,38 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "left out of this run: by the operator... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "left out of this run: by the operator",
+    ),
+    "... is no act: it is one of ... (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is no act: it is one of",
+    ),
+    "... is of a client: name one (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is of a client: name one",
+    ),
+    "... is of no client: name none (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is of no client: name none",
+    ),
+    "no client that trains in this run is called ... (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "no client that trains in this run is called",
+    ),
+    "without ... ... clients are left, and ... needs ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        " clients are left, and ",
+    ),
+    "... was not left out by an operator: ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "was not left out by an operator",
+    ),
+    "the run is over: ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "the run is over: ",
+    ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
         "wire/grpc/test_client.py",
         "another kind of server",

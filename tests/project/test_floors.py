@@ -56,6 +56,7 @@ FLOORS = (
     ("run/deploy", "run/profile", "run/site_check", "run/up"),
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
+    ("run/act",),
     ("dashboard",),
     ("run/commands",),
     ("run/cli",),

@@ -12,6 +12,7 @@ from tests.kits.nursery import ROOT
 ELSEWHERE = {
     # values: what is written and sent is read again, each kind of it
     "golden/test_stored_values.py": (
+        "messages/acts",
         "messages/charge",
         "messages/coordinator_records",
         "messages/envelope_keys",
@@ -24,6 +25,7 @@ ELSEWHERE = {
         "messages/run",
         "messages/schema",
         "messages/shard_records",
+        "messages/steps",
     ),
     "golden/test_format.py": ("messages/format",),
     # sections of files, and the page that lists their keys

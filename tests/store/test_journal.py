@@ -18,6 +18,7 @@ import pytest
 
 from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, OperatorError
 from secureps.messages import (
+    acts,
     charge,
     coordinator_records,
     holder_records,
@@ -186,6 +187,7 @@ def test_the_table_holds_every_record_and_nothing_else() -> None:
             records,
             shard_records,
             charge,
+            acts,
         )
         own = [module.__name__ for module in modules]
         beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)

@@ -16,6 +16,7 @@ from secureps.errors import (
     UnknownParty,
 )
 from secureps.messages import requests
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.records import Incarnated, RosterFollowed
@@ -24,6 +25,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator import (
+    acts,
     answers,
     checkpointing,
     committees,
@@ -304,6 +306,8 @@ class Coordinator:
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+            case Act():
+                acts.do(tx, event)
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
@@ -29,8 +30,11 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.coordinator.acted import Acted
 from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.group import Ask, Fate, GroupState, Phase
+from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
 
 
@@ -50,40 +54,6 @@ class CheckpointState:
     def version_of(self, group: str) -> int:
         """The version of a group in this checkpoint; -1 if it is not in it."""
         return next((gv.version for gv in self.versions if gv.group == group), -1)
-
-
-@dataclass(slots=True)
-class Evaluations:
-    """What became of the versions that were to be evaluated.
-
-    Args:
-        results: by version; skipped: why, by version.
-        subject: the version that members were last asked to evaluate, 0 before the first;
-            model: the digests of its groups; rounds: how often they were asked.
-        since: when the newest version of any group was committed.
-    """
-
-    results: dict[int, VersionEvaluated] = field(default_factory=dict)
-    skipped: dict[int, str] = field(default_factory=dict)
-    subject: int = 0
-    model: tuple[bytes, ...] = ()
-    rounds: int = 0
-    since: float = 0.0
-
-    @property
-    def newest(self) -> tuple[VersionEvaluated, ...]:
-        """All results, in the order of versions."""
-        return tuple(self.results[version] for version in sorted(self.results))
-
-    def settled(self, version: int) -> bool:
-        """Whether a version was evaluated, or never will be."""
-        return version in self.results or version in self.skipped
-
-    def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Members are asked to evaluate the version that the model is at."""
-        version = model[0].version
-        self.rounds = self.rounds + 1 if version == self.subject else 1
-        self.subject, self.model = version, tuple(group.digest for group in model)
 
 
 REVOKED = "its name is on the roster no more"
@@ -115,7 +85,8 @@ class CoordinatorState:
         failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
         retired: members that take part no more, by their own word; why_gone: what they and those
             that rest for a while say of why, without a reason empty; isolated: clients that are
-            left out, and why.
+            left out, and why; acted: what an operator has had it do.
+        timeline: when steps of the newest cohorts were done.
         outside: by group, the clients that joined without contributing to it.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             those that were found out, and how.
@@ -151,6 +122,8 @@ class CoordinatorState:
     why_gone: dict[str, str] = field(default_factory=dict)
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
+    acted: Acted = field(default_factory=Acted)
+    timeline: Timeline = field(default_factory=Timeline)
     evaluations: Evaluations = field(default_factory=Evaluations)
     committees: list[KeyCommittee] = field(default_factory=list)
     ending: str = ""
@@ -236,6 +209,7 @@ class CoordinatorState:
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
+        self.timeline.take(at, record)
         match record:
             case Incarnated(number):
                 self.incarnation = number
@@ -270,6 +244,7 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
+                self.acted.checkpoint = False
             case records.CheckpointPart(number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
@@ -292,12 +267,16 @@ class CoordinatorState:
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client, reason=reason):
                 self.isolated[client] = reason
+                self.acted.out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
             case records.ClientRevoked(client):
                 self.isolated[client] = REVOKED
+                self.acted.out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
+            case Act():
+                self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
                     self.owed[holder, last] = tuple(self._owed())
