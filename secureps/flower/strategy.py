@@ -216,7 +216,8 @@ class _Rounds:
             self._holders = Holders(plan, root, kit, self._servers.address)
             self._open.enter_context(self._holders)
             self._open.enter_context(self._servers)
-            self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)
+            own = (self._said(kit), self._timeout, owner.kit is None)
+            self._waves = Waves(self._grid, self._servers, *own)
             self.first = max(0, self._version(self._servers.status())) + 1
             self._newest = self.arrays()
             return self._open.pop_all()

@@ -41,7 +41,8 @@ SLOWER = 3.0
 """Or as many as the longest reply took, times this."""
 POLL = 0.01, 0.2
 """Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of what was waited already."""
+Between these, a tenth of what was waited already. In a simulation always the least: replies are in
+this process' memory."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
@@ -78,6 +79,7 @@ class Waves:
     Args:
         said: of the model and the run, in every message's marker.
         timeout: seconds without any reply or version, after which the run ends with an error.
+        simulated: all nodes are in this process.
     """
 
     def __init__(
@@ -86,8 +88,10 @@ class Waves:
         servers: Aggregator,
         said: Mapping[str, str | int],
         timeout: float,
+        simulated: bool,
     ) -> None:
         self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
+        self._longest_pause = POLL[0] if simulated else POLL[1]
         self._nodes: dict[int, _Node] = {}
         self._here = frozenset[int]()
         self._looked = self._beaten = -LOOK
@@ -101,7 +105,7 @@ class Waves:
         """Messages so far."""
 
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
-        """Carries waves until `over()`.
+        """Carries waves until `over()`, which is asked at news of the servers', and now and then.
 
         Args:
             records: of the app's own, that go along; kind: the type of messages.
@@ -113,8 +117,15 @@ class Waves:
         for node in self._nodes.values():
             node.failures, node.resting = 0, 0.0
         self._news = time.monotonic()
-        while not over():
-            self._servers.news.clear()
+        least, most = POLL
+        asked = -most
+        while True:
+            if news := self._servers.news.is_set():
+                self._servers.news.clear()
+            if news or time.monotonic() - asked >= most:
+                if over():
+                    return
+                asked = time.monotonic()
             self._look()
             self._push(records, kind)
             if self._pull():
@@ -122,9 +133,8 @@ class Waves:
                 continue
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
-            least, most = POLL
             waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
-            self._servers.news.wait(min(most, max(least, waited / 10)))
+            self._servers.news.wait(min(self._longest_pause, max(least, waited / 10)))
 
     # --- nodes --------------------------------------------------------------------
 
