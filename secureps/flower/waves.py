@@ -79,7 +79,6 @@ class Waves:
     Args:
         said: of the model and the run, in every message's marker.
         timeout: seconds without any reply or version, after which the run ends with an error.
-        simulated: all nodes are in this process.
     """
 
     def __init__(
@@ -88,10 +87,9 @@ class Waves:
         servers: Aggregator,
         said: Mapping[str, str | int],
         timeout: float,
-        simulated: bool,
     ) -> None:
         self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
-        self._longest_pause = POLL[0] if simulated else POLL[1]
+        self._longest_pause = POLL[0] if servers.simulated else POLL[1]
         self._nodes: dict[int, _Node] = {}
         self._here = frozenset[int]()
         self._looked = self._beaten = -LOOK
