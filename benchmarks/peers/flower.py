@@ -6,7 +6,9 @@ SecAgg+, the newer, of messages, is ours.
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -120,8 +122,17 @@ def _play(
     over = "Finished task"  # of the ServerApp: its figures are there by then
     stage.wait(lambda: error.is_file() or over in said.read_text(errors="replace"), "the mean")
     if not error.is_file():
-        raise PeerError(f"the ServerApp failed; {stage.last_words()}")
+        raise PeerError(f"the ServerApp failed; {_log(stage, programs, around)}")
     return stage.figures(stage.error())
+
+
+def _log(stage: Stage, programs: Path, around: Mapping[str, str]) -> str:
+    """The end of what a run's apps have logged, of which the SuperLink alone knows."""
+    found = re.search(r"run (\d+)", (stage.folder / "run.log").read_text(errors="replace"))
+    command = [str(programs / "flwr"), "log", found[1] if found else "", "peers", "--show"]
+    own = stage.environment(around)
+    done = subprocess.run(command, env=own, cwd=stage.folder, capture_output=True, text=True)
+    return (done.stdout + done.stderr)[-2000:]
 
 
 def _app(folder: Path, parts: tuple[str, str]) -> Path:

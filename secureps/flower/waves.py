@@ -125,7 +125,7 @@ class Waves:
                     return
                 asked = time.monotonic()
             self._look()
-            self._push(records, kind)
+            self._push(records, kind, over)
             if self._pull():
                 self._news = time.monotonic()
                 continue
@@ -152,12 +152,16 @@ class Waves:
                 if node.name in self._clients and node.id in self._here and not node.ended:
                     self._servers.relay.beat(node.name)
 
-    def _push(self, records: RecordDict, kind: str) -> None:
+    def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
         wanted = [node for node in self._nodes.values() if self._due(node)]
         if not wanted:
             return
         self._servers.settled()  # what is told to all at once goes with one wave
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
+        if over():  # what they are told may be of the next round, whose records are others
+            for node in wanted:
+                self._tell_again(node)
+            return
         ids = list(self._grid.push_messages([message for _, message, _ in messages]))
         if len(ids) != len(messages):
             raise NotReady("the SuperLink did not take all messages of a wave; see its log")
