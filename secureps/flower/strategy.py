@@ -210,7 +210,8 @@ class _Rounds:
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         with self._open:
             listen = owner.listen if owner.holders == "service" else ""
-            self._servers = Aggregator(plan, kit, root, listen, owner.unsafe_seed)
+            own = (listen, owner.kit is None, owner.unsafe_seed)
+            self._servers = Aggregator(plan, kit, root, *own)
             demand_host(self._servers.kit.roster, kit)
             # First: no process is forked beside a server's threads, and they start meanwhile.
             self._holders = Holders(plan, root, kit, self._servers.address)

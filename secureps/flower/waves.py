@@ -41,7 +41,8 @@ SLOWER = 3.0
 """Or as many as the longest reply took, times this."""
 POLL = 0.01, 0.2
 """Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of what was waited already."""
+Between these, a tenth of what was waited already. In a simulation always the least: replies are in
+this process' memory."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
@@ -88,6 +89,7 @@ class Waves:
         timeout: float,
     ) -> None:
         self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
+        self._longest_pause = POLL[0] if servers.simulated else POLL[1]
         self._nodes: dict[int, _Node] = {}
         self._here = frozenset[int]()
         self._looked = self._beaten = -LOOK
@@ -101,7 +103,7 @@ class Waves:
         """Messages so far."""
 
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
-        """Carries waves until `over()`.
+        """Carries waves until `over()`, which is asked at news of the servers', and now and then.
 
         Args:
             records: of the app's own, that go along; kind: the type of messages.
@@ -113,18 +115,24 @@ class Waves:
         for node in self._nodes.values():
             node.failures, node.resting = 0, 0.0
         self._news = time.monotonic()
-        while not over():
-            self._servers.news.clear()
+        least, most = POLL
+        asked = -most
+        while True:
+            if news := self._servers.news.is_set():
+                self._servers.news.clear()
+            if news or time.monotonic() - asked >= most:
+                if over():
+                    return
+                asked = time.monotonic()
             self._look()
-            self._push(records, kind)
+            self._push(records, kind, over)
             if self._pull():
                 self._news = time.monotonic()
                 continue
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
-            least, most = POLL
             waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
-            self._servers.news.wait(min(most, max(least, waited / 10)))
+            self._servers.news.wait(min(self._longest_pause, max(least, waited / 10)))
 
     # --- nodes --------------------------------------------------------------------
 
@@ -144,12 +152,16 @@ class Waves:
                 if node.name in self._clients and node.id in self._here and not node.ended:
                     self._servers.relay.beat(node.name)
 
-    def _push(self, records: RecordDict, kind: str) -> None:
+    def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
         wanted = [node for node in self._nodes.values() if self._due(node)]
         if not wanted:
             return
         self._servers.settled()  # what is told to all at once goes with one wave
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
+        if over():  # what they are told may be of the next round, whose records are others
+            for node in wanted:
+                self._tell_again(node)
+            return
         ids = list(self._grid.push_messages([message for _, message, _ in messages]))
         if len(ids) != len(messages):
             raise NotReady("the SuperLink did not take all messages of a wave; see its log")

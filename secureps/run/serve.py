@@ -314,7 +314,8 @@ def _hear_waves(
     def answer(batch: bytes) -> bytes:
         return wave.play(batch, {}, make).batch
 
-    with Shutdown() as shutdown, answering(party.name, path, answer):
+    test = serving.section.insecure_for_tests
+    with Shutdown() as shutdown, answering(party.name, path, answer, test):
         tell(party.name, "Listening", f"hears waves at {path}")
         shutdown.wait()
 

@@ -16,6 +16,7 @@ What must not live here: formats of keys (`crypto`), and networks: a kit travels
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import string
@@ -157,11 +158,17 @@ def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdent
                 f"{directory} is signed by another CA: its fingerprint is {ca.fingerprint} "
                 f"and the pinned one {pinned}"
             )
-        roster = Roster.from_bytes(data)
-        roster.verify(ca)
+        return ca, _verified(ca, data)
     except ClientError as error:
         raise _damaged(directory, error) from None
-    return ca, roster
+
+
+@functools.lru_cache(4)
+def _verified(ca: PublicIdentity, data: bytes) -> Roster:
+    """The roster in these bytes: one process may play many nodes of a simulation, wave by wave."""
+    roster = Roster.from_bytes(data)
+    roster.verify(ca)
+    return roster
 
 
 def _damaged(directory: Path, error: ClientError) -> KitError:

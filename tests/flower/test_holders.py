@@ -71,7 +71,7 @@ def served(folder: Path, whole: Path) -> Iterator[dict[str, Path]]:
             kit, sockets[name] = part(whole, home / "kit", name), home / "waves"
             (home / "holder.toml").write_text(
                 f'name = "{name}"\nkit = "{kit}"\nstate = "{home / "state"}"\nminimum = 2\n'
-                f'socket = "{sockets[name]}"\n'
+                f'socket = "{sockets[name]}"\ninsecure_for_tests = true\n'
             )
             program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
             running.append(subprocess.Popen([*program, "--config", str(home / "holder.toml")]))

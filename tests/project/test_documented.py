@@ -51,6 +51,12 @@ ELSEWHERE = {
         "roles/test_extremes.py",
         "an address has 300 letters",
     ),
+    "the app that relays runs as user ... and this key holder as ...: code of the run could read "
+    "its keys and ledger. Give the key holder a user of its own, its node another that is not "
+    "root, and the socket's folder a group of both (chmod 2750) (the operator's fault)": (
+        "service/test_wave_socket_users.py",
+        "and this key holder as ",
+    ),
     "...: no file of a checkpoint: ... (the sender's fault)": (
         "roles/test_extremes.py",
         "no file of a checkpoint",
