@@ -47,6 +47,9 @@ LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
+MOST_WORDS = 500
+"""Letters of a node's words that are logged."""
+MOD = "has the ClientApp mods=[secureps_mod]?"
 ROOM = 16 << 20
 """Bytes of a node's batch beside its blocks."""
 
@@ -67,6 +70,8 @@ class _Node:
     failures: int = 0
     resting: float = 0.0
     ended: str = ""
+    foreign: str = ""
+    """What its app answered last, if nothing of secureps was in it."""
 
     def __str__(self) -> str:
         """As people read it in a log."""
@@ -109,7 +114,7 @@ class Waves:
             records: of the app's own, that go along; kind: the type of messages.
 
         Raises:
-            NotReady: nothing has come for too long.
+            NotReady: nothing has come for too long, or no node's app has the mod.
             SecurepsError: whatever ended the servers.
         """
         for node in self._nodes.values():
@@ -129,6 +134,7 @@ class Waves:
             if self._pull():
                 self._news = time.monotonic()
                 continue
+            self._refuse_foreign()
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
             waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
@@ -254,9 +260,13 @@ class Waves:
             SecurepsError: it is not what a node of this run says.
         """
         if reply.has_error():
-            raise NotReady(_words(reply.error.reason))
+            node.foreign = _words(reply.error.reason)
+            hint = "" if node.name else f"; {MOD}"
+            raise NotReady(f"{node.foreign}{hint}")
         if not post.marked(reply.content):
-            raise Malformed("answered without secureps: its ClientApp needs mods=[secureps_mod]")
+            node.foreign = "it answered in the clear"
+            raise Malformed(f"answered without secureps; {MOD}")
+        node.foreign = ""
         most = ROOM + 2 * self._largest
         parcel = post.unpacked(reply.content, most)
         if error := parcel.said.get("error"):
@@ -267,10 +277,7 @@ class Waves:
         if batch.run and (ours := self._servers.run) and batch.run != ours:
             raise WrongRun(other_run(batch.sender, batch.run, ours))
         if batch.sender not in self._clients | self._holders:
-            raise UnknownParty(
-                f"{batch.sender} takes no part by this run's roster; has the ClientApp "
-                "mods=[secureps_mod]?"
-            )
+            raise UnknownParty(f"{batch.sender} takes no part by this run's roster; {MOD}")
         if node.name not in ("", batch.sender):
             raise Malformed(f"is {node.name}, and answered as {batch.sender}")
         others = [o.id for o in self._nodes.values() if o.name == batch.sender and o is not node]
@@ -315,6 +322,15 @@ class Waves:
         """Bytes of the largest update that a client can send."""
         return self._servers.update_bytes
 
+    def _refuse_foreign(self) -> None:
+        """NotReady if no node that is here has the mod: the run brought their app, so none will."""
+        here = [self._nodes[id] for id in self._here]
+        if here and all(n.foreign and not n.name and n.failures >= TRIES for n in here):
+            raise NotReady(
+                f"no node answers as secureps does, each asked {TRIES} times: {here[0].foreign}; "
+                f"{MOD}"
+            )
+
     def _silence(self) -> str:
         status = self._servers.status()
         why = "; ".join(f"{group.name}: {group.reason}" for group in status.groups)
@@ -326,4 +342,7 @@ class Waves:
 
 def _words(text: object) -> str:
     """Another party's own words, as they are logged."""
-    return printable(str(text))[:500]
+    line = printable(str(text))
+    if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
+        return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"
+    return line
