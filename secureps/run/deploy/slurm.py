@@ -28,7 +28,7 @@ GRACE = 60
 """Seconds that servers go on after a run's end, for clients to hear of it."""
 
 ADDRESS = "coordinator.address"
-"""The file that says where the aggregator's job is now."""
+"""The file that says where the coordinator is: its job writes it, or who has it elsewhere."""
 
 SERVERS = "aggregator"
 """What the job of coordinator and shards is called."""
@@ -74,6 +74,7 @@ end
 """
 
 _PARTY = """\
+[ -s {address} ] || echo "waits for $PWD/{address}, where the coordinator's HOST:PORT stands"
 until [ -s {address} ]; do sleep 1 & wait $!; done
 moved() {{ while sleep 5; do [ "$(cat {address})" = "$1" ] || kill -TERM "$2"; done; }}
 {over}

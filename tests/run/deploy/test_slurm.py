@@ -130,3 +130,12 @@ def test_without_a_script_there_are_no_clients(tmp_path: Path) -> None:
     told = said(deploy, "slurm", home / "plan.toml", "--kit", home / "kit", "--out", tmp_path / "r")
     assert "note: clients are left out: name what they run by --script" in told
     assert not (tmp_path / "r" / "south.sbatch").exists()
+
+
+def test_a_site_alone_is_told_where_to_say_who_coordinates(tmp_path: Path) -> None:
+    note = "the coordinator runs elsewhere: jobs wait for its HOST:PORT in"
+    assert note not in written(tmp_path / "all")
+    told = written(tmp_path / "run", "--name", "south")
+    assert f"note: {note} {tmp_path}/run/coordinator.address" in told.replace("\n", " ")
+    batch = (tmp_path / "run" / "south.sbatch").read_text()
+    assert 'echo "waits for $PWD/coordinator.address' in batch
