@@ -20,7 +20,7 @@ from secureps.client.trainer import FitConfig, Setting, Trainer
 from secureps.config.plan import SyncSection
 from secureps.config.sections import read_toml, toml_tables
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check
 from secureps.run.cli import app as cli
@@ -416,6 +416,9 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
         prepare(plan, out, UnsafeSeed(1), Console())
     with pytest.raises(ConfigError, match="there is no ServerApp to run"):
         prepare(out / "plan.toml", tmp_path / "again", UnsafeSeed(1), Console())
+    (tmp_path / "file").touch()
+    with pytest.raises(OperatorError, match="file: cannot write what the ServerApp says: "):
+        prepare(plan, tmp_path / "file", UnsafeSeed(1), Console())
 
 
 def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:
