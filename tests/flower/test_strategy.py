@@ -119,6 +119,20 @@ def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensor
     assert list(result.arrays) == list(initial())
 
 
+def test_a_run_is_called_as_its_plan_and_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    plan = write_plan(tmp_path).rename(tmp_path / "other.toml")
+    strategy = SecureFedAvg(plan, unsafe_seed=SEED, fraction_evaluate=0.0)
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=60)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith(f"{load_plan(plan).section.name}-2")
+    assert f"the run's folder is {run}" in caplog.text
+
+
 def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
     grid = LocalGrid.simulated(make_app(), CLIENTS)
     play(tmp_path, grid, rounds=3)
