@@ -89,7 +89,8 @@ def preflight(whom: Departure) -> Iterator[Finding]:
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _looked("keys", lambda: _keys(whom, own))
     yield _ends("roster", _date(public.roster.expires), "secureps roster renew")
-    if not whom.insecure:
+    # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
+    if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _looked("TLS", lambda: _certificate(whom, public))
     if whom.server is not None:
         yield from _dialled(whom, whom.server)

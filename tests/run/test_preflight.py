@@ -112,6 +112,12 @@ def test_keys_that_are_not_here_or_that_others_may_read(kit: Path) -> None:
     assert "envelope.key" in the_only_no(Departure(kit, "holder-0"), "keys")
 
 
+def test_who_has_no_keys_at_all_is_told_once_how_to_make_them(kit: Path) -> None:
+    shutil.rmtree(kit / "private" / ME)
+    text = the_only_no(Departure(kit, ME), "keys")
+    assert f"--name {ME}` makes those of {ME}" in text
+
+
 def test_a_certificate_that_was_not_copied(kit: Path) -> None:
     (kit / "public" / "tls" / f"{ME}.pem").unlink()
     assert "secureps keys renew" in the_only_no(Departure(kit, ME), "TLS")
