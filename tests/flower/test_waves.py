@@ -1,4 +1,4 @@
-"""What goes with a round's messages is that round's."""
+"""What goes with a round's messages is that round's; nodes without the mod end the run."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from secureps.flower import SecureFedAvg, secureps_mod
+from secureps.errors import NotReady
+from secureps.flower import SecureFedAvg, secureps_mod, waves
 from secureps.flower.waves import Waves
 from tests.kits.engine_apps import initial, record, train, write_plan
 from tests.kits.flower_grid import LocalGrid, a_task
@@ -91,3 +92,51 @@ def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     assert (round[0], pushes[0]) == (ROUNDS, 1 + ROUNDS)
     assert len(seen) == ROUNDS * len(grid.nodes)
     assert all(mark == number for mark, number in seen), seen
+
+
+# --- apps without the mod ----------------------------------------------------------
+
+
+def play_without(folder: Path, app: ClientApp) -> None:
+    """A run of an app at all nodes, which waits a minute for what does not come."""
+    strategy = SecureFedAvg(
+        write_plan(folder), run=folder / "run", unsafe_seed=5, fraction_evaluate=0.0
+    )
+    grid, config = LocalGrid.simulated(app, 3), ConfigRecord({"lr": 0.25})
+    strategy.start(grid, record(initial()), 2, train_config=config, timeout=60)
+
+
+def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+    asked = 0
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        nonlocal asked
+        asked += 1
+        raise ValueError("Traceback of a worker " + "x" * 900 + " KeyError: 'arrays'")
+
+    with pytest.raises(NotReady) as caught:
+        play_without(tmp_path, app)
+    said = str(caught.value)
+    assert said.startswith("no node answers as secureps does, each asked 3 times: <class")
+    assert said.endswith("KeyError: 'arrays''>; has the ClientApp mods=[secureps_mod]?")
+    assert len(said) < 700
+    assert asked == 3 * 3
+
+
+def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        return Message(content=RecordDict({"metrics": MetricRecord({"n": 1})}), reply_to=message)
+
+    with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
+        play_without(tmp_path, app)
+
+
+def test_what_nodes_say_is_one_line_of_a_log() -> None:
+    assert waves._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
+    told = waves._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
+    assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
