@@ -149,7 +149,6 @@ ELSEWHERE = {
         "run/deploy/files",
         "run/deploy/monitoring",
         "run/deploy/network",
-        "run/deploy/parties",
         "run/deploy/pods",
         "run/deploy/workloads",
     ),
