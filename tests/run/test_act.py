@@ -15,7 +15,6 @@ from secureps.run.status_client import StatusClient
 from secureps.run.up.folder import RunFolder
 from tests.kits.command import run
 
-
 ORIGIN_TEXT = '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "began": 0.0}'
 
 
