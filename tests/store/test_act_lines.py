@@ -47,6 +47,9 @@ def test_what_was_changed_moved_added_or_signed_by_another_is_found(tmp_path: Pa
     ):
         with pytest.raises(DamagedStore, match=r"acts\.jsonl: act \d is not"):
             read_acts(b"\n".join(wrong) + b"\n", ME.public)
+    with pytest.raises(DamagedStore) as raised:
+        read_acts(two, ME.public)
+    assert str(raised.value).endswith(" is not what was signed, or not in its place")
     with pytest.raises(DamagedStore):
         read_acts(one, Identity(bytes(32)).public)
     (tmp_path / FILE).write_bytes(one + b"\n" + three + b"\n")
