@@ -69,6 +69,7 @@ TOLD: Mapping[type, Told] = {
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
     coordinator.Received: Told("who", "update received", ("receipt",)),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
+    member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
     member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
     coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
     coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
@@ -135,6 +136,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
+        member.BudgetLowered,
         # parts of other records
         holder.BaseModel,
         RefusedRequests,

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from secureps.dashboard.actions import ActLine
 from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import HolderView, OwnLedger
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.officer_view import LogCheck
 from secureps.policy.plan import Plan
+from secureps.store.act_lines import ActLine
 
 
 @dataclass(frozen=True, slots=True)

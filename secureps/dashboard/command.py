@@ -119,5 +119,7 @@ def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
         state=joining.state,
         ledger=joining.charged,
         budget=joining.insists.budget,
+        passphrases=joining.passphrases,
+        acts=True,
     )
     return beside(own, typer.echo)

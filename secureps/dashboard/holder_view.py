@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from secureps.audit.entries import date_of, entries
 from secureps.audit.spending import epsilons
-from secureps.messages.member_records import Sealed, SubmissionSettled
+from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Dated, RunPinned
 from secureps.messages.submission import SubmissionId
@@ -19,6 +19,7 @@ from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.member.leaving import Departure
 from secureps.store.budget import RunSpent
 from secureps.store.journal import Row
 from secureps.wording import finite
@@ -78,6 +79,8 @@ class HolderView:
         open: who could open a single update; `holders` who hold shares of its keys, `threshold` of
             whom must agree.
         sees: by role, what it sees and what it never sees.
+        acted: the number of its data holder's newest act that the client has done; standing: what
+            that came to, empty while it takes part.
     """
 
     name: str
@@ -100,6 +103,8 @@ class HolderView:
     holders: tuple[str, ...]
     threshold: int
     sees: tuple[tuple[str, str, str], ...]
+    acted: int
+    standing: str
 
 
 def holder_view(
@@ -116,6 +121,10 @@ def holder_view(
         return None
     plan, updates = Plan.from_text(run.plan), sent(rows)
     privacy = plan.section.privacy
+    departure = Departure(name)
+    for row in rows:
+        if isinstance(row.record, OwnAct):
+            departure.apply(row.record)
     spent = epsilons(plan, entries(run.id, rows)) or ()
     unsafe = any(isinstance(row.record, Sealed) and row.record.receipt.unsafe for row in rows)
     epsilon = next((each.epsilon for each in spent if each.client == name), 0.0)
@@ -143,7 +152,12 @@ def holder_view(
         holders=tuple(holders) if plan.holders else (),
         threshold=plan.threshold if plan.holders else 0,
         sees=tuple((sight.role, sight.sees, sight.never) for sight in sights(plan)),
+        acted=departure.acted,
+        standing="" if departure.wants is None else STANDING[departure.wants],
     )
+
+
+STANDING = {OwnDeed.PAUSE: "paused", OwnDeed.LEAVE: "leaves"}
 
 
 def sent(rows: Iterable[Row]) -> list[SentUpdate]:

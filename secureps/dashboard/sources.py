@@ -240,10 +240,10 @@ def own_ledger(path: Path, budget: float | None = None) -> OwnLedger:
     """What a ledger over all runs says, or why it cannot be read."""
     if not path.is_file():
         return OwnLedger(budget=budget)
-    ledger = BudgetLedger(path)
+    ledger = BudgetLedger(path, budget)
     try:
         facts = [fact for _, fact in ledger.facts()]
-        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), budget)
+        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
     except SecurepsError as error:
         return OwnLedger((), None, budget, str(error))
 

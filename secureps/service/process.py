@@ -24,6 +24,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
+from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
@@ -234,6 +235,8 @@ def _run(
             (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
             executor.start()
             KitWatch(party.name, executor, party.kit).start()
+            if party.role == "client":
+                ActWatch(party.name, executor, party.state, party.identity.public).start()
             thread.start()
             if serve is not None:
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
 from secureps.dashboard import actions
-from secureps.dashboard.actions import DOMAIN, KINDS, ActLine, RunActs, read_acts
-from secureps.errors import ConfigError, DamagedStore, Refused, SecurepsError
+from secureps.dashboard.actions import KINDS, RunActs
+from secureps.errors import ConfigError, Refused, SecurepsError
 from secureps.messages.acts import Act, Deed
-from secureps.messages.encoding import file_digest
 from secureps.run.up.folder import RunFolder
+from secureps.store.act_lines import ActLine
 from secureps.store.issuing import issue
-from secureps.store.keyring import load_private, load_public
+from secureps.store.keyring import load_private
 from tests.kits.audited import begin
 
 
@@ -61,44 +60,6 @@ def test_an_act_is_on_the_disk_before_it_is_done(
         acts.do("export", {})  # there is no checkpoint
     assert [act.what for act in acts.done] == ["end", "export"]
     assert set(KINDS) == {"end", "export"}
-
-
-def test_a_line_that_was_changed_moved_or_added_is_found(
-    acts: RunActs, folder: RunFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(actions, "stop", lambda root: "stopped")
-    for _ in range(3):
-        acts.do("end", {})
-    path, key = folder.root / "acts.jsonl", load_public(folder.kit).roster.identity("observer")
-    one, two, three = path.read_bytes().splitlines()
-    assert len(read_acts(b"\n".join((one, two, three)), key)) == 3
-    later = json.dumps(json.loads(two) | {"date": "2024-01-01T00:00:00Z"}).encode()
-    for lines in ((one, later, three), (one, three), (two, three), (one, two, two), (one, b"{}")):
-        with pytest.raises(DamagedStore, match=r"acts\.jsonl: act \d is not"):
-            read_acts(b"\n".join(lines), key)
-    path.write_bytes(one + b"\n" + three + b"\n")
-    with pytest.raises(DamagedStore):
-        acts.do("end", {})
-    with pytest.raises(DamagedStore):
-        read_acts(one, load_public(folder.kit).roster.identity("coordinator"))
-
-
-def test_a_line_of_another_history_is_found(folder: RunFolder) -> None:
-    """Signed by the same key, and the second of its own file."""
-    me = load_private(folder.kit, "observer")
-
-    def line(number: int, what: str, previous: bytes = b"") -> bytes:
-        of = {"number": number, "date": "2024-01-01T00:00:00Z", "who": "observer", "what": what}
-        of |= {"previous": file_digest(previous).hex() if previous else "", "signature": ""}
-        bare = json.dumps(of, separators=(",", ":")).encode()
-        signed = of | {"signature": me.sign(DOMAIN, bare).hex()}
-        return json.dumps(signed, separators=(",", ":")).encode()
-
-    one, other = line(1, "end"), line(1, "export")
-    two = line(2, "end", other)
-    assert len(read_acts(other + b"\n" + two, me.public)) == 2
-    with pytest.raises(DamagedStore, match="act 2 is not what was signed, or not in its place"):
-        read_acts(one + b"\n" + two, me.public)
 
 
 def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(acts: RunActs) -> None:

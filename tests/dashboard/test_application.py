@@ -14,7 +14,7 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import ActLine, Acts
+from secureps.dashboard.actions import Acts
 from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
@@ -22,6 +22,7 @@ from secureps.dashboard.observation import Observation
 from secureps.dashboard.pages import pages
 from secureps.dashboard.server import bound, serving
 from secureps.errors import ConfigError
+from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
 from tests.kits.nursery import ROOT
 

@@ -9,6 +9,18 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "left by its data holder's own act": (
+        "roles/member/test_leaving.py",
+        "left by its data holder's own act",
+    ),
+    "does nothing of what its data holder wants: ...": (
+        "service/test_act_watch.py",
+        "does nothing of what its data holder wants",
+    ),
+    "acts.jsonl: act ... is not what was signed, or not in its place": (
+        "store/test_act_lines.py",
+        " is not what was signed, or not in its place",
+    ),
     "left out of this run: by the operator... (the other side's fault)": (
         "roles/coordinator/test_acts.py",
         "left out of this run: by the operator",

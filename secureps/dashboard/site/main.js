@@ -38,7 +38,7 @@ function show() {
   document.title = `secureps: ${PAGES[name].title}`;
   const sections = PAGES[name].sections(news[name]);
   if (news.acts && name === (news.holder ? "holder" : "operator")) {
-    sections.push({ id: "acts", title: "Act", wide: true, data: [news.acts, news.operator?.paused ?? ""], make: acts.section });
+    sections.push({ id: "acts", title: "Act", wide: true, data: [news.acts, news.operator?.paused ?? "", news.holder?.standing ?? ""], make: acts.section });
   }
   sections.push({ id: "troubles", title: "What cannot be read", wide: true, data: Object.entries(news.troubles), make: troubles });
   if (page.dataset.page !== name) {
