@@ -349,6 +349,15 @@ def test_the_coordinator_dials_nobody_and_a_shard_the_coordinator_alone() -> Non
     assert [port["port"] for port in calls["ports"]] == [7600]
 
 
+def test_metrics_are_read_from_the_namespace_of_prometheus_alone() -> None:
+    for each in of_kind("NetworkPolicy"):
+        for rule in each["spec"]["ingress"]:
+            if [port["port"] for port in rule["ports"]] == [7700]:
+                (of,) = rule["from"]
+                labels = of["namespaceSelector"]["matchLabels"]
+                assert labels == {"kubernetes.io/metadata.name": "monitoring"}
+
+
 def test_keys_are_their_pods_alone() -> None:
     for spec in pods():
         (keys,) = [each["secret"] for each in spec["volumes"] if each["name"] == "keys"]
