@@ -103,7 +103,6 @@ ELSEWHERE = {
         "flower/names",
         "flower/node",
         "flower/trainer",
-        "flower/waves",
         "service/one_wave",
     ),
     # servers
