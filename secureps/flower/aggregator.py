@@ -290,8 +290,8 @@ class Aggregator:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            # Where holders are nodes, to look first would cost every round another wave; and in a
-            # simulation a message of each client to each holder, and half of what holders do.
+            # Where holders are nodes, to wait until they have looked would cost every round another
+            # wave; in a simulation a way there and back after the last update, of all that wait.
             looks = bool(self.address) and not self.simulated
             founding = assemble.Founding(self.plan, self._initial, os.urandom(32), looks)
             return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)

@@ -19,6 +19,7 @@ from secureps.errors import ConfigError
 from secureps.flower import SecureFedAvg
 from secureps.flower.federation import simulated_kit
 from secureps.policy.plan import load_plan
+from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
 from tests.kits.engine_apps import initial, make_app, record, write_plan
 from tests.kits.flower_grid import Fault, LocalGrid, a_task
@@ -48,6 +49,21 @@ def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
     logs = sorted(path.name for path in (tmp_path / "rlwe" / "run" / "logs").iterdir())
     assert logs == ["holder-0.log", "holder-1.log", "holder-2.log"]
     assert not (tmp_path / "plain" / "run" / "logs").exists()
+
+
+def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    founding, examined = assemble.Founding, []
+
+    def noted(*given: Any) -> assemble.Founding:
+        made = founding(*given)
+        examined.append(made.examined)
+        return made
+
+    monkeypatch.setattr(assemble, "Founding", noted)
+    play(tmp_path / "run", "plain")
+    assert examined == [False]
 
 
 # --- key holders behind nodes -----------------------------------------------------

@@ -34,8 +34,8 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from tests.kits.flower_keys import certify, node_key
 from tests.kits.nursery import ROOT
 
-PATIENCE = 240.0
-"""Seconds for any one thing to happen: a wave takes ten of two busy cores."""
+PATIENCE = 600.0
+"""Seconds for any one thing to happen: a wave takes ten of two busy cores, a minute beside others."""
 PORTS = range(10_000, 32_768)
 """Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"

@@ -181,6 +181,14 @@ def test_a_journal_that_is_opened_anew_writes_its_height_on_where_it_was(tmp_pat
         path.write_bytes(after)
 
 
+def test_at_the_start_a_height_is_made_anew_for_its_name_may_not_be_durable(tmp_path: Path) -> None:
+    path = tmp_path / "height"
+    write_height(path, START)
+    inode = path.stat().st_ino
+    Height(path, START).close()
+    assert path.stat().st_ino != inode
+
+
 @pytest.mark.parametrize("damage", [b"torn", b"", None])
 def test_a_height_that_is_not_whole_is_made_anew(damage: bytes | None, tmp_path: Path) -> None:
     path, mark = tmp_path / "height", Mark(2, bytes(32))
