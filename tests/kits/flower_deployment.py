@@ -35,7 +35,7 @@ from tests.kits.flower_keys import certify, node_key
 from tests.kits.nursery import ROOT
 
 PATIENCE = 600.0
-"""Seconds for any one thing to happen: a wave takes ten of two busy cores, a minute beside others."""
+"""Seconds for any one thing to happen: a wave takes ten of two busy cores, or many more."""
 PORTS = range(10_000, 32_768)
 """Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"
