@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -78,6 +78,9 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in demo startup ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+soak: $(STAMP)  ## 1,000 clients push for SECONDS (600) while connections are cut; fails where a promise is broken
+	$(BIN)/python -m benchmarks.soak --seconds $(or $(SECONDS),600) --clients $(or $(CLIENTS),1000)
 
 bench-peers: $(STAMP)  ## other systems beside this one, in environments of their own; see docs/benchmarks.md
 	$(BIN)/python -m benchmarks.peers $(PEERS)

@@ -17,7 +17,7 @@ from secureps.messages.records import Dated, RunPinned
 from secureps.messages.run import RunInfo
 from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.timeline import KEPT, Timeline
-from secureps.store.journal import Row
+from secureps.store.journal_rows import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from secureps.audit.entries import date_of, entries
 from secureps.audit.spending import epsilons
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import Dated, RunPinned
+from secureps.messages.records import Dated, RunPinned, SealedBefore
 from secureps.messages.submission import SubmissionId
 from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
@@ -21,7 +21,7 @@ from secureps.policy.spending import adjacency
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.leaving import Departure
 from secureps.store.budget import RunSpent
-from secureps.store.journal import Row
+from secureps.store.journal_rows import Row
 from secureps.wording import finite
 
 KEPT = 100
@@ -126,7 +126,8 @@ def holder_view(
         if isinstance(row.record, OwnAct):
             departure.apply(row.record)
     spent = epsilons(plan, entries(run.id, rows)) or ()
-    unsafe = any(isinstance(row.record, Sealed) and row.record.receipt.unsafe for row in rows)
+    sealed = (row.record for row in rows if isinstance(row.record, Sealed | SealedBefore))
+    unsafe = any(each.receipt.unsafe for each in sealed)
     epsilon = next((each.epsilon for each in spent if each.client == name), 0.0)
     return HolderView(
         name=name,
@@ -168,7 +169,7 @@ def sent(rows: Iterable[Row]) -> list[SentUpdate]:
         match row.record:
             case Dated(unix):
                 began = unix - row.at
-            case Sealed(receipt):
+            case Sealed(receipt) | SealedBefore(receipt):
                 date = "" if began is None else date_of(began + row.at)
                 of = (receipt.id.group, receipt.version, receipt.size, receipt.purpose)
                 found[receipt.id] = SentUpdate(date, *of, "under way")

@@ -62,6 +62,7 @@ from secureps.service.environment import Environment
 from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
+from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
@@ -92,10 +93,9 @@ class Executor:
         self.roster: Roster | None = None
         self._party = party
         self.machine = machine
-        self._journal = journal
         self._around, self._loop, self._meter = around, around.loop, around.meter
         self._log_lines = LogLines()
-        self.worker = worker
+        self._journal, self.worker = journal, worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._lock = threading.Lock()
@@ -115,10 +115,9 @@ class Executor:
         self.later(self._start)
 
     def _start(self) -> None:
-        for at, record in self._journal.replay():
+        for record in replayed(self.machine, self._journal):
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
-            self.machine.apply(at, record)
             self._meter.replayed(record)
             self._hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
@@ -366,6 +365,7 @@ class Executor:
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
+        compact_if_due(self._party, self.machine, self._journal)
 
     def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False

@@ -17,16 +17,19 @@ from secureps.crypto.identity import Identity
 from secureps.errors import KitError, Malformed, ScriptFailed, WrongRun
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
+from secureps.roles.fold import Fold
 from secureps.roles.machine import Call, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.logs import tell
+from secureps.service.replay import replayed
 from secureps.service.wave_loop import WaveLoop
 from secureps.store.atomic_file import one_at_a_time
 from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import Record, SqliteJournal
+from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
@@ -91,7 +94,7 @@ class OneWave:
             closing(DatedJournal(SqliteJournal(self.state / "journal.db"), time.time)) as journal,
         ):
             kept = _ReadOnce(journal)
-            ours = next((r.run.id for _, r in kept.replay() if isinstance(r, RunPinned)), b"")
+            ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
             if batch.run and ours and batch.run != ours:
                 raise WrongRun(other_run(self.name, ours, batch.run))
             transport = WaveTransport(one_wave=True)
@@ -144,6 +147,11 @@ class _ReadOnce:
         if self.rows is not None:
             self.rows += ((at, record) for record in records)
 
+    def records(self) -> Iterator[Record]:
+        """What its machine applies, but for what the fold says otherwise."""
+        yield from () if self.fold is None else self.fold.records
+        yield from (record for _, record in self.replay())
+
     def replay(self) -> Iterator[tuple[float, Record]]:
         if self.rows is None:
             self.rows = list(self.journal.replay())
@@ -151,6 +159,18 @@ class _ReadOnce:
 
     def close(self) -> None:
         self.journal.close()
+
+    @property
+    def fold(self) -> Fold | None:
+        return self.journal.fold
+
+    @property
+    def due(self) -> bool:
+        return self.journal.due
+
+    def compact(self, fold: Fold) -> None:
+        self.journal.compact(fold)
+        self.rows = []
 
     @property
     def mark(self) -> Mark:
@@ -164,8 +184,8 @@ class _ReadOnce:
 def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
     """What a party's next process will ask before it hears anything: by its journal."""
     machine = executor.machine
-    for at, record in journal.replay():
-        machine.apply(at, record)
+    for _ in replayed(machine, journal):
+        pass
     for effect in machine.resume(now).effects:
         if isinstance(effect, Call):
             yield Entry(Kind.FIRST, effect.to.encode(), encode(effect.message))

@@ -131,8 +131,8 @@ def _counted(world: World) -> list[str]:
     """Each submission at most once; each is accounted for."""
     journal = journal_of(world)
     received = {record.receipt.id for record in _of(journal, records.Received)}
-    fates = world.coordinator.federation.fates
-    silent = [f"nobody says what became of {id}" for id in sorted(received - fates.keys())]
+    fate = world.coordinator.federation.settled.of
+    silent = [f"nobody says what became of {id}" for id in sorted(received) if fate(id) is None]
     return [*_once(journal), *silent]
 
 

@@ -14,7 +14,8 @@ from secureps.dashboard.own_acts import SAID, OwnActs
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger
-from secureps.store.journal import Row, read_rows
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Row
 
 ME = Identity(bytes(range(32)))
 

@@ -259,6 +259,19 @@ ELSEWHERE = {
         "processes/test_federation.py",
         "start a new run in an empty folder",
     ),
+    "...: its fold does not match its digest (the operator's fault)": (
+        "store/test_compaction.py",
+        "fold does not match",
+    ),
+    "...: the archive up to row ... does not match its digest (the operator's fault)": (
+        "store/test_compaction.py",
+        "archive up to row 4",
+    ),
+    "its journal is not compacted: ...": ("service/test_replay.py", "is not compacted: "),
+    "... is over since long; begin a new sequence (the sender's fault)": (
+        "roles/coordinator/test_fates.py",
+        "over since long",
+    ),
     "...: a restore was cut short here: run secureps restore again (the operator's fault)": (
         "store/test_backup.py",
         "cut short here: run secureps restore again",

@@ -271,7 +271,7 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     from tests.kits.roles_kit import make_plan, make_run
 
     plan = make_plan("plain", **PRIVATE)
-    pinned = Pinned(make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
 
     def nobody(group: str, version: int) -> KeyCommittee:

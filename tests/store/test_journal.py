@@ -39,15 +39,9 @@ from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
 from secureps.store import journal as store
-from secureps.store.journal import (
-    RECORDS,
-    Journal,
-    MemoryJournal,
-    SqliteJournal,
-    last_row,
-    read_rows,
-)
+from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import height_path
+from secureps.store.journal_rows import RECORDS
 from tests.conftest import AS_DEPLOYED
 
 SOME = [

@@ -48,6 +48,7 @@ from secureps.roles.coordinator.status import servers, status
 from secureps.roles.coordinator.tasks import ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -113,6 +114,21 @@ class Coordinator:
             self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
         self._lay_out()
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        pinned = self._federation.pinned
+        records = (*(() if pinned is None else (pinned,)), *self._follower.records)
+        return Fold(records, to_state(CoordinatorState, self._federation))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
+        self._federation = from_state(CoordinatorState, fold.state)
+        for name, group in self._federation.groups.items():
+            group.open_receipts.enough = enough[name]
 
     def resume(self, now: float) -> Step:
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import assert_never
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.outcome import Outcome
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
@@ -37,12 +36,12 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a submission."""
+class Owed:
+    """What a client of a group was asked for when a holder announced another key."""
 
-    outcome: Outcome
-    version: int
-    reason: str
+    group: str
+    client: str
+    ask: Ask | None
 
 
 @dataclass(slots=True)

@@ -32,7 +32,8 @@ from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.coordinator.acted import Acted
 from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.group import Ask, Fate, GroupState, Phase
+from secureps.roles.coordinator.fates import Fate, Fates
+from secureps.roles.coordinator.group import GroupState, Owed, Phase
 from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
@@ -60,15 +61,6 @@ REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a client of a group was asked for when a holder announced another key."""
-
-    group: str
-    client: str
-    ask: Ask | None
-
-
 @dataclass(slots=True)
 class CoordinatorState:
     """Everything that survives a restart of the coordinator.
@@ -76,10 +68,9 @@ class CoordinatorState:
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
             that each did; told: what each tells of how many examples it has, 0 for nothing.
-        receipts: digest of every receipt that was accepted; next: the sequence after the
-            newest, by (client, group).
-        fates: what became of submissions; undurable: those of them that are included in a
-            version and in no checkpoint yet.
+        settled: what became of submissions, and the digests of their receipts; next: the
+            sequence after the newest, by (client, group).
+        undurable: those that are included in a version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
         ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
         failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
@@ -104,9 +95,8 @@ class CoordinatorState:
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     founder: str = ""
-    receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    settled: Fates = field(default_factory=Fates)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
-    fates: dict[SubmissionId, Fate] = field(default_factory=dict)
     undurable: dict[SubmissionId, int] = field(default_factory=dict)
     included: Counter[str] = field(default_factory=Counter)
     checkpoints: list[CheckpointState] = field(default_factory=list)
@@ -129,6 +119,11 @@ class CoordinatorState:
     ending: str = ""
     finished: str = ""
     failure: str = ""
+
+    @property
+    def fates(self) -> dict[SubmissionId, Fate]:
+        """Those that may be asked for."""
+        return self.settled.known
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
@@ -195,16 +190,17 @@ class CoordinatorState:
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
-        return id in self.fates or (group is not None and id in group.receipts)
+        here = group is not None and id in group.receipts
+        return here or self.settled.of(id) is not None
 
     def stands(self, id: SubmissionId) -> bool:
         """Whether a submission that is known is not dropped."""
-        fate = self.fates.get(id)
+        fate = self.settled.of(id)
         return fate is None or fate.outcome != Outcome.DROPPED
 
     def past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
-        fate = self.fates.get(id)
+        fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
     def apply(self, at: float, record: Record) -> None:
@@ -318,7 +314,8 @@ class CoordinatorState:
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
-        self.receipts[id] = receipt_digest(receipt)
+        self.settled.receipts[id] = receipt_digest(receipt)
+        self.settled.trained_from(id.client, id.group, receipt.version)
         self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)
         if receipt.unsafe:
@@ -459,8 +456,8 @@ class CoordinatorState:
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)
-        settled = Fate(Outcome.INCLUDED, version, f"part of version {version}")
-        self.fates |= dict.fromkeys(included, settled)
+        fate = Fate(Outcome.INCLUDED, version, f"part of version {version}")
+        self.settled.known |= dict.fromkeys(included, fate)
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
@@ -470,10 +467,13 @@ class CoordinatorState:
     def _complete(self, number: int) -> None:
         for id in self.covered(number):
             version = self.undurable.pop(id)
-            self.fates[id] = Fate(Outcome.DURABLE, version, f"in checkpoint {number}")
+            fate = Fate(Outcome.DURABLE, version, f"in checkpoint {number}")
+            self.settled.settle(id, fate, self.groups[id.group].version)
         self.checkpoint(number).complete = True
         complete = [c for c in self.checkpoints if c.complete]
         self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
 
     def _drop(self, group: GroupState, ids: Iterable[SubmissionId], reason: str) -> None:
-        self.fates |= dict.fromkeys(ids, Fate(Outcome.DROPPED, group.version, reason))
+        fate = Fate(Outcome.DROPPED, group.version, reason)
+        for id in ids:
+            self.settled.settle(id, fate, group.version)

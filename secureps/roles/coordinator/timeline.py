@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.steps import CohortSteps
+from secureps.roles.fold import from_state, to_state
 
 KEPT = 30
 """Cohorts, and burnt ones, that are kept: the newest of each."""
 
 WHY = 200
 """Characters that it takes to say why one came to nothing, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineFold:
+    """The same in plain fields (`roles.fold`)."""
+
+    burnt: tuple[CohortSteps, ...]
+    burnt_in_all: int
+    began: dict[str, float]
+    making: dict[str, CohortSteps]
+    done: tuple[CohortSteps, ...]
 
 
 @dataclass(slots=True)
@@ -39,6 +52,18 @@ class Timeline:
         """Of the newest cohorts, oldest first."""
         making = sorted(self._making.values(), key=lambda steps: steps.closed)
         return (*self._done, *making)[-KEPT:]
+
+    def packed(self) -> Any:
+        """In plain values (`roles.fold.Packed`)."""
+        known = tuple(self.burnt), self.burnt_in_all, self._began, self._making, tuple(self._done)
+        return to_state(TimelineFold, TimelineFold(*known))
+
+    @classmethod
+    def unpacked(cls, plain: Any) -> Timeline:
+        """The steps again."""
+        state = from_state(TimelineFold, plain)
+        burnt, done = deque(state.burnt, maxlen=KEPT), deque(state.done, maxlen=KEPT)
+        return cls(burnt, state.burnt_in_all, state.began, state.making, done)
 
     def take(self, at: float, record: object) -> None:
         """One record more; most say nothing of steps."""

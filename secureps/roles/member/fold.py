@@ -11,6 +11,7 @@ from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, Sub
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import Record
 from secureps.roles.member.budget import Budget
 from secureps.roles.member.committees import Committees
@@ -23,6 +24,7 @@ from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.release_history import ReleaseHistory
 from secureps.roles.member.schedule import Gathering
 from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.state import MemberState
 from secureps.roles.member.timing import LeaseRenewal, Timing
 from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.roster_follower import RosterFollower
@@ -48,6 +50,7 @@ class MemberFold:
         self._departure = Departure(settings.name)
         self._appraiser: Appraiser
         self._budget: Budget
+        self._lowered: float | None = None
         self._gathering = Gathering()
         self._lease = LeaseRenewal()
 
@@ -84,9 +87,51 @@ class MemberFold:
             case OwnAct(budget=budget):
                 self._departure.apply(record)
                 if budget is not None:
-                    self._budget = self._appraiser.budget = self._budget.lowered(budget)
+                    self._lower(budget)
             case _:
                 raise InternalError(f"a member's journal has no {type(record).__name__}")
+
+    def _lower(self, budget: float) -> None:
+        self._lowered = budget if self._lowered is None else min(budget, self._lowered)
+        self._budget = self._appraiser.budget = self._budget.lowered(budget)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        state = MemberState(
+            client=self._settings.name,
+            sealed=self._out.sealed,
+            next=self._out.next,
+            carried=self._out.carried,
+            committee=self.committees.newest,
+            keys=self.committees.keys,
+            bounds={} if self._pinned is None else self._weighing.sealed,
+            ledger=self._ledger,
+            history=self._history,
+            acted=self._departure.acted,
+            wants=self._departure.wants,
+            lowered=self._lowered,
+        )
+        run = () if self._pinned is None else (self._pinned.record,)
+        return Fold((*run, *self._follower.records), to_state(MemberState, state))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`; ConfigError if it is another client's."""
+        state = from_state(MemberState, fold.state)
+        self._settings.check_own(state.client)
+        self._ledger, self._history = state.ledger, state.history  # before any looks at them
+        for record in fold.records:
+            self.apply(0.0, record)
+        self._out.sealed, self._out.next, self._out.carried = (
+            state.sealed,
+            state.next,
+            state.carried,
+        )
+        self.committees.newest, self.committees.keys = state.committee, state.keys
+        self._departure.acted, self._departure.wants = state.acted, state.wants
+        if self._pinned is not None:
+            self._weighing.fix(state.bounds)
+        if state.lowered is not None:
+            self._lower(state.lowered)
 
     @property
     def pinned(self) -> Pinned:

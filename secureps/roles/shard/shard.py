@@ -38,6 +38,7 @@ from secureps.messages.submission import (
 )
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -65,7 +66,7 @@ from secureps.roles.shard.keys import (
     submission_of,
     sum_key,
 )
-from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -106,6 +107,17 @@ class Shard:
             self._follower.apply(record)
         else:
             self.state.apply(record)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        records = (*self.state.record, *self._follower.records)
+        return Fold(records, to_state(ShardFold, self.state.folded()))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        self.state.unfold(from_state(ShardFold, fold.state))
 
     @property
     def _roster(self) -> Roster:
