@@ -33,7 +33,9 @@ def test_what_is_noted_is_read_again_in_order(tmp_path: Path) -> None:
         (2, "go-on"),
         (3, "lower-budget 3.5"),
     ]
-    assert {(each.date, each.who) for each in known(acts)} == {("2023-11-14T22:13:20Z", "client-00")}
+    assert {(each.date, each.who) for each in known(acts)} == {
+        ("2023-11-14T22:13:20Z", "client-00")
+    }
 
 
 def test_what_was_changed_moved_added_or_signed_by_another_is_found(tmp_path: Path) -> None:
