@@ -228,6 +228,10 @@ def test_an_operator_pauses_and_goes_on_by_keyboard(chromium: Any, run: tuple[Pa
         playwright.expect(headline).to_contain_text(
             "paused by the operator, a visit", timeout=LIMIT
         )
+        if SHOTS:
+            page.emulate_media(color_scheme="light")
+            page.set_viewport_size({"width": 1280, "height": 900})
+            page.locator("#acts").screenshot(path=f"{SHOTS}/dashboard-acts.png")
         by_keyboard(page, "Make a checkpoint")
         by_keyboard(page, "Go on")
         playwright.expect(headline).not_to_contain_text("paused", timeout=LIMIT)
@@ -275,7 +279,7 @@ def test_a_data_holder_pauses_its_client_and_lowers_its_budget(
         asked.agrees = True
         by_keyboard(page, "Pause")
         playwright.expect(page.locator("#acts")).to_contain_text("is paused", timeout=LIMIT)
-        page.get_by_label("My budget").fill("4000")
+        page.get_by_role("spinbutton").fill("4000")
         page.get_by_role("button", name="Lower it").click()
         playwright.expect(page.locator("#budget")).to_contain_text("own 4000", timeout=LIMIT)
         page.get_by_role("button", name="Go on").click()

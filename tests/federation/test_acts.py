@@ -101,7 +101,8 @@ def test_a_pause_costs_no_budget_and_makes_no_version(tmp_path: Path) -> None:
     assert group.reason == "paused by the operator"
     assert len(group.receipts) == 6, "what is sent is acknowledged"
     assert federation.ledger.count("client-00") == 2
-    assert play.coordinator.wake() is None or play.coordinator.wake() > play.loop.now()
+    wake = play.coordinator.wake()
+    assert wake is None or wake > play.loop.now(), "nothing is asked again and again"
     play.run(say(play, Act("go-on")).done)
     play.run(lambda: finished(play))
     assert play.coordinator.federation.ledger.count("client-00") == 4
@@ -110,23 +111,20 @@ def test_a_pause_costs_no_budget_and_makes_no_version(tmp_path: Path) -> None:
 def test_a_round_has_its_whole_deadline_after_a_pause(tmp_path: Path) -> None:
     """Else it would close at once over whoever was there when the pause began."""
     play = stream(
-        quorum_plan(), tmp_path, cost=lambda name, task: 8.0 if name == "client-05" else 1.0
+        quorum_plan(),
+        tmp_path,
+        cost=lambda name, task: LONG + 5.0 if name == "client-05" else 1.0,
     )
     group = play.coordinator.federation.groups["all"]
     play.run(lambda: len(group.receipts) == 5 and group.version == 0)
-    began = group.opened_at
-    assert began is not None
     play.run(say(play, Act("pause")).done)
-    at = play.loop.now()
-    play.run(lambda: len(group.receipts) == 6)
     over = [False]
     play.loop.call_later(LONG, lambda: over.__setitem__(0, True))
     play.run(lambda: over[0])
-    assert group.version == 0
+    assert (group.version, len(group.receipts)) == (0, 5)
     play.run(say(play, Act("go-on")).done)
     play.run(lambda: group.version == 1)
     assert play.coordinator.federation.included["client-05"] == 1
-    assert play.loop.now() - LONG < at + 10.0
 
 
 def quorum_plan() -> Plan:

@@ -10,7 +10,7 @@ import pytest
 from secureps.crypto.identity import Identity
 from secureps.errors import DamagedStore, OperatorError
 from secureps.messages.encoding import file_digest
-from secureps.store.act_lines import DOMAIN, FILE, ActLines, read_acts
+from secureps.store.act_lines import DOMAIN, FILE, ActLine, ActLines, read_acts
 
 ME = Identity(bytes(range(32)))
 
@@ -19,17 +19,23 @@ def lines(folder: Path) -> ActLines:
     return ActLines(folder, "client-00", ME, lambda: 1_700_000_000.0)
 
 
+def known(acts: ActLines) -> tuple[ActLine, ...]:
+    return acts.done
+
+
 def test_what_is_noted_is_read_again_in_order(tmp_path: Path) -> None:
     acts = lines(tmp_path)
     assert acts.done == ()
     for what in ("pause", "go-on", "lower-budget 3.5"):
         acts.note(what)
-    assert [(act.number, act.what) for act in acts.done] == [
+    assert [(each.number, each.what) for each in known(acts)] == [
         (1, "pause"),
         (2, "go-on"),
         (3, "lower-budget 3.5"),
     ]
-    assert {(act.date, act.who) for act in acts.done} == {("2023-11-14T22:13:20Z", "client-00")}
+    assert {(each.date, each.who) for each in known(acts)} == {
+        ("2023-11-14T22:13:20Z", "client-00")
+    }
 
 
 def test_what_was_changed_moved_added_or_signed_by_another_is_found(tmp_path: Path) -> None:
