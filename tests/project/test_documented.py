@@ -53,6 +53,13 @@ ELSEWHERE = {
         "roles/coordinator/test_acts.py",
         "the run is over: ",
     ),
+    "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
+    "query opens the store to them: name it without, and give keys where its library looks for "
+    "them (the operator's fault)": ("store/test_initial_file.py", "told to all parties"),
+    ".../...: longer than ... bytes (the operator's fault)": (
+        "store/test_initial_file.py",
+        ": longer than ",
+    ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
         "wire/grpc/test_client.py",
         "another kind of server",

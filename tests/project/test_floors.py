@@ -19,7 +19,8 @@ ROOT = TREE / "secureps"
 FLOORS = (
     ("buffers", "errors", "tracebacks", "wording"),
     ("config", "extras", "messages"),
-    ("compiled",),
+    ("compiled", "store/objects"),
+    ("store/initial_file",),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),
