@@ -1,0 +1,15 @@
+"""Runs a command line in a network namespace: `python -m tests.chaos.real.inside NAME ARGUMENT...`.
+
+To be spawned by `tests.kits.nursery`, whose arguments the rest is.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from tests.chaos.real.network import NAMESPACES, enter
+from tests.kits.nursery import _run
+
+if __name__ == "__main__":
+    enter(NAMESPACES / sys.argv[1])
+    _run(sys.argv[2:])
