@@ -21,7 +21,7 @@ from typing import Protocol
 
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
+from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
@@ -37,6 +37,7 @@ from secureps.service.trace_settings import tracing
 from secureps.store.atomic_file import replace_text
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
+from secureps.store.journal_height import NO_SPACE
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
@@ -186,6 +187,8 @@ def run_process(
     except Exception as error:
         if refused := exhaustion(error):
             raise OperatorError(refused) from error
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise DiskFailed(f"{error.filename or party.state}: {error.strerror}") from error
         raise
     finally:
         closed.set()

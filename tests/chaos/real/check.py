@@ -128,16 +128,16 @@ class Check:
         if self.played.stood:
             if not self._given_up:
                 yield f"no end: {self.played.stood}"
-        elif not self._state.finished:
+        elif not self._state.finished and not self._given_up:
             yield "the run ended without a reason"
         elif self._state.failure and not self._given_up:
             yield f"the run failed: {self._state.finished}"
-        harmed = {f.who for f in self.played.faults if f.kind in ("memory", "files")}
+        harmed = {f.who for f in self.played.faults if f.kind in ("memory", "files", "full")}
         for name, status, line in self.played.ends:
             if name not in harmed and not self._lost:
                 yield f"{name} ended with {status}: {line}"
         for name, ended in self._stopped.items():
-            if ended != 0 and not self._lost:
+            if ended not in (0, self.played.young.get(name, 0)) and not self._lost:
                 yield f"{name} was stopped, and ended with {ended}"
 
     def _logs(self) -> Iterator[str]:

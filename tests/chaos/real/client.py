@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,16 +90,19 @@ def make(settings: Mapping[str, Any]) -> Walker:
     return SlowWalker(int(settings["partition"]), float(settings["pace"]))
 
 
-def _watched(
-    evidence: Evidence, right: Any, worker: ClientWorker, *given: Any, **named: Any
-) -> None:
-    right(worker, *given, **named)
-    evidence.watch_sealing(worker)
+def _watching(evidence: Evidence) -> None:
+    """Notes from here on what clients of this process seal."""
+    made = ClientWorker.__init__
+
+    def watched(worker: ClientWorker, *given: Any, **named: Any) -> None:
+        made(worker, *given, **named)
+        evidence.watch_sealing(worker)
+
+    mock.patch.object(ClientWorker, "__init__", watched).start()
 
 
 if __name__ == "__main__":
-    keyring.on_loopback = lambda address: True  # type: ignore[attr-defined]  # machines of a test
-    evidence, made = noted(Path(os.environ[NOTES])), ClientWorker.__init__
-    watched = partial(_watched, evidence, made)
-    ClientWorker.__init__ = lambda *given, **named: watched(*given, **named)  # type: ignore
+    # the coordinator is on another machine, of this test alone
+    mock.patch.object(keyring, "on_loopback", lambda address: True).start()
+    _watching(noted(Path(os.environ[NOTES])))
     run_client(make)

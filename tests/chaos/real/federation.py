@@ -30,6 +30,9 @@ TICK, AGAIN = 0.05, 0.5
 MOST_STARTS = 12
 """Of one party by itself: a supervisor would go on, and nobody would learn of it."""
 
+YOUTH = 3.0
+"""Seconds after its start until a process surely handles SIGTERM."""
+
 DISK = 24 << 20
 """Bytes of a party's own disk, where it has one."""
 
@@ -121,17 +124,19 @@ class Played:
     """One run under its faults, from the start of the processes to the end of all of them.
 
     `stood` says why it has no end, if it has none; `ends` are the ends of processes that nobody
-    had asked for, as they were told.
+    had asked for, as they were told; `young` is how those may end that hear of SIGTERM too early.
     """
 
     def __init__(self, machines: Machines, faults: Sequence[Fault], patience: float) -> None:
         self.machines, self.faults, self._patience = machines, faults, patience
         self.stood = ""
         self.ends: list[tuple[str, int, str]] = []
+        self.young: dict[str, int] = {}
         self._due: list[tuple[float, Callable[[], None]]] = []
         self._down: dict[str, float] = {}
         """Parties that do not run, and when they are started."""
         self._starts = Counter[str]()
+        self._started: dict[str, float] = {}
         self._began = 0.0
 
     def play(self) -> None:
@@ -157,6 +162,8 @@ class Played:
         """SIGTERM to all servers; how each ended, None if it did not."""
         left = [n for n in self.machines.names if self.machines.status_of(n) is None]
         for name in left:
+            if self._now() - self._started[name] < YOUTH:
+                self.young[name] = -signal.SIGTERM
             self.machines.send(name, signal.SIGTERM)
         end, found = time.monotonic() + 15.0, dict[str, int | None]()
         for name in left:
@@ -179,6 +186,7 @@ class Played:
             if at <= self._now():
                 del self._down[name]
                 self.machines.start(name)
+                self._started[name] = self._now()
         for name in self.machines.names:
             if name not in self._down and (status := self.machines.status_of(name)):
                 self._ended(name, status)

@@ -23,6 +23,7 @@ from tests.chaos.real.check import Check
 from tests.chaos.real.federation import Machines, Played
 from tests.chaos.real.network import Links
 from tests.chaos.real.schedule import faults_of, parsed, setting_of
+from tests.kits.nursery import prepare
 
 PLACE = Path("/run/chaos")
 PATIENCE = 75.0
@@ -42,6 +43,7 @@ def main() -> None:
     faults = faults_of(seed) if given.faults is None else parsed(given.faults)
     with Links(seed) as links, Machines(PLACE, setting_of(seed), links) as machines:
         played = Played(machines, faults, PATIENCE)
+        prepare("tests.chaos.real.client")  # all imports are done before the clock starts
         try:
             played.play()
             check = Check(played, played.stop())

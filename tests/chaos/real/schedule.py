@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from secureps.messages.run import COORDINATOR
 from secureps.run.party_names import client_names, holder_names, shard_names
 
-CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 4
-EVENTFUL = 7.0
+CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 6
+EVENTFUL = 6.0
 """Seconds from the start within which faults begin: as long as an undisturbed run takes."""
 
 
@@ -108,10 +108,10 @@ def parties_of(setting: Setting) -> tuple[str, ...]:
 
 
 def faults_of(seed: int) -> tuple[Fault, ...]:
-    """One to six faults; in every third run a disk is lost, or goes back."""
+    """Two to eight faults; in every third run a disk is lost, or goes back."""
     setting, rng = setting_of(seed), random.Random(f"real chaos/{seed}")
     parties, faults = parties_of(setting), list[Fault]()
-    for _ in range(rng.randint(1, 6)):
+    for _ in range(rng.randint(2, 8)):
         faults.append(_drawn(rng, rng.choice(KINDS), parties))
     if rng.random() < 0.33:
         kind, who = rng.choice(LOSSES), rng.choice(parties)
