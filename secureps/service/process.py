@@ -22,13 +22,14 @@ from typing import Protocol
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
+from secureps.exhaustion import exhaustion
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
+from secureps.service.limits import FIRST_THREADS, demand_descriptors, probe
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces

@@ -108,6 +108,10 @@ ELSEWHERE = {
         "wire/grpc/test_concurrency.py",
         "goes before a call on which nothing moves",
     ),
+    "no memory, thread or open file is left for this request; still trying": (
+        "wire/grpc/test_client.py",
+        "no memory, thread or open file is left",
+    ),
     "64 calls of ... are under way; still trying": ("processes/test_floods.py", " are under way"),
     "the coordinator's is no placement of this run's blocks on shards of the roster: nothing was "
     "sent; ask the aggregator's operator (the sender's fault)": (

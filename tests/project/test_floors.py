@@ -17,7 +17,7 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "tracebacks", "wording"),
+    ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
     ("config", "extras", "messages"),
     ("compiled", "store/objects"),
     ("store/initial_file",),

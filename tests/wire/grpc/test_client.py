@@ -36,7 +36,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc import framing, servers, uploads
+from secureps.wire.grpc import framing, pacing, servers, uploads
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import encode
@@ -63,6 +63,19 @@ class TestGrpc(TransportContract):
         for endpoint in world.endpoints:
             endpoint.release()
         world.close()
+
+    def test_a_sender_without_a_thread_sends_it_again(
+        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(self: pacing.Progress) -> None:
+            raise RuntimeError("can't start new thread")
+
+        transport, message = world.transport("a"), put(b"x")
+        with monkeypatch.context() as context:
+            context.setattr(pacing.Progress, "__enter__", full)
+            with pytest.raises(Busy, match="no memory, thread or open file is left"):
+                world.result(transport.call("shard-0", message))
+        assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(
