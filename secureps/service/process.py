@@ -16,8 +16,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
@@ -235,6 +236,8 @@ def _run(
                 executor.fail(error)
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)
+        before = threading.excepthook
+        threading.excepthook = partial(_hear, executor, before)
         try:
             (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
             executor.start()
@@ -268,7 +271,18 @@ def _run(
                 thread.join()
             if traces is not None:
                 traces.close()
+            threading.excepthook = before
     return executor.halted.result()
+
+
+def _hear(
+    executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
+) -> None:
+    """Ends the process with a thread that met a limit, also one of gRPC: nobody does its work."""
+    if exhaustion(ended.exc_value) and ended.exc_value is not None:
+        executor.fail(ended.exc_value)
+    else:
+        otherwise(ended)
 
 
 def settle(state: Path, listen: str) -> str:

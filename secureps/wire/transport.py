@@ -303,8 +303,8 @@ def closed() -> Unreachable:
 
 
 def settle(future: Future[Any], result: Any) -> None:
-    """Ends a future with an answer, or with a SecurepsError."""
-    if isinstance(result, SecurepsError):
+    """Ends a future with an answer, or with an error."""
+    if isinstance(result, Exception):
         future.set_exception(result)
     else:
         future.set_result(result)

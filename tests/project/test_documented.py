@@ -109,7 +109,7 @@ ELSEWHERE = {
         "goes before a call on which nothing moves",
     ),
     "no memory, thread or open file is left for this request; still trying": (
-        "wire/grpc/test_client.py",
+        "kits/transport_kit.py",
         "no memory, thread or open file is left",
     ),
     "64 calls of ... are under way; still trying": ("processes/test_floods.py", " are under way"),

@@ -170,6 +170,8 @@ class Played:
             while (status := self.machines.status_of(name)) is None and time.monotonic() < end:
                 time.sleep(TICK)
             found[name] = status
+            if status is None:
+                self.machines.kill(name)  # its journal is to be read
         return found
 
     # --- one step -----------------------------------------------------------------

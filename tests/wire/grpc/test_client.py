@@ -64,17 +64,25 @@ class TestGrpc(TransportContract):
             endpoint.release()
         world.close()
 
-    def test_a_sender_without_a_thread_sends_it_again(
+    def test_a_limit_of_the_senders_own_is_no_word_of_the_server(
         self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        def full(self: pacing.Progress) -> None:
+        """The executor ends the process; whatever waits for the same server is told as well."""
+
+        def full(*given: object) -> None:
             raise RuntimeError("can't start new thread")
 
         transport, message = world.transport("a"), put(b"x")
         with monkeypatch.context() as context:
             context.setattr(pacing.Progress, "__enter__", full)
-            with pytest.raises(Busy, match="no memory, thread or open file is left"):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
                 world.result(transport.call("shard-0", message))
+        with monkeypatch.context() as context:
+            context.setattr(transport._tells._thread, "submit", full)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    world.result(transport.call("shard-0", Heartbeat("a")))
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
