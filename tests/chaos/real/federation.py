@@ -154,6 +154,9 @@ class Played:
         while not self._over():
             if self._now() > end:
                 self.stood = f"{self._now():.0f} s: {self._waits()}"
+                for name in machines.names:
+                    machines.send(name, signal.SIGUSR1)
+                time.sleep(1.0)
                 return
             self._step()
             time.sleep(TICK)

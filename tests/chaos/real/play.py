@@ -26,7 +26,7 @@ from tests.chaos.real.schedule import faults_of, parsed, setting_of
 from tests.kits.nursery import prepare
 
 PLACE = Path("/run/chaos")
-PATIENCE = 40.0
+PATIENCE = 60.0
 """Seconds after the last fault until a run stands still."""
 
 
