@@ -36,8 +36,14 @@ slow: $(STAMP)  ## measures which those are, one after another; on an idle machi
 browser: $(VENV)/.browser  ## the dashboard in a headless Chromium (SECUREPS_CHROMIUM), beside a run whose shard is killed
 	SECUREPS_BROWSER=1 $(BIN)/pytest -n 0 -s tests/browser
 
-chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks; SEED=7 plays one alone
+# Real processes as root, in namespaces of their own, and not at all where there can be none.
+chaos: $(STAMP)  ## 500 seeds of simulated faults, 50 of real processes; SEED=7 or REAL=7 plays one alone
+ifeq ($(REAL),)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults '$(FAULTS)')
+endif
+ifeq ($(SEED),)
+	$(BIN)/python -m tests.chaos.real $(if $(REAL),--seed $(REAL) $(if $(FAULTS),--faults '$(FAULTS)'))
+endif
 
 fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, handshakes; SEED=7 draws others
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))

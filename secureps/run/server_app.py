@@ -27,6 +27,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.terminal import headed
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
+from secureps.store.initial_file import initial_path
 
 MODEL = "initial.safetensors"
 """The file of version 0, with the ServerApp's decisions, in the folder of a founding."""
@@ -114,7 +115,7 @@ def found(
 
 def _is_founded(initial: str) -> bool:
     try:
-        return KEY in read_metadata(initial)
+        return KEY in read_metadata(initial_path(initial))
     except DamagedStore:
         return False  # whoever reads it says what is wrong
 

@@ -29,6 +29,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
+from secureps.exhaustion import exhaustion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
@@ -59,7 +60,6 @@ from secureps.roles.tasks import Task, TaskResult
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
-from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
 from secureps.service.replay import compact_if_due, replayed

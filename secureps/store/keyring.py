@@ -34,6 +34,7 @@ from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
 from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
+from secureps.store.journal_height import refused
 from secureps.store.kit_files import read, read_secret, write
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
@@ -309,9 +310,16 @@ def own_seed(path: Path) -> SecretSeed:
     """A client's own seed, fresh from the operating system the first time (mode 0600).
 
     It must outlive the process: training again after a crash repeats the same noise.
+
+    Raises:
+        KitError: as `read_secret`.
+        DiskFailed, OperatorError: the disk is full, or refuses.
     """
     if not path.exists():
-        write(path, os.urandom(SEED_BYTES), 0o600)
+        try:
+            write(path, os.urandom(SEED_BYTES), 0o600)
+        except OSError as error:
+            raise refused(path, "write", error) from None
     return read_secret(SecretSeed, path, "a restart")
 
 

@@ -53,6 +53,13 @@ ELSEWHERE = {
         "roles/coordinator/test_acts.py",
         "the run is over: ",
     ),
+    "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
+    "query opens the store to them: name it without, and give keys where its library looks for "
+    "them (the operator's fault)": ("store/test_initial_file.py", "told to all parties"),
+    ".../...: longer than ... bytes (the operator's fault)": (
+        "store/test_initial_file.py",
+        ": longer than ",
+    ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
         "wire/grpc/test_client.py",
         "another kind of server",
@@ -100,6 +107,10 @@ ELSEWHERE = {
     "another connection of ... goes before a call on which nothing moves; still trying": (
         "wire/grpc/test_concurrency.py",
         "goes before a call on which nothing moves",
+    ),
+    "no memory, thread or open file is left for this request; still trying": (
+        "kits/transport_kit.py",
+        "no memory, thread or open file is left",
     ),
     "64 calls of ... are under way; still trying": ("processes/test_floods.py", " are under way"),
     "the coordinator's is no placement of this run's blocks on shards of the roster: nothing was "

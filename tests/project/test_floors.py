@@ -17,9 +17,10 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "tracebacks", "wording"),
+    ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
     ("config", "extras", "messages"),
-    ("compiled",),
+    ("compiled", "store/objects"),
+    ("store/initial_file",),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),
