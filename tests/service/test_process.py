@@ -6,7 +6,11 @@ import errno
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -211,3 +215,27 @@ def test_a_disk_that_is_full_at_the_start_is_the_operators_and_no_traceback(
     party = process.Party("shard-0", own, PLAINTEXT, roster, tmp_path / "state", tmp_path)
     with pytest.raises(DiskFailed, match=r"state: No space left on device"):
         process.run_process(party, {}, lambda *given: pytest.fail("is not built"))
+
+
+# --- a limit that a thread meets --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(RuntimeError("can't start new thread"), True), (ValueError("a bug"), False)],
+)
+def test_a_thread_that_met_a_limit_ends_the_process(
+    error: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of gRPC's, which answers nothing from there on."""
+    failed, passed = list[BaseException](), list[object]()
+    executor: Any = SimpleNamespace(fail=failed.append)
+    monkeypatch.setattr(threading, "excepthook", partial(process._hear, executor, passed.append))
+
+    def fall() -> None:
+        raise error
+
+    thread = threading.Thread(target=fall)
+    thread.start()
+    thread.join()
+    assert (failed == [error], bool(passed)) == (ends, not ends)

@@ -163,8 +163,9 @@ class Check:
     def _accounted(self) -> Iterator[str]:
         """Each submission that was received has a fate, once the run is over."""
         if self._state.finished and not self._given_up:
-            for id in sorted({r.id for r in self._receipts()} - self._state.fates.keys()):
-                yield f"nobody says what became of {id}"
+            for id in sorted({receipt.id for receipt in self._receipts()}):
+                if self._state.settled.of(id) is None:
+                    yield f"nobody says what became of {id}"
 
     def _settled(self) -> Iterator[str]:
         """What a client was told of its updates is so, unless the coordinator lost its journal."""

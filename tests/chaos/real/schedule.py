@@ -51,14 +51,13 @@ SETTINGS = (
 ONE_WAY = ("part", "oneway")
 LINKS = {"loss": (0.02, 0.25), "delay": (0.02, 0.4), "narrow": (4000.0, 60000.0)}
 LOSSES = ("wiped", "older")
-LIMITS = {"files": (0, 3), "memory": (0, 6)}
-SEEN = 12.0
-"""Seconds in which a party finds out that it has no memory, and ends (`service.process.Probing`).
+MOST_FILES = 3
 
-Where it is short of it for less, gRPC's own threads may be missing afterwards, and nobody sees."""
-
-KINDS = ("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS, "full", "full", *LIMITS)
-EVERY = {*KINDS, *LOSSES}
+KINDS = ("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS, "full", "full", "files")
+BY_HAND = "memory"
+"""Drawn by no seed: where gRPC's own threads could not be started, it answers nothing from there
+on, and no party can know."""
+EVERY = {*KINDS, *LOSSES, BY_HAND}
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,6 @@ def _drawn(rng: random.Random, kind: str, parties: tuple[str, ...]) -> Fault:
         return Fault(kind, way[0], at, seconds, way[1])
     if kind in LINKS:
         return Fault(kind, who, at, seconds, much=float(f"{rng.uniform(*LINKS[kind]):.2g}"))
-    if kind in LIMITS:
-        seconds += SEEN * (kind == "memory")
-        return Fault(kind, who, at, round(seconds, 1), much=rng.randint(*LIMITS[kind]))
+    if kind == "files":
+        return Fault(kind, who, at, seconds, much=rng.randint(0, MOST_FILES))
     return Fault(kind, who, at, min(seconds, 3.0) if kind == "kill" else seconds)
