@@ -101,16 +101,18 @@ def check_minimum(plan: Plan, minimum: int) -> None:
             )
 
 
-def check_placement(layout: Layout, placement: Placement, roster: Roster) -> None:
-    """WrongRun unless a shard of the roster holds each block of the run's model, and no other.
+def check_placement(layout: Layout, placement: Placement, roster: Roster, copies: int) -> None:
+    """WrongRun unless shards of the roster hold each block of the run's model, and no other.
 
     It is on record for good: with any other, whoever looks for a block's shard fails at each start.
     """
     shards = {each.name for each in roster.certificates if each.role == "shard"}
     blocks = {group.name: group.blocks for group in layout.all_groups}
-    placed = [(each.group, len(each.owners)) for each in placement.groups]
-    owners = {owner for each in placement.groups for owner in each.owners}
-    if sorted(placed) != sorted(blocks.items()) or not owners <= shards:
+    more = () if placement.replicas is None else placement.replicas.groups
+    placed = [(each.group, len(each.owners)) for each in (*placement.groups, *more)]
+    owners = {owner for each in (*placement.groups, *more) for owner in each.owners}
+    once = sorted(each.group for each in placement.groups) == sorted(blocks)
+    if not once or sorted(placed) != sorted([*blocks.items()] * copies) or not owners <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
             "nothing was sent; ask the aggregator's operator"
@@ -156,5 +158,5 @@ def check_run(
     layout = plan.layout(run.schema)
     if layout.digest != run.layout:
         raise WrongRun("the run's layout is not that of its plan and model")
-    check_placement(layout, placement, roster)
+    check_placement(layout, placement, roster, plan.section.replicas)
     return plan

@@ -271,15 +271,23 @@ class GroupPlacement(_message.Message):
     owners: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, group: _Optional[str] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Replicas(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+
 class Placement(_message.Message):
-    __slots__ = ("epoch", "shards", "groups")
+    __slots__ = ("epoch", "shards", "groups", "replicas")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     shards: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
-    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+    replicas: Replicas
+    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe")

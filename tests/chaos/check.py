@@ -232,7 +232,7 @@ def _by_receipts(world: World, journal: list[Any]) -> tuple[list[NDArray[np.floa
         for r in _of(journal, records.ShardPrepared)
         if r.group == GROUP
     }
-    placement = pinned.placement.of(GROUP)
+    placement = pinned.placement
     *_, founder = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
     values = world.evidence.founding[founder.root]
     state = world.plan.optimizer(GROUP).init(values)
@@ -245,7 +245,7 @@ def _by_receipts(world: World, journal: list[Any]) -> tuple[list[NDArray[np.floa
             values = _published(world.plan, layout, exact, values, codes)
         made.append(values)
         for (at, shard), blocks in prepared.items():
-            spans = (layout.span(block) for block in placement.blocks_of(shard))
+            spans = (layout.span(block) for block in placement.blocks_of(GROUP, shard))
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
             if at == version and tuple(map(payload_digest, parts)) != blocks:
                 found.append(f"version {version} of {shard} is not what its receipts come to")

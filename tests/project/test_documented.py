@@ -9,6 +9,8 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "... holds a copy of block ... of ...: send it to ..., which passes it on "
+    "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
         "wire/grpc/test_client.py",
         "another kind of server",

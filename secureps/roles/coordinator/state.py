@@ -177,14 +177,14 @@ class CoordinatorState:
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
         assert self.pinned is not None
-        placed = self.pinned.placement.of(group)
-        owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
+        placed = self.pinned.placement
+        owned = {s: placed.blocks_of(group, s) for s in placed.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
-    def last_owner(self, group: str) -> str:
-        """Which shard holds a group's last block, and the scale of an adaptive clip with it."""
+    def last_owners(self, group: str) -> tuple[str, ...]:
+        """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
         assert self.pinned is not None
-        return self.pinned.placement.of(group).owners[-1]
+        return self.pinned.placement.holders(group, -1)
 
     def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""

@@ -88,7 +88,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
         spans = [
             group.span(block)
             for group in layout.groups
-            for block in placement.of(group.name).blocks_of(shard)
+            for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
         yield requests.Holding(shard, len(spans), 4 * values)

@@ -57,6 +57,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.shard.forwarding import Forwarding, check_sender
 from secureps.roles.shard.keys import (
     block_name,
     model_key,
@@ -97,6 +98,7 @@ class Shard:
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
+        self._forwarding = Forwarding()
 
     # --- Machine ------------------------------------------------------------------
 
@@ -142,15 +144,10 @@ class Shard:
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         header = message.header
-        if header.author != sender:
-            raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
         self._check_run(header.run)
+        holders = self._holders(header)
+        check_sender(self._name, sender, header, holders)
         role = self._roster.find(header.author).role
-        if header.block not in self.state.own(header.group):
-            raise Malformed(
-                f"block {header.block} of {header.group} is not placed on {self._name}; "
-                "ask the coordinator for the placement"
-            )
         pinned = self.state.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
@@ -183,12 +180,17 @@ class Shard:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
             case requests.AskBlock(header):
-                wanted = self.inspect(sender, requests.PutBlock(header))
-                return Step(effects=[Answer(requests.Stored(header.digest, 0 if wanted else None))])
+                if self.inspect(sender, requests.PutBlock(header)):
+                    return Step(effects=[Answer(requests.Stored(header.digest, 0))])
+                return self._put(sender, header)
             case requests.PutBlock(header):
-                return self._put(header)
+                return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
                 return self._get(sender, event)
+            case Answered(requests.PutBlock(header)):
+                return self._forwarding.stored(sender, header)
+            case Failed(requests.PutBlock(header), error):
+                return self._forwarding.failed(sender, header, error)
             case Answered(requests.Register()):
                 return Step(effects=[Watch()])
             case Answered():
@@ -212,12 +214,20 @@ class Shard:
 
     # --- blocks in and out --------------------------------------------------------
 
-    def _put(self, header: BlockHeader) -> Step:
-        step = Step(effects=[Answer(requests.Stored(header.digest))])
+    def _put(self, sender: str, header: BlockHeader) -> Step:
+        step = Step()
+        others = self._holders(header)[1:] if sender == header.author else ()
+        self._forwarding.begin(step, header, others)
         if not self._known(header):
             self._write(step, records.BlockSpooled(header))
             self._make_room(step, header)
         return step
+
+    def _holders(self, header: BlockHeader) -> tuple[str, ...]:
+        """The shards that hold a block; none of a group or a block that there is not."""
+        own = self.state.own(header.group)
+        held = header.block in own
+        return self.state.pinned.placement.holders(header.group, header.block) if held else ()
 
     def _get(self, sender: str, event: requests.GetBlock | requests.GetSum) -> Step:
         self._check_run(event.run)
@@ -293,6 +303,9 @@ class Shard:
         elif self.state.pinned.run.id != order.run.id:
             ours = self.state.run
             raise WrongRun(other_run(self._name, ours, order.run.id))
+        if self.state.pinned.placement.replicas is not None:
+            peers = (shard for shard in order.shards if shard.name != self._name)
+            step.effects += self.state.pinned.located(order.run, peers)
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """Whoever came is served from now on; the coordinator hears of it on a new stream."""

@@ -162,7 +162,7 @@ class ShardState:
     def own(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.group(group)
-        return self.pinned.placement.of(group).blocks_of(self._name)
+        return self.pinned.placement.blocks_of(group, self._name)
 
     def behind(self, group: str) -> int:
         """Over how many versions clients pull differences of a group's blocks; 0 for none."""

@@ -26,7 +26,7 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, PutBlock, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import FOUNDING, UPDATE, Cohort
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
@@ -57,6 +57,10 @@ log = logging.getLogger("secureps")
 
 BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
+
+
+PASSED_ON = (UPDATE, FOUNDING, OPENED)
+"""With what the keys of blocks begin that came with a header."""
 
 
 class _DoesNotOpen(Refused):
@@ -119,15 +123,22 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.
+        """A held ciphertext sum, the values of a published block (float32 LE), as they lie, or a
+        block as it came, for another shard.
 
         Differences of a block, one after another, that are lost are not made: the block is.
 
         Raises:
+            KeyError: the block that came is gone, or damaged.
             Refused: the sum is lost, or the version went while the request waited.
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
+        if kind in PASSED_ON:
+            try:
+                return self._block(key)
+            except DamagedStore as damage:
+                raise KeyError(key) from damage
         if kind == "sum":
             return self._held(group, int(number), int(block))
         if since:

@@ -1,0 +1,60 @@
+"""Every block on two shards: the same model, bit for bit, whoever is killed or loses its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.federations import (
+    events_of,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
+
+PARTIES = ("shard-0", "shard-1", "coordinator", "shard-2", "client-00", "holder-0")
+
+
+def doubled(cipher: str = "plain", **changes: object) -> Plan:
+    return small_plan(cipher, **({"shards": 3, "replicas": 2} | changes))
+
+
+def copies_agree(simulation: Simulation) -> None:
+    """Every block is on two shards, and both have published the same bytes of it."""
+    federation = simulation.coordinator.federation
+    assert federation.pinned is not None
+    placement = federation.pinned.placement
+    for block in range(4):
+        held = placement.holders("all", block)
+        assert len(set(held)) == 2
+        version = federation.groups["all"].version
+        key = f"model/all/{version}/{block}"
+        first, second = (bytes(simulation._shard(shard).fetch(key)) for shard in held)
+        assert first == second
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path: Path) -> None:
+    simulation = small_federation(doubled(cipher), tmp_path)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
+    copies_agree(simulation)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_killed_at_any_event_ends_in_the_same_model(cipher: str, tmp_path: Path) -> None:
+    expected, _ = unharmed("plain")
+    parties = [p for p in PARTIES if cipher != "plain" or p != "holder-0"]
+    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    kills = {"plain": 24, "bfv": 6, "rlwe": 6}[cipher]
+    for number, moment in enumerate(range(1, events, events // kills)):
+        party = parties[number % len(parties)]
+        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        killed_at(simulation, party, moment)
+        assert same(simulation.model(), expected), f"killed {party} at event {moment}"
+        copies_agree(simulation)
