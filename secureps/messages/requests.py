@@ -444,7 +444,10 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block, or for what changed since the one of digest `base`, from byte `offset`."""
+    """Asks for a block, or for what changed since the one of digest `base`, from byte `offset`.
+
+    `state`: for its values with all that the optimizer keeps of it, of another shard that holds it.
+    """
 
     run: bytes
     group: str
@@ -452,6 +455,7 @@ class GetBlock:
     block: int
     offset: int = 0
     base: bytes = b""
+    state: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -696,20 +696,22 @@ class Stored(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., have: _Optional[int] = ...) -> None: ...
 
 class GetBlock(_message.Message):
-    __slots__ = ("run", "group", "version", "block", "offset", "base")
+    __slots__ = ("run", "group", "version", "block", "offset", "base", "state")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     group: str
     version: int
     block: int
     offset: int
     base: bytes
-    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
+    state: bool
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
 
 class GetSum(_message.Message):
     __slots__ = ("run", "group", "cohort", "block", "offset")

@@ -58,3 +58,32 @@ def test_killed_at_any_event_ends_in_the_same_model(cipher: str, tmp_path: Path)
         killed_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"
         copies_agree(simulation)
+
+
+# --- a disk that is gone ----------------------------------------------------------
+
+
+def wiped_at(simulation: Simulation, party: str, moment: int) -> None:
+    """Plays to an event; there a shard loses its disk, parts of checkpoints too."""
+
+    def disk() -> None:
+        simulation.lose(party)
+        for part in simulation.checkpoints.glob(f"*/{party}.safetensors"):
+            part.unlink()
+
+    killed_at(simulation, party, moment, disk)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_a_disk_that_is_lost_at_any_event_is_filled_by_the_others(
+    cipher: str, tmp_path: Path
+) -> None:
+    """Optimizer and all: nothing is burnt, no client sends anything twice."""
+    expected, _ = unharmed("plain")
+    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    losses = {"plain": 30, "bfv": 8, "rlwe": 8}[cipher]
+    for number, moment in enumerate(range(1, events, events // losses)):
+        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        wiped_at(simulation, f"shard-{number % 3}", moment)
+        assert same(simulation.model(), expected), f"lost shard-{number % 3} at event {moment}"
+        copies_agree(simulation)

@@ -83,7 +83,9 @@ def test_what_each_role_may_say() -> None:
             case requests.GetBlock:
                 assert heard == everybody
             case requests.PutBlock | requests.AskBlock:
-                assert heard == {"client", "holder"}
+                assert heard == {"client", "holder", "shard"}
+            case requests.Missing:
+                assert heard == {"shard"}
             case requests.GetSum:
                 assert heard == {"holder"}
             case _:

@@ -1,18 +1,23 @@
-"""Blocks that a primary took in, on their way to the other shards that hold them.
+"""Blocks that go from one shard to another that holds them too.
 
-Its client hears that a block is stored when all of them have stored it, and sends it once. A
-header is signed by its author, so that a shard which passes it on can change nothing. What must
-not live here: which shards hold a block (`messages.run.Placement`), and payloads.
+A primary passes on what it takes in: its author hears that a block is stored when all who hold it
+have stored it, and sends it once. A shard that lost blocks is given them by whoever has them. A
+header is signed by its author, so that a shard which passes it on can change nothing. What must not
+live here: which shards hold a block (`messages.run.Placement`), and payloads.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from secureps.errors import DamagedStore, Malformed, SecurepsError, UnknownParty
-from secureps.messages.requests import PutBlock, Stored
+from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answer, Call, Defer, Step
+
+Copy = tuple[str, str]
+"""(shard, spool key): a block on its way there."""
 
 
 def check_sender(own: str, sender: str, header: BlockHeader, holders: tuple[str, ...]) -> None:
@@ -37,34 +42,63 @@ def check_sender(own: str, sender: str, header: BlockHeader, holders: tuple[str,
 
 
 @dataclass(slots=True)
-class Forwarding:
-    """Of one shard; a restart forgets it, and clients send again what was not answered."""
+class _Deferred:
+    """A reply that waits until these copies have arrived."""
 
-    _waiting: dict[str, set[str]] = field(default_factory=dict)
-    """By spool key, the shards that have not stored the block yet."""
+    reply: Reply
+    copies: set[Copy]
+
+
+@dataclass(slots=True)
+class Forwarding:
+    """Of one shard; a restart forgets it, and whoever was not answered asks again."""
+
+    _waiting: dict[str, _Deferred] = field(default_factory=dict)
+    """By ticket: the key of a block that came in, or what another shard asked for."""
 
     def begin(self, step: Step, header: BlockHeader, others: tuple[str, ...]) -> None:
         """A block is stored here: answers once all others have it too."""
-        if not others:
-            step.effects.append(Answer(Stored(header.digest)))
+        self._send(step, header.key, Stored(header.digest), ((to, header) for to in others))
+
+    def supply(self, to: str, missing: Missing, headers: Iterable[BlockHeader]) -> Step:
+        """Another shard lacks blocks, of which these are here: answers once it has them."""
+        step = Step()
+        self._send(step, f"{to}/{missing}", Noted(), ((to, header) for header in headers))
+        return step
+
+    def _send(
+        self, step: Step, ticket: str, reply: Reply, copies: Iterable[tuple[str, BlockHeader]]
+    ) -> None:
+        wanted = {(to, header.key): header for to, header in copies}
+        if not wanted:
+            step.effects.append(Answer(reply))
             return
-        step.effects.append(Defer(header.key))
-        if header.key not in self._waiting:
-            self._waiting[header.key] = set(others)
-            step.effects += [Call(to, PutBlock(header), attach=header.key) for to in others]
+        step.effects.append(Defer(ticket))
+        if ticket in self._waiting:
+            return
+        moving = {copy for each in self._waiting.values() for copy in each.copies}
+        self._waiting[ticket] = _Deferred(reply, set(wanted))
+        step.effects += [
+            Call(copy[0], PutBlock(header), attach=header.key)
+            for copy, header in wanted.items()
+            if copy not in moving
+        ]
 
     def stored(self, sender: str, header: BlockHeader) -> Step:
         """Another shard has stored it, or need not, as it is settled."""
-        waiting = self._waiting.get(header.key, set())
-        waiting.discard(sender)
-        if header.key not in self._waiting or waiting:
-            return Step()
-        del self._waiting[header.key]
-        return Step(effects=[Answer(Stored(header.digest), ticket=header.key)])
+        step, copy = Step(), (sender, header.key)
+        for ticket, waiting in list(self._waiting.items()):
+            waiting.copies.discard(copy)
+            if not waiting.copies:
+                del self._waiting[ticket]
+                step.effects.append(Answer(waiting.reply, ticket=ticket))
+        return step
 
     def failed(self, sender: str, header: BlockHeader, error: SecurepsError) -> Step:
         """Another shard refuses it: so does this one, unless it has it no more itself."""
-        if isinstance(error, DamagedStore):
-            return self.stored(sender, header)
-        self._waiting.pop(header.key, None)
-        return Step(effects=[Answer(error, ticket=header.key)])
+        step = Step()
+        if not isinstance(error, DamagedStore) and header.key in self._waiting:
+            del self._waiting[header.key]
+            step.effects.append(Answer(error, ticket=header.key))
+        step.effects += self.stored(sender, header).effects
+        return step

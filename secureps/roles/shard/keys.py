@@ -38,6 +38,11 @@ def noise_key(group: str, cohort: int, block: int) -> str:
     return f"{sum_key(group, cohort, block)}/noise"
 
 
+def state_key(group: str, version: int, block: int) -> str:
+    """Where one shard finds a block's values and optimizer, and another keeps them that fetched."""
+    return f"state/{group}/{version}/{block}"
+
+
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:
     """Where a shard's worker finds a published block, or its differences `since` a version."""
     return f"model/{group}/{version}/{block}" + ("" if since is None else f"/{since}")

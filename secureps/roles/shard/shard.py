@@ -18,7 +18,6 @@ from secureps.errors import (
     NotReady,
     Refused,
     SecurepsError,
-    UnknownParty,
     WrongRun,
     WrongVersion,
 )
@@ -60,12 +59,14 @@ from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard.forwarding import Forwarding, check_sender
 from secureps.roles.shard.keys import (
     block_name,
-    model_key,
     name_under,
     noise_key,
     submission_of,
     sum_key,
 )
+from secureps.roles.shard.peers import Peers
+from secureps.roles.shard.reports import held, prepared, spoilt
+from secureps.roles.shard.serving import serve
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -99,6 +100,7 @@ class Shard:
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
         self._forwarding = Forwarding()
+        self._peers = Peers(address.name, self.state)
 
     # --- Machine ------------------------------------------------------------------
 
@@ -186,11 +188,20 @@ class Shard:
             case requests.PutBlock(header):
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
-                return self._get(sender, event)
+                self._check_run(event.run)
+                return serve(self._name, self.state, sender, event)
+            case requests.Missing():
+                return self._forwarding.supply(sender, event, self._peers.has(sender, event))
             case Answered(requests.PutBlock(header)):
                 return self._forwarding.stored(sender, header)
             case Failed(requests.PutBlock(header), error):
                 return self._forwarding.failed(sender, header, error)
+            case Answered(requests.Missing() as missing) | Failed(
+                requests.Missing() as missing
+            ) if sender != COORDINATOR:
+                return self._try_again(sender, missing)
+            case Answered(requests.GetBlock() as ask):
+                return self._peers.fetched(ask)
             case Answered(requests.Register()):
                 return Step(effects=[Watch()])
             case Answered():
@@ -229,30 +240,6 @@ class Shard:
         held = header.block in own
         return self.state.pinned.placement.holders(header.group, header.block) if held else ()
 
-    def _get(self, sender: str, event: requests.GetBlock | requests.GetSum) -> Step:
-        self._check_run(event.run)
-        own = self.state.own(event.group)
-        if event.block not in own:
-            raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
-        held, place = self.state.group(event.group), own.index(event.block)
-        if isinstance(event, requests.GetSum):
-            if not self.state.opened_by_holder:
-                raise UnknownParty("only a key holder that decrypts sums may ask for one")
-            made = held.sums.get(event.cohort)
-            if made is None:
-                raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
-            key = sum_key(event.group, event.cohort, event.block)
-            return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
-        state = held.states.get(event.version)
-        if state is None:
-            if event.version > held.committed:
-                raise NotReady(f"version {event.version} of {event.group} is not made yet")
-            raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
-        since = self.state.since(event) if event.base else None
-        key = model_key(event.group, event.version, event.block, since)
-        digest = state.blocks[place] if since is None else b""
-        return Step(effects=[Answer(requests.Payload(digest), attach=key)])
-
     # --- orders -------------------------------------------------------------------
 
     def _obey(self, order: orders.ShardOrder) -> Step:
@@ -261,6 +248,7 @@ class Shard:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
             self._write(step, Incarnated(order.incarnation))
+        self._peers.note(order)
         try:
             self._carry_out(step, order)
         except SecurepsError:
@@ -290,7 +278,8 @@ class Shard:
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                self._begin(step, ("part", "", number), WritePart(number, versions))
+                if not self._peers.bring(step, order, self._busy):
+                    self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:
@@ -318,9 +307,10 @@ class Shard:
         state = self.state.of_founding(group, receipt)
         keys = None if receipt is None else self.state.founding_keys(group, receipt)
         if state is not None:
-            step.tell(self._prepared(state))
+            step.tell(prepared(self._name, state))
         elif receipt is not None and keys is None:
-            step.tell(requests.Missing.of_founding(self._name, group, (receipt.id,)))
+            missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
+            self._peers.lack(step, missing, order)
         else:
             self._begin(step, ("state", group, 0), MakeState(group, keys))
 
@@ -331,14 +321,14 @@ class Shard:
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            step.tell(self._held(made))
+            step.tell(held(self._name, made))
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            step.tell(requests.Missing.of_cohort(self._name, cohort, missing))
+            self._peers.lack(step, requests.Missing.of_cohort(self._name, cohort, missing), order)
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
@@ -348,7 +338,7 @@ class Shard:
         held = self.state.group(cohort.group)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
-            step.tell(self._prepared(state))
+            step.tell(prepared(self._name, state))
             return
         made = held.sums.get(cohort.number)
         if made is None or made.cohort != cohort:
@@ -358,7 +348,8 @@ class Shard:
             keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.state.lacking(cohort)
-                step.tell(requests.Missing.of_cohort(self._name, cohort, lacking))
+                missing = requests.Missing.of_cohort(self._name, cohort, lacking)
+                self._peers.lack(step, missing, order)
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
@@ -403,29 +394,30 @@ class Shard:
             case SumsReady(made, report):
                 self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
-                step.tell(self._held(made))
+                step.tell(held(self._name, made))
                 step.tell(report)
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
                 self._write(step, state)
-                step.tell(self._prepared(state))
+                step.tell(prepared(self._name, state))
                 if telemetry is not None:
                     step.tell(telemetry)
             case Unopened(task, reason):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
-                step.tell(self._spoilt(task, reason, payload_digest(task.key or b"")))
+                step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
                 newest = self.state.group(group).keys.get(cohort.number, task.key)
                 if newest != task.key:  # it came while the one before was tried
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
-            case AdoptState(at):
+            case AdoptState(at, copies):
                 self._busy.discard(("adopt", at.group, at.version))
                 self._write(
                     step, records.StatePrepared(at.group, at.version, -1, at.blocks, at.state)
                 )
+                step.effects += [Work(Prune(copies))] if copies else []
                 self._commit(step, at)
                 if not any(kind == "adopt" for kind, _, _ in self._busy):
                     step.effects += self._greet().effects  # orders that had to wait come again
@@ -459,17 +451,35 @@ class Shard:
                 if opened:
                     self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
                 missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
-        step.tell(missing)
+        self._peers.lack(step, missing, self._peers.order_of(task))
+
+    def _try_again(self, sender: str, missing: requests.Missing) -> Step:
+        """Other shards have sent what they have: the order is carried out again, or told of."""
+        step, order = Step(), self._peers.heard(sender, missing)
+        try:
+            if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
+                step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
+            elif order is not None and order.incarnation == self.state.incarnation:
+                self._carry_out(step, order)
+        finally:
+            self._peers.tried(missing)
+        return step
 
     def _failed(self, event: WorkFailed) -> Step:
-        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
+        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours.
+
+        A version that no checkpoint here has may be on other shards.
+        """
+        step = Step()
+        adopts = event.task if isinstance(event.task, AdoptState) else None
+        if adopts is not None and not adopts.copies and self._peers.fetch(step, adopts.order):
+            return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
-        step = Step()
-        step.tell(self._spoilt(event.task, str(event.error)))
+        step.tell(spoilt(self._name, event.task, str(event.error)))
         return step
 
     # --- small things -------------------------------------------------------------
@@ -483,17 +493,6 @@ class Shard:
         if name not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
-
-    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> requests.Spoilt:
-        cohort = task.cohort
-        return requests.Spoilt(self._name, cohort.group, cohort.number, reason, key)
-
-    def _held(self, made: records.SumsMade) -> requests.Held:
-        return requests.Held(self._name, made.cohort.group, made.cohort.number, made.sums)
-
-    def _prepared(self, state: records.StatePrepared) -> requests.Prepared:
-        own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
-        return requests.Prepared(self._name, *own)
 
     def _check_run(self, run: bytes) -> None:
         if run != self.state.pinned.run.id:

@@ -21,12 +21,14 @@ class MakeState(Task):
 
 @dataclass(frozen=True, slots=True)
 class AdoptState(Task, TaskResult):
-    """Makes a committed version's state file from a part of a checkpoint, and answers itself.
+    """Makes a version's state file from a part of a checkpoint, and answers itself.
 
-    The order names the digests that it has, of own blocks and of the file.
+    The order names the digests that it has, of own blocks and of the file; without them the
+    answer does. It is made of `copies`, if there are any: spool keys of what other shards gave.
     """
 
     order: Commit
+    copies: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

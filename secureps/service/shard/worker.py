@@ -24,14 +24,14 @@ from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, PutBlock, Telemetry
+from secureps.messages.requests import Figure, GetBlock, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
-from secureps.roles.shard.keys import noise_key, sum_key
+from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -123,8 +123,8 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held ciphertext sum, the values of a published block (float32 LE), as they lie, or a
-        block as it came, for another shard.
+        """A held ciphertext sum, the values of a published block (float32 LE), as they lie; or a
+        block as it came, or the state of one, for another shard.
 
         Differences of a block, one after another, that are lost are not made: the block is.
 
@@ -139,6 +139,8 @@ class ShardWorker(Worker):
                 return self._block(key)
             except DamagedStore as damage:
                 raise KeyError(key) from damage
+        if kind == "state":
+            return self._states.block(group, int(number), int(block))
         if kind == "sum":
             return self._held(group, int(number), int(block))
         if since:
@@ -152,6 +154,13 @@ class ShardWorker(Worker):
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
         return _published(values)
+
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
+        """Keeps the state of a block that another shard served."""
+        if not (isinstance(request, GetBlock) and request.state):
+            return super().keep(request, payload, digest)
+        self._spool.put(state_key(request.group, request.version, request.block), payload)
+        return None
 
     def _payload(self, key: str, digest: bytes) -> memoryview:
         """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
@@ -175,9 +184,12 @@ class ShardWorker(Worker):
         match task:
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
-            case AdoptState(order):
+            case AdoptState(order, ()):
                 self._states.adopt(order.group, order.version, order.state)
                 return task
+            case AdoptState(order, copies):
+                parts = [self._spool.get(key) for key in copies]
+                return AdoptState(self._states.assemble(order, parts), copies)
             case WritePart(number, versions):
                 return PartWritten(self._states.write_part(number, versions))
             case Prune():

@@ -8,17 +8,15 @@ from secureps.errors import Conflict, DamagedStore, Malformed, SecurepsError, Un
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, OPENED
 from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
-from tests.kits.roles_kit import HOLDER, SHARDS, configure, make_plan, opened_header
-from tests.kits.shard_kit import ID, PLANS, Desk
+from tests.kits.roles_kit import HOLDER, SHARDS, configure, opened_header
+from tests.kits.shard_kit import DOUBLED, ID, Desk
 
 OWN, PEER = SHARDS
-PLANS["doubled"] = make_plan("plain", replicas=2)
-PLANS["doubled bfv"] = make_plan("bfv", replicas=2)
 MINE, OTHERS = 0, 1
 """A block of which shard-a is the primary, and one of which it has the copy."""
 
 
-def desk(plan: str = "doubled") -> Desk:
+def desk(plan: str = "doubled plain") -> Desk:
     made = Desk(plan)
     step = made.order(configure(made.plan))
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [PEER]
@@ -33,7 +31,7 @@ def test_shards_hear_where_their_peers_are_only_if_they_have_some() -> None:
     made = Desk("plain")
     step = made.order(configure(made.plan))
     assert not [e for e in step.effects if isinstance(e, Locate)]
-    moved = desk().order(configure(PLANS["doubled"], 2))
+    moved = desk().order(configure(DOUBLED["doubled plain"], 2))
     assert [e.party for e in moved.effects if isinstance(e, Locate)] == [PEER]
 
 

@@ -155,7 +155,7 @@ def test_signatures_and_roles_of_blocks() -> None:
     for name, text in (
         (STRANGER, "nobody named 'stranger'"),
         (HOLDER, "a holder sends no 'update' blocks"),
-        ("shard-b", "shard-b is a shard, and sends no PutBlock"),
+        ("shard-b", "a shard sends no 'update' blocks"),
     ):
         put = requests.PutBlock(desk.header(SubmissionId(name, "all", 1)))
         with pytest.raises(UnknownParty, match=text):
