@@ -89,7 +89,7 @@ class Placement:
 
     Args:
         groups: of every block its primary, which takes it in and passes it on.
-        replicas: who else holds it; None if nobody does.
+        replicas: who else holds it, "" for nobody; None if nobody holds any.
     """
 
     epoch: int
@@ -111,7 +111,24 @@ class Placement:
 
     def holders(self, group: str, block: int) -> tuple[str, ...]:
         """The shards that hold a block, its primary first."""
-        return tuple(placed.owners[block] for placed in self.ranks(group))
+        return tuple(filter(None, (placed.owners[block] for placed in self.ranks(group))))
+
+    def without(self, shard: str) -> Placement:
+        """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
+
+        All others hold what they held; "" stands for a copy that there is no more.
+        """
+        ranks: list[list[GroupPlacement]] = []
+        for placed in self.groups:
+            blocks = range(len(placed.owners))
+            left = [[s for s in self.holders(placed.group, b) if s != shard] for b in blocks]
+            for rank in range(max(map(len, left), default=1)):
+                owners = tuple(held[rank] if rank < len(held) else "" for held in left)
+                ranks += [[]] if rank == len(ranks) else []
+                ranks[rank].append(GroupPlacement(placed.group, owners))
+        more = tuple(placed for rank in ranks[1:] for placed in rank)
+        shards = tuple(name for name in self.shards if name != shard)
+        return Placement(self.epoch + 1, shards, tuple(ranks[0]), Replicas(more) if more else None)
 
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that a shard holds, as primary or as replica, ascending."""

@@ -23,7 +23,7 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     if body["work"] is None:
         del body["work"]
     if body["replicas"] == 1:
-        del body["replicas"]
+        del body["replicas"], body["shards_wait"]
     if not body["frozen"]:
         del body["frozen"]
     for group in body["group"]:

@@ -7,7 +7,7 @@ coordinator: a run id that binds anything else is refused before a byte is seale
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
@@ -56,6 +56,13 @@ class Pinned:
         plan = Plan.from_text(record.run.plan)
         check_threshold(plan, threshold)
         return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+
+    def moved(self, placement: Placement, roster: Roster) -> Pinned:
+        """The same run by a placement of a later epoch; raises as `check_placement`."""
+        if placement.epoch <= self.placement.epoch:
+            return self
+        check_placement(self.layout, placement, roster, self.plan.section.replicas)
+        return replace(self, placement=placement)
 
     def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
         """Where the shards are from now on; nothing, if they are another run's."""
@@ -109,10 +116,12 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
     shards = {each.name for each in roster.certificates if each.role == "shard"}
     blocks = {group.name: group.blocks for group in layout.all_groups}
     more = () if placement.replicas is None else placement.replicas.groups
-    placed = [(each.group, len(each.owners)) for each in (*placement.groups, *more)]
-    owners = {owner for each in (*placement.groups, *more) for owner in each.owners}
-    once = sorted(each.group for each in placement.groups) == sorted(blocks)
-    if not once or sorted(placed) != sorted([*blocks.items()] * copies) or not owners <= shards:
+    placed = [(each.group, len(each.owners)) for each in placement.groups]
+    copied = [(each.group, len(each.owners)) for each in more]
+    fits = sorted(placed) == sorted(blocks.items()) and set(copied) <= set(placed)
+    owners = {owner for each in placement.groups for owner in each.owners}
+    others = {owner for each in more for owner in each.owners if owner}
+    if not fits or len(copied) > (copies - 1) * len(placed) or not owners | others <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
             "nothing was sent; ask the aggregator's operator"

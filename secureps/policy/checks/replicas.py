@@ -17,6 +17,10 @@ def refuse_replicas(section: PlanSection, noisy_shards: bool) -> None:
             f"replicas: {copies} copies of every block lie on as many shards, and there are "
             f"{section.shards}: raise shards to {copies} or lower replicas"
         )
+    if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
+        raise PlanRefused(
+            "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
+        )
     if copies > 1 and noisy_shards:
         raise PlanRefused(
             "replicas: each shard draws its own noise, so that copies of a sum would differ: "

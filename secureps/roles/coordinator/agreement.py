@@ -31,8 +31,8 @@ def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: 
     owners = tx.federation.owners(group.name)
     ((shard, digests),) = said.items()
     mine = dict(zip(owners[shard], digests, strict=True))
-    for other, theirs in known.items():
-        for block, digest in zip(owners[other], theirs, strict=True) if other != shard else ():
+    for other in owners.keys() & known.keys() - {shard}:
+        for block, digest in zip(owners[other], known[other], strict=True):
             if mine.get(block, digest) != digest:
                 _differ(tx, group, f"{shard} and {other} have different {what}, block {block}")
                 return False

@@ -280,8 +280,9 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
         made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         tx.write(made)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
+    tx.sessions.holds(by.shard, group.name)
     owners = tx.federation.owners(group.name)
-    if len(group.coming.blocks) < len(owners):
+    if not owners.keys() <= group.coming.blocks.keys():
         return False
     if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
         for shard in unsure:

@@ -29,27 +29,10 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.group import Ask, Fate, GroupState, Phase
 from secureps.roles.machine import Record
-
-
-@dataclass(slots=True)
-class CheckpointState:
-    """A checkpoint in the making, or the last complete ones.
-
-    `evaluations` is how many results were there when it was ordered, for its manifest to name.
-    """
-
-    number: int
-    versions: tuple[GroupVersion, ...]
-    evaluations: int = 0
-    parts: dict[str, records.CheckpointPart] = field(default_factory=dict)
-    complete: bool = False
-
-    def version_of(self, group: str) -> int:
-        """The version of a group in this checkpoint; -1 if it is not in it."""
-        return next((gv.version for gv in self.versions if gv.group == group), -1)
 
 
 @dataclass(slots=True)
@@ -108,6 +91,7 @@ class CoordinatorState:
             that each did; told: what each tells of how many examples it has, 0 for nothing.
         receipts: digest of every receipt that was accepted; next: the sequence after the
             newest, by (client, group).
+        left: shards that are part of the run no more, and why.
         fates: what became of submissions; undurable: those of them that are included in a
             version and in no checkpoint yet.
         included: how many updates of a client are part of versions of the model.
@@ -129,6 +113,7 @@ class CoordinatorState:
     incarnation: int = 0
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
     members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
@@ -241,6 +226,8 @@ class CoordinatorState:
                 self.incarnation = number
             case RunPinned():
                 self.pinned = record
+            case records.ShardLeft(shard, reason):
+                self._leave(shard, reason)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
                 if unsafe:
@@ -388,9 +375,7 @@ class CoordinatorState:
             case records.SumsHeld(held=held):
                 known = group.closed_cohort.held
                 known[held.shard] = held.sums
-                if len(known) == len(self.owners(group.name)):
-                    group.phase = Phase.OPENING
-                    group.reason = "every shard holds; the key holders open"
+                self._hold(group)
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
@@ -465,6 +450,20 @@ class CoordinatorState:
                 group.phase, group.reason = Phase.OPENING, reason
             case _:
                 assert_never(record)
+
+    def _hold(self, group: GroupState) -> None:
+        if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
+            group.phase = Phase.OPENING
+            group.reason = "every shard holds; the key holders open"
+
+    def _leave(self, shard: str, reason: str) -> None:
+        """Whatever others are asked for, they have; what it said before stays said."""
+        assert self.pinned is not None
+        self.left[shard] = reason
+        self.pinned = replace(self.pinned, placement=self.pinned.placement.without(shard))
+        for group in self.groups.values():
+            if group.phase is Phase.HOLDING:
+                self._hold(group)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

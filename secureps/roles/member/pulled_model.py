@@ -85,10 +85,14 @@ class PulledModel:
                 base = self._held.get((group, block), b"") if self.groups[group] else b""
                 version = self.published[group].version
                 ask = GetBlock(pinned.run.id, group, version, block, base=base)
-                to, *others = (rank.owners[block] for rank in ranks[group])
+                to, *others = filter(None, (rank.owners[block] for rank in ranks[group]))
                 step.effects.append(Call(to, ask, others=tuple(others)))
             self._unasked.clear()
         return bool(self._absent)
+
+    def ask_again(self) -> None:
+        """What was asked of a shard that has left is asked of another one."""
+        self._unasked |= dict.fromkeys(self._absent)
 
     @property
     def pulling(self) -> bool:

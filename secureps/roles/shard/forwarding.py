@@ -11,22 +11,34 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from secureps.errors import DamagedStore, Malformed, SecurepsError, UnknownParty
+from secureps.errors import DamagedStore, Malformed, NotReady, SecurepsError, UnknownParty
 from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
 from secureps.messages.submission import BlockHeader
-from secureps.roles.machine import Answer, Call, Defer, Step
+from secureps.roles.machine import Answer, Call, Defer, Effect, Step
+
+LATER = 1.0
+"""Seconds after which a shard that passes on by another placement asks again, at first."""
 
 Copy = tuple[str, str]
 """(shard, spool key): a block on its way there."""
 
 
-def check_sender(own: str, sender: str, header: BlockHeader, holders: tuple[str, ...]) -> None:
+def check_sender(
+    own: str, sender: str, role: str, header: BlockHeader, holders: tuple[str, ...]
+) -> None:
     """Who may bring a block here: its author to the primary, and shards that hold it.
 
     Raises:
+        NotReady: it is passed on by a shard, by a placement of another epoch.
         UnknownParty: neither its author nor another holder of it.
         Malformed: it is not placed here, or its author is to send it to the primary.
     """
+    if role == "shard" and not {own, sender} <= {*holders}:
+        raise NotReady(
+            f"{sender} passes on block {header.block} of {header.group}, and one of {sender} and "
+            f"{own} does not hold it: by another placement than here",
+            LATER,
+        )
     if sender != header.author and sender not in holders:
         raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
     if own not in holders:
@@ -93,6 +105,16 @@ class Forwarding:
                 del self._waiting[ticket]
                 step.effects.append(Answer(waiting.reply, ticket=ticket))
         return step
+
+    def left(self, shards: frozenset[str]) -> list[Effect]:
+        """These hold nothing any more: nobody waits for what was on its way there."""
+        effects: list[Effect] = []
+        for ticket, waiting in list(self._waiting.items()):
+            waiting.copies = {copy for copy in waiting.copies if copy[0] not in shards}
+            if not waiting.copies:
+                del self._waiting[ticket]
+                effects.append(Answer(waiting.reply, ticket=ticket))
+        return effects
 
     def failed(self, sender: str, header: BlockHeader, error: SecurepsError) -> Step:
         """Another shard refuses it: so does this one, unless it has it no more itself."""

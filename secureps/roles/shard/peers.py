@@ -25,6 +25,7 @@ from secureps.roles.shard.tasks import AdoptState, MakeState, StepState, SumCoho
 class _Asked:
     """Who has not answered yet, and the order that is carried out again when all have."""
 
+    missing: Missing
     order: ShardOrder
     waiting: set[str]
 
@@ -87,7 +88,7 @@ class Peers:
         elif name in self._asked:
             self._asked[name].order = order
         else:
-            self._asked[name] = _Asked(order, others)
+            self._asked[name] = _Asked(missing, order, others)
             step.effects += [Call(peer, missing) for peer in sorted(others)]
 
     def heard(self, sender: str, missing: Missing) -> ShardOrder | None:
@@ -102,6 +103,11 @@ class Peers:
         del self._asked[name]
         self._answered.add(name)
         return asked.order
+
+    def left(self, shards: frozenset[str]) -> list[tuple[str, Missing]]:
+        """Who of these was asked for what: nothing comes of it."""
+        asked = self._asked.values()
+        return [(shard, each.missing) for each in asked for shard in each.waiting & shards]
 
     def tried(self, missing: Missing) -> None:
         """The order was tried again: what it lacks from now on, others may have."""

@@ -84,9 +84,6 @@ from secureps.roles.shard.tasks import (
 from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.roles.validation import check_header, check_scale
 
-UNSETTLED = 8
-"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
-
 
 class Shard:
     """The machine of one shard; the seed of its noise may be `unsafe`."""
@@ -148,7 +145,8 @@ class Shard:
         header = message.header
         self._check_run(header.run)
         holders = self._holders(header)
-        check_sender(self._name, sender, header, holders)
+        from_role = self._roster.find(sender).role
+        check_sender(self._name, sender, from_role, header, holders)
         role = self._roster.find(header.author).role
         pinned = self.state.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
@@ -165,16 +163,6 @@ class Shard:
         if known is not None and known.digest != header.digest:
             raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
         return known is not None
-
-    def _make_room(self, step: Step, header: BlockHeader) -> None:
-        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
-
-        Should one of them be wanted after all, it is missing, and its client sends it again.
-        """
-        kept = self.state.unsummed(header.author, header.group)
-        most = UNSETTLED + 2 * self.state.pinned.plan.section.checkpoint_every
-        if len(kept) > most:
-            self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
@@ -231,7 +219,7 @@ class Shard:
         self._forwarding.begin(step, header, others)
         if not self._known(header):
             self._write(step, records.BlockSpooled(header))
-            self._make_room(step, header)
+            self._discard(step, self.state.surplus(header))
         return step
 
     def _holders(self, header: BlockHeader) -> tuple[str, ...]:
@@ -292,7 +280,16 @@ class Shard:
         elif self.state.pinned.run.id != order.run.id:
             ours = self.state.run
             raise WrongRun(other_run(self._name, ours, order.run.id))
-        if self.state.pinned.placement.replicas is not None:
+        known = self.state.pinned
+        if known.moved(order.placement, self._roster) is not known:
+            self._write(step, RunPinned(order.run, order.placement, order.shards))
+            gone = frozenset(known.placement.shards).difference(order.placement.shards)
+            step.effects += self._forwarding.left(gone)
+            for shard, missing in self._peers.left(gone):
+                again = self._try_again(shard, missing)
+                step.records += again.records
+                step.effects += again.effects
+        if known.plan.section.replicas > 1:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
 

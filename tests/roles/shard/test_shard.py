@@ -36,7 +36,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard.keys import model_key, sum_key
-from secureps.roles.shard.shard import UNSETTLED
+from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.tasks import Sweep
 from tests.kits.roles_kit import (
     HOLDER,
