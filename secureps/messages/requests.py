@@ -460,7 +460,10 @@ class GetBlock:
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """A holder asks for the ciphertext sum of a block of a cohort, from byte `offset` on."""
+    """A holder asks for the ciphertext sum of a block of a cohort, from byte `offset` on.
+
+    A shard that holds the block too asks with it for the noise in that sum.
+    """
 
     run: bytes
     group: str

@@ -481,7 +481,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     refuse_steps(section)
-    refuse_replicas(section, plan.noisy_shards)
+    refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
         refuse_crowded(plan.unnamed_committee, plan._bounds, section.shards)

@@ -74,7 +74,7 @@ TO_COORDINATOR: Allowed = {
 }
 TO_SHARD: Allowed = {
     "client": _READS | {AskBlock, PutBlock},
-    "shard": _READS | {AskBlock, PutBlock, Missing},
+    "shard": _READS | {AskBlock, PutBlock, Missing, GetSum},
     "holder": _READS | {AskBlock, PutBlock, GetSum},
     "observer": _READS,
     "coordinator": _READS.union(get_args(ShardOrder | Finish)),

@@ -19,6 +19,7 @@ from secureps.messages.submission import (
     OPENED,
     UPDATE,
     BlockHeader,
+    Cohort,
     SubmissionId,
 )
 from secureps.model.layout import GroupLayout
@@ -60,6 +61,15 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
         mover.check(scale)
     elif scale is not None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
+
+
+def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> None:
+    """Malformed unless it is as long as a sum of one-time keys, int32."""
+    due = 4 * plan.key_length(layout)
+    if key is None or len(key) != due:
+        raise Malformed(
+            f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, {due} bytes"
+        )
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> None:

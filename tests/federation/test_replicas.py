@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.coordinator_records import CohortBurnt
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
+from tests.kits.cheats import journalled
 from tests.kits.federations import (
     Walker,
     events_of,
@@ -142,3 +145,50 @@ def test_without_a_shard_that_never_comes_back_the_run_goes_on(cipher: str, tmp_
             assert federation.pinned.placement.epoch == 2
         trainers = simulation._cast.trainers.values()
         assert {each.fits for each in trainers if isinstance(each, Walker)} == {4}
+
+
+# --- noise that shards add --------------------------------------------------------
+
+
+def noised(cipher: str, **changes: object) -> Plan:
+    """Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 3.0, "weighting": "uniform", "bits": 16, "rule": rule}
+    privacy = {
+        "unit": "client",
+        "placement": "aggregator",
+        "noise_multiplier": 2.0,
+        "delta": 1e-5,
+        "budget": 1000.0,
+    }
+    return doubled(cipher, privacy=privacy, group=[group], **changes)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_noise_is_drawn_once_for_all_copies(cipher: str, tmp_path: Path) -> None:
+    """Each shard has another seed, and another encryption of the same noise is another sum."""
+    simulation = small_federation(noised(cipher), tmp_path)
+    for number in range(3):
+        name = f"shard-{number}"
+        simulation.kill(name)
+        simulation.lose(name, UnsafeSeed(100 + number))
+        simulation.start(name)
+    simulation.run()
+    copies_agree(simulation)
+    assert not journalled(simulation, CohortBurnt)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_noise_that_is_lost_is_never_drawn_again(cipher: str, tmp_path: Path) -> None:
+    """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
+    events = events_of(small_federation(noised(cipher), tmp_path / "whole"))
+    for number, moment in enumerate(range(events // 3, events, events // 12)):
+        simulation = small_federation(noised(cipher), tmp_path / str(moment))
+        party = f"shard-{number % 3}"
+
+        def disk(simulation: Simulation = simulation, party: str = party) -> None:
+            simulation.lose(party, UnsafeSeed(7))
+
+        killed_at(simulation, party, moment, disk)
+        copies_agree(simulation)
+        assert not journalled(simulation, CohortBurnt), f"lost {party} at event {moment}"

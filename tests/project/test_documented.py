@@ -9,6 +9,10 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "... has left this run: ... (the sender's fault)": (
+        "roles/coordinator/test_departures.py",
+        "has left this run: ",
+    ),
     "... holds a copy of block ... of ...: send it to ..., which passes it on "
     "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (

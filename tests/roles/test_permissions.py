@@ -87,7 +87,7 @@ def test_what_each_role_may_say() -> None:
             case requests.Missing:
                 assert heard == {"shard"}
             case requests.GetSum:
-                assert heard == {"holder"}
+                assert heard == {"holder", "shard"}
             case _:
                 assert heard <= {"coordinator"}, kind
                 assert (not heard) or kind.__module__ == orders.__name__

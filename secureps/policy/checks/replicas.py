@@ -9,8 +9,8 @@ from secureps.config.plan import PlanSection
 from secureps.errors import PlanRefused
 
 
-def refuse_replicas(section: PlanSection, noisy_shards: bool) -> None:
-    """PlanRefused for more copies than shards, or where copies of a sum would differ."""
+def refuse_replicas(section: PlanSection) -> None:
+    """PlanRefused for more copies than shards, or a wait for shards that nobody has copies of."""
     copies = section.replicas
     if copies > section.shards:
         raise PlanRefused(
@@ -20,9 +20,4 @@ def refuse_replicas(section: PlanSection, noisy_shards: bool) -> None:
     if copies == 1 and section.shards_wait != PlanSection.model_fields["shards_wait"].default:
         raise PlanRefused(
             "shards_wait: without copies (replicas = 1) no shard is ever left out; remove it"
-        )
-    if copies > 1 and noisy_shards:
-        raise PlanRefused(
-            "replicas: each shard draws its own noise, so that copies of a sum would differ: "
-            'take replicas = 1, or another privacy.placement than "aggregator"'
         )

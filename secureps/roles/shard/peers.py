@@ -118,6 +118,7 @@ class Peers:
         if missing.party != sender:
             text = f"{sender} speaks as {missing.party}; everyone speaks for themselves"
             raise UnknownParty(text)
+        self.state.group(missing.group)  # there is one of that name
         theirs = set(self.state.pinned.placement.blocks_of(missing.group, sender))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
         for name, header in self.state.spooled.items():

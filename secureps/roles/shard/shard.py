@@ -57,21 +57,17 @@ from secureps.roles.machine import (
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.shard.forwarding import Forwarding, check_sender
-from secureps.roles.shard.keys import (
-    block_name,
-    name_under,
-    noise_key,
-    submission_of,
-    sum_key,
-)
+from secureps.roles.shard.keys import block_name, name_under, submission_of, sum_keys
+from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
-from secureps.roles.shard.reports import held, prepared, spoilt
+from secureps.roles.shard.reports import held, missing_for, prepared, spoilt, work_name
 from secureps.roles.shard.serving import serve
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
     MakeState,
+    NoiseDrawn,
     PartWritten,
     ShardResult,
     StateReady,
@@ -82,7 +78,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_header, check_scale
+from secureps.roles.validation import check_header, check_key_sum, check_scale
 
 
 class Shard:
@@ -97,6 +93,7 @@ class Shard:
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
         self._forwarding = Forwarding()
+        self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
 
     # --- Machine ------------------------------------------------------------------
@@ -177,6 +174,8 @@ class Shard:
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
                 self._check_run(event.run)
+                if type(event) is requests.GetSum and self._roster.find(sender).role == "shard":
+                    return self._noise.serve(sender, event)
                 return serve(self._name, self.state, sender, event)
             case requests.Missing():
                 return self._forwarding.supply(sender, event, self._peers.has(sender, event))
@@ -190,6 +189,9 @@ class Shard:
                 return self._try_again(sender, missing)
             case Answered(requests.GetBlock() as ask):
                 return self._peers.fetched(ask)
+            case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
+                step, came = Step(), isinstance(event, Answered)
+                return self._hold_now(step, self._noise.answered(step, sender, noise, came))
             case Answered(requests.Register()):
                 return Step(effects=[Watch()])
             case Answered():
@@ -285,6 +287,7 @@ class Shard:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
             gone = frozenset(known.placement.shards).difference(order.placement.shards)
             step.effects += self._forwarding.left(gone)
+            self._noise.left()
             for shard, missing in self._peers.left(gone):
                 again = self._try_again(shard, missing)
                 step.records += again.records
@@ -327,8 +330,15 @@ class Shard:
         if missing:
             self._peers.lack(step, requests.Missing.of_cohort(self._name, cohort, missing), order)
             return
+        if not self._noise.ready(step, order):
+            return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+
+    def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
+        if order is not None and order.incarnation == self.state.incarnation:
+            self._hold(step, order)
+        return step
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key = order.cohort, order.key
@@ -350,12 +360,7 @@ class Shard:
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
-            due = 4 * pinned.plan.key_length(pinned.layout.group(cohort.group))
-            if key is None or len(key) != due:
-                raise Malformed(
-                    f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "
-                    f"{due} bytes"
-                )
+            check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
             if held.keys.get(cohort.number) != key:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
@@ -370,10 +375,8 @@ class Shard:
         before, sums = dict(self.state.spooled), set(held.sums)
         self._write(step, records.StateCommitted(group, version, keep))
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = sorted(sums - set(held.sums))
-        own = self.state.own(group)
-        kinds = (sum_key, noise_key) if self.state.pinned.plan.noisy_shards else (sum_key,)
-        gone += tuple(key(group, n, block) for n in past for block in own for key in kinds)
+        past, noisy = sorted(sums - set(held.sums)), self.state.pinned.plan.noisy_shards
+        gone += sum_keys(group, past, self.state.own(group), noisy)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
@@ -393,6 +396,8 @@ class Shard:
                 self._write(step, made)
                 step.tell(held(self._name, made))
                 step.tell(report)
+            case NoiseDrawn():
+                self._hold_now(step, self._noise.drawn(step, event))
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
@@ -435,20 +440,13 @@ class Shard:
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
-        match task:
-            case MakeState(group):
-                self._busy.discard(("state", group, 0))
-                missing = requests.Missing.of_founding(self._name, group, ids)
-            case SumCohort(cohort):
-                self._busy.discard(("sum", cohort.group, cohort.number))
-                missing = requests.Missing.of_cohort(self._name, cohort, ids)
-            case StepState(cohort):
-                self._busy.discard(("state", cohort.group, cohort.version))
-                opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
-                if opened:
-                    self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
-                missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
-        self._peers.lack(step, missing, self._peers.order_of(task))
+        self._busy.discard(work_name(task))
+        opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
+        if isinstance(task, StepState) and opened:
+            cohort = task.cohort
+            self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
+        ids = self.state.lacking(task.cohort) if isinstance(task, StepState) else ids
+        self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
 
     def _try_again(self, sender: str, missing: requests.Missing) -> Step:
         """Other shards have sent what they have: the order is carried out again, or told of."""

@@ -32,6 +32,22 @@ class AdoptState(Task, TaskResult):
 
 
 @dataclass(frozen=True, slots=True)
+class DrawNoise(Task):
+    """Draws and seals the noise of these blocks of a cohort, but for what lies there already."""
+
+    cohort: Cohort
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseDrawn(TaskResult):
+    """The noise of these blocks is durable."""
+
+    cohort: Cohort
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SumCohort(Task):
     """Adds up a cohort; keys[m] are the spool keys of member m's blocks, ascending."""
 
@@ -99,5 +115,5 @@ class PartWritten(TaskResult):
     part: Checkpointed
 
 
-ShardResult = SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
+ShardResult = NoiseDrawn | SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
 """What a shard hears of its tasks."""

@@ -24,7 +24,7 @@ from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, GetBlock, PutBlock, Request, Telemetry
+from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
@@ -36,7 +36,9 @@ from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
+    DrawNoise,
     MakeState,
+    NoiseDrawn,
     PartWritten,
     StateReady,
     StepState,
@@ -139,6 +141,8 @@ class ShardWorker(Worker):
                 return self._block(key)
             except DamagedStore as damage:
                 raise KeyError(key) from damage
+        if since == ["noise"]:
+            return self._spool.get(key)
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -156,10 +160,14 @@ class ShardWorker(Worker):
         return _published(values)
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
-        """Keeps the state of a block that another shard served."""
-        if not (isinstance(request, GetBlock) and request.state):
-            return super().keep(request, payload, digest)
-        self._spool.put(state_key(request.group, request.version, request.block), payload)
+        """Keeps what another shard served: the state of a block, or the noise in a sum."""
+        match request:
+            case GetBlock(group=group, version=version, block=block) if request.state:
+                self._spool.put(state_key(group, version, block), payload)
+            case GetSum(group=group, cohort=number, block=block):
+                self._spool.put(noise_key(group, number, block), payload)
+            case _:
+                return super().keep(request, payload, digest)
         return None
 
     def _payload(self, key: str, digest: bytes) -> memoryview:
@@ -182,6 +190,10 @@ class ShardWorker(Worker):
     def work(self, task: Task) -> TaskResult | None:
         """Does a task of the shard's; see `Worker`."""
         match task:
+            case DrawNoise(cohort, blocks):
+                for _ in in_order(self._threads, partial(self._drawn, cohort), blocks):
+                    pass
+                return NoiseDrawn(cohort, blocks)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
             case AdoptState(order, ()):
@@ -232,7 +244,8 @@ class ShardWorker(Worker):
             case SumCohort(cohort, keys):
                 for block in self._state.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
-                    self._spool.delete(noise_key(cohort.group, cohort.number, block))
+                    if not self._copied:
+                        self._spool.delete(noise_key(cohort.group, cohort.number, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
@@ -291,6 +304,20 @@ class ShardWorker(Worker):
         plan = self._state.pinned.plan
         if not plan.noisy_shards:
             return None
+        if self._copied:  # it was drawn once, for all who hold the block
+            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+        return self._drawn(cohort, block)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether blocks have copies on other shards."""
+        return self._state.pinned.plan.section.replicas > 1
+
+    def _drawn(self, cohort: Cohort, block: int) -> bytes:
+        """Noise for a sum that is not on record yet: as it lies here, or else it is drawn."""
+        plan, key = self._state.pinned.plan, noise_key(cohort.group, cohort.number, block)
+        if self._copied and self._spool.has(key):
+            return self._spool.get(key)
         noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
         self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
         return noise
@@ -305,7 +332,7 @@ class ShardWorker(Worker):
         try:
             return self._spool.get(noise_key(cohort.group, cohort.number, block))
         except (KeyError, OSError) as error:
-            if not self._state.opened_by_holder:
+            if not (self._state.opened_by_holder or self._copied):
                 return self._fresh_noise(cohort, block)
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise DamagedStore(f"{self._name}: {what} is gone") from error
