@@ -63,13 +63,14 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
 
 
-def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> None:
-    """Malformed unless it is as long as a sum of one-time keys, int32."""
+def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> bytes:
+    """The key itself; Malformed unless it is as long as a sum of one-time keys, int32."""
     due = 4 * plan.key_length(layout)
     if key is None or len(key) != due:
         raise Malformed(
             f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, {due} bytes"
         )
+    return key
 
 
 def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> None:

@@ -360,7 +360,7 @@ class Shard:
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
-            check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
+            key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
             if held.keys.get(cohort.number) != key:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
