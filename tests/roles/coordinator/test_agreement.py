@@ -71,3 +71,14 @@ def test_a_shard_without_copies_is_compared_with_nobody() -> None:
     world = collecting("plain")
     world.pump()
     assert world.group().version == world.plan.section.versions
+
+
+def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> None:
+    world = collecting("plain")
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    number = world.group().number
+    sums = world.sums(FIRST, "all", number)
+    for made in (sums, other(sums)):
+        world.give(FIRST, requests.Held(FIRST, "all", number, made))
+        assert world.group().closed_cohort.held == {FIRST: made}

@@ -143,3 +143,18 @@ def test_a_placement_without_a_shard() -> None:
     last = after.without("a")
     assert last.replicas is None
     assert last.of("g").owners == ("", "c", "c")
+
+
+def test_what_was_said_before_leaving_is_not_what_others_say() -> None:
+    world = doubled()
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    number = world.group().number
+    sums = world.sums(GOES, "all", number)
+    world.give(GOES, requests.Held(GOES, "all", number, sums))
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    assert left(world) == [GOES]
+    assert world.group().phase is Phase.HOLDING
+    world.give(STAYS, requests.Held(STAYS, "all", number, sums))
+    assert world.group().phase is Phase.PREPARING

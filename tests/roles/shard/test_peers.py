@@ -195,3 +195,10 @@ def test_a_cohort_is_asked_for_whole() -> None:
             made.give(PEER, requests.PutBlock(made.header(member.id, block)))
     (work,) = works(made.give(PEER, Answered(missing, requests.Noted())))
     assert isinstance(work, SumCohort)
+
+
+def test_it_gives_no_block_that_the_other_does_not_hold() -> None:
+    made = Desk("plain").founded()
+    made.put(made.header(ID, 0))
+    step = made.give(PEER, requests.Missing(PEER, "all", 0, (ID,)))
+    assert step.effects == [Answer(requests.Noted())]

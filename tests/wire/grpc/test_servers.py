@@ -374,3 +374,17 @@ def test_orders_that_wait_together_come_in_their_order() -> None:
     finally:
         transport.close()
         server.stop(0)
+
+
+def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
+    """Else two shards, full of blocks that wait for each other's answer, would wait for ever."""
+    server = ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 10, 10)
+    own, passed = put(b"0123456789", "c0"), put(b"0123456789", "c1")
+    with server._uploads_of("c0", own.header).begin("c0", own, 10) as first:
+        first.add(own.payload)
+        with server._uploads_of("shard-1", passed.header).begin("shard-1", passed, 10) as second:
+            second.add(passed.payload)
+            assert server.bytes_in_flight == 20
+        other = server._uploads_of("c1", passed.header).begin("c1", passed, 10)
+        with pytest.raises(Busy), other:
+            other.add(passed.payload)
