@@ -448,7 +448,8 @@ class FederationSection(Table):
 
     `baselines` says whether the run is compared with training alone and centrally. `drop` names
     what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
-    policy of all the data holders' sites, a file beside the plan.
+    policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
+    each run has a place that is called as its folder.
     """
 
     script: str
@@ -457,6 +458,7 @@ class FederationSection(Table):
     baselines: bool = True
     drop: tuple[str, ...] = ()
     site: str | None = None
+    checkpoint_copies: str | None = None
 
 
 class PlanSection(Table):

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import Evaluated, EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
+from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 
 # --- to the coordinator -----------------------------------------------------------
@@ -348,26 +350,6 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationStatus:
-    """What evaluations came to.
-
-    Args:
-        step, reason, late: as of a group: of the evaluation under way.
-        results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that never will be evaluated, in their order; why, of the newest.
-        noise: standard deviation of the noise on each metric, at most; empty if there is none.
-    """
-
-    step: str
-    reason: str
-    late: tuple[str, ...]
-    results: tuple[VersionEvaluated, ...]
-    best: int
-    skipped: tuple[EvaluationSkipped, ...]
-    noise: tuple[Metric, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """One shard or key holder of the roster.
 
@@ -394,6 +376,9 @@ class Status:
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
     shards and holders of the roster, by name. `failure` names the error that a run ended with, if
     any. `adjacency` says what every epsilon is of, at `delta`; empty and 0 if nothing is private.
+    `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
+    the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
+    number of the newest whole one.
     """
 
     run: bytes
@@ -409,6 +394,10 @@ class Status:
     failure: str = ""
     adjacency: str = ""
     delta: float = 0.0
+    paused: str = ""
+    steps: tuple[CohortSteps, ...] = ()
+    burnt: int = 0
+    checkpoint: int | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------
@@ -492,7 +481,7 @@ class Refusal:
 Request = (
     (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
     | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
-    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced)
+    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced | Act)
 ) | (PutBlock | AskBlock | GetBlock | GetSum)
 """What a server is asked or told: the coordinator, or (last line) a shard."""
 

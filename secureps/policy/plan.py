@@ -21,7 +21,7 @@ from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import is_file, parse, placed, read_toml
+from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
@@ -54,6 +54,7 @@ from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.store.initial_file import pinned
 
 
 @dataclass(frozen=True)
@@ -429,12 +430,13 @@ def _mechanism(
 def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     """Reads and validates a plan file.
 
-    `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest;
-    so are the federation's settings that are paths (`sections.placed`).
+    `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
+    by its digest; so are the federation's settings that are paths (`sections.placed`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
         PlanRefused: the plan is unsound.
+        DiskFailed: the store of `initial` cannot be reached.
 
     Examples:
         >>> ps.load_plan("plan.toml").section.name
@@ -451,12 +453,9 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if section.initial is None:
         with naming(path):
             return Plan(section)
-    initial = ((base or path.parent) / section.initial).resolve()
-    if not is_file(initial):
-        raise PlanRefused(f"{path}: initial: no file {initial}")
-    section = section.model_copy(update={"initial": str(initial)})
     with naming(path):
-        return Plan(section, file_digest(initial.read_bytes()).hex())
+        initial, digest = pinned(section.initial, base or path.parent)
+        return Plan(section.model_copy(update={"initial": initial}), digest)
 
 
 def _part(plan: Plan, name: str) -> str:

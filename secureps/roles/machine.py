@@ -23,6 +23,7 @@ from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
+from secureps.roles.fold import Fold
 from secureps.roles.tasks import Task, TaskResult
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
@@ -199,6 +200,17 @@ class Viewed(Protocol):
 
     def view(self, now: float, sender: str, message: Event) -> Reply | None:
         """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
+
+
+@runtime_checkable
+class Foldable(Protocol):
+    """A role whose journal may be compacted: its state stands for the rows that it came of."""
+
+    def folded(self) -> Fold:
+        """All that the records so far came to, and nothing else."""
+
+    def unfold(self, fold: Fold) -> None:
+        """Takes up that state, before anything is applied; Malformed if it is no such state."""
 
 
 class Machine(Protocol):

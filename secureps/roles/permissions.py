@@ -13,6 +13,7 @@ from typing import get_args
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
@@ -70,8 +71,10 @@ TO_COORDINATOR: Allowed = {
     | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
     | {EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS,
+    "coordinator": _ASKS | {Act},
 }
+"""An act is the coordinator's own: an observer's key is for looking, and whoever has the
+coordinator's decides on rounds and cohorts anyway."""
 TO_SHARD: Allowed = {
     "client": _READS | {AskBlock, PutBlock},
     "shard": _READS | {AskBlock, PutBlock, Missing, GetSum},

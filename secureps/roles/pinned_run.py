@@ -43,8 +43,9 @@ class PinnedRun:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The run that a party takes part in for good, and what follows from it."""
+    """The run that a party takes part in for good, as it is on record, and what follows from it."""
 
+    record: RunPinned
     run: RunInfo
     placement: Placement
     plan: Plan
@@ -55,7 +56,7 @@ class Pinned:
         """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
         plan = Plan.from_text(record.run.plan)
         check_threshold(plan, threshold)
-        return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+        return cls(record, record.run, record.placement, plan, plan.layout(record.run.schema))
 
     def moved(self, placement: Placement, roster: Roster) -> Pinned:
         """The same run by a placement of a later epoch; raises as `check_placement`."""

@@ -27,6 +27,7 @@ from secureps.errors import (
     PeerError,
     SecurepsError,
 )
+from secureps.exhaustion import exhaustion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
@@ -58,10 +59,10 @@ from secureps.roles.tasks import Task, TaskResult
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
-from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
 from secureps.service.open_requests import OpenRequests, Reception
+from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
@@ -92,10 +93,9 @@ class Executor:
         self.roster: Roster | None = None
         self._party = party
         self.machine = machine
-        self._journal = journal
         self._around, self._loop, self._meter = around, around.loop, around.meter
         self._log_lines = LogLines()
-        self.worker = worker
+        self._journal, self.worker = journal, worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
         self._requests = OpenRequests(party)
@@ -114,10 +114,9 @@ class Executor:
         self.later(self._start)
 
     def _start(self) -> None:
-        for at, record in self._journal.replay():
+        for record in replayed(self.machine, self._journal):
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
-            self.machine.apply(at, record)
             self._meter.replayed(record)
             self._hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
@@ -346,6 +345,7 @@ class Executor:
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
+        compact_if_due(self._party, self.machine, self._journal)
 
     def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False

@@ -14,8 +14,10 @@ from contextlib import suppress
 
 from secureps.errors import SecurepsError
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
-from secureps.store.journal import Journal, Record
+from secureps.roles.fold import Fold
+from secureps.store.journal import Journal
 from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Record
 
 APART = 60.0
 """Seconds by which a date on record may be off."""
@@ -68,6 +70,20 @@ class DatedJournal:
         """All records but those that no machine knows, with the time of each."""
         unknown = (Dated, RequestsRefused)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to."""
+        return self._journal.fold
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be compacted."""
+        return self._journal.due
+
+    def compact(self, fold: Fold) -> None:
+        """Has a fold stand for all records; as the journal within."""
+        self._journal.compact(fold)
 
     def close(self) -> None:
         """Closes the journal; a second call does nothing."""

@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
 from secureps.messages import (
+    acts,
     charge,
     envelope_keys,
     evaluation,
@@ -34,6 +35,7 @@ from secureps.messages import (
     requests,
     run,
     schema,
+    steps,
     submission,
 )
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, field_types
@@ -58,7 +60,7 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    charge, envelope_keys, schema, submission, run, evaluation, requests, orders
+    acts, charge, envelope_keys, schema, steps, submission, run, evaluation, requests, orders
 )
 """Every dataclass that crosses the wire, by name."""
 

@@ -27,6 +27,7 @@ _FROZEN = "where the plan freezes tensors: tests/federation/test_frozen.py"
 _BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
 _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
 _LEFT = "where a client is told to leave: tests/client/test_session.py"
+_OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
 KNOWN: dict[str, str] = {
@@ -36,6 +37,7 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
     **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
     **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
+    "orders Call Act": _OPERATOR,
     "hears Resting": _RATE,
 }
 """What chaos does not play, and why."""

@@ -9,6 +9,9 @@ older     the party dies, and comes back with its disk as it was at that event
 away      the coordinator dies, comes back with an empty disk, dies again, and has its own back
 rots      a file on the shard's disk has other bytes
 asks      somebody looks on: the party asks which run this is, and how it stands
+stands    an operator pauses the run, and has it go on later
+saves     an operator wants a checkpoint
+omits     an operator leaves the client out, and takes it back later
 pause     the party does nothing for a while, as after SIGSTOP
 jump      the party's clock leaps ahead
 full      the party's disk refuses every write for a while
@@ -85,6 +88,11 @@ two disks may be lost at once."""
 TWICE = 0.4
 """How often then two are."""
 
+STANDS, SAVES, OMITS = "stands", "saves", "omits"
+ACTS = (STANDS, SAVES, OMITS)
+ACTED = 0.4
+"""How often an operator acts."""
+
 REPLACED, REVOKED, RENEWED = "replaced", "revoked", "renewed"
 ROSTERS = (REPLACED, REVOKED, RENEWED)
 CHANGE, SOON = 0.5, 300
@@ -121,13 +129,13 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, LOSSES or ROSTERS, ROTS or ASKS.
+        kind: of KINDS, LOSSES, ROSTERS or ACTS, ROTS or ASKS.
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
         seconds: how long it lasts, or until the party is started again; of `older`: until it dies;
-            of ROSTERS: until the coordinator has the next roster.
+            of ROSTERS: until the coordinator has the next roster; of ACTS: until it is taken back.
         to: the other party; message: the class of one.
     """
 
@@ -158,7 +166,7 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in (*KINDS, *LOSSES, *ROSTERS, ROTS, ASKS):
+    if found is None or found["kind"] not in (*KINDS, *LOSSES, *ROSTERS, *ACTS, ROTS, ASKS):
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -199,7 +207,15 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
         faults.append(Fault(ROTS, rng.choice(shard_names(SHARDS)), rng.randrange(1, EVENTS)))
     if not lost and rng.random() < CHANGE:
         faults += _changed(rng, setting)
+    if rng.random() < ACTED:
+        faults += [_act(rng) for _ in range(rng.randint(1, 3))]
     return tuple(faults)
+
+
+def _act(rng: random.Random) -> Fault:
+    kind, at = rng.choice(ACTS), rng.randrange(1, EVENTS)
+    who = rng.choice(client_names(CLIENTS)) if kind == OMITS else COORDINATOR
+    return Fault(kind, who, at, round(rng.uniform(1.0, 60.0), 1))
 
 
 def _drawn(rng: random.Random, kind: str, setting: Setting) -> Sequence[Fault]:

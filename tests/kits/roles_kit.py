@@ -265,9 +265,9 @@ def works(step: Step) -> list[Any]:
 
 
 def state_of(federation: CoordinatorState) -> CoordinatorState:
-    """A copy to compare with; the incarnation says how often it was restarted, no more."""
+    """A copy to compare with: without its restarts, and when fates were final."""
     copied = copy.deepcopy(federation)
-    copied.incarnation = 0
+    copied.incarnation, copied.settled.final = 0, {}
     return copied
 
 

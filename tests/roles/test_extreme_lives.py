@@ -58,7 +58,6 @@ PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks, orders.ShardSums}
     | {requests.Figure}
     | {requests.MemberStatus, requests.GroupStatus, requests.Holding, requests.ServerStatus}
-    | {requests.EvaluationStatus}
 )
 """Records that are parts of messages."""
 LATER = 4

@@ -11,6 +11,7 @@ from secureps.crypto.identity import ROLES
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.requests import PutBlock
@@ -75,6 +76,8 @@ def test_what_each_role_may_say() -> None:
                 assert heard == {"holder"}
             case _ if kind is EnvelopeKeyAnnounced:
                 assert heard == {"holder"}
+            case _ if kind is Act:
+                assert heard == {"coordinator"}
             case _:
                 assert heard == ({"client"} if kind is Evaluated else set()), kind
     for kind in KINDS:

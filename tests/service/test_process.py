@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import ConfigError
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, sign_roster
+from secureps.errors import ConfigError, DiskFailed
 from secureps.run.processes.supervisor import GRACE
+from secureps.service import process
 from secureps.service.process import LAST_RESORT, settle
+from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.nursery import ROOT
 
 PARTY = """
@@ -189,3 +194,20 @@ def test_a_port_is_kept(tmp_path: Path) -> None:
 def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="listen: "):
         settle(tmp_path, listen)
+
+
+# --- a disk that is full ----------------------------------------------------------
+
+
+def test_a_disk_that_is_full_at_the_start_is_the_operators_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(process, "_run", full)
+    ca, own = Identity.generate(), Identity.generate()
+    roster = sign_roster(ca, [certify(ca, "shard-0", "shard", own.public.key, b"")])
+    party = process.Party("shard-0", own, PLAINTEXT, roster, tmp_path / "state", tmp_path)
+    with pytest.raises(DiskFailed, match=r"state: No space left on device"):
+        process.run_process(party, {}, lambda *given: pytest.fail("is not built"))

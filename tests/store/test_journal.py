@@ -18,6 +18,7 @@ import pytest
 
 from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, OperatorError
 from secureps.messages import (
+    acts,
     charge,
     coordinator_records,
     holder_records,
@@ -38,15 +39,9 @@ from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
 from secureps.store import journal as store
-from secureps.store.journal import (
-    RECORDS,
-    Journal,
-    MemoryJournal,
-    SqliteJournal,
-    last_row,
-    read_rows,
-)
+from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import height_path
+from secureps.store.journal_rows import RECORDS
 from tests.conftest import AS_DEPLOYED
 
 SOME = [
@@ -186,6 +181,7 @@ def test_the_table_holds_every_record_and_nothing_else() -> None:
             records,
             shard_records,
             charge,
+            acts,
         )
         own = [module.__name__ for module in modules]
         beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)

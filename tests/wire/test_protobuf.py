@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from secureps.errors import Malformed, Oversized, SecurepsError
 from secureps.messages import (
+    acts,
     coordinator_records,
     envelope_keys,
     evaluation,
@@ -23,6 +24,7 @@ from secureps.messages import (
     records,
     requests,
     shard_records,
+    steps,
 )
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
@@ -55,6 +57,7 @@ NESTED = {
     *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
     "GroupVersion",
     "KeyCommittee",
+    "CohortSteps",
     "EvaluationStatus",
     "ServerStatus",
     "Metric",
@@ -131,7 +134,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation, envelope_keys)
+        for module in (requests, orders, evaluation, envelope_keys, acts, steps)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -16,6 +16,7 @@ from secureps.errors import (
     UnknownParty,
 )
 from secureps.messages import requests
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.records import Incarnated, RosterFollowed
@@ -24,6 +25,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator import (
+    acts,
     answers,
     checkpointing,
     committees,
@@ -46,6 +48,7 @@ from secureps.roles.coordinator.status import servers, status
 from secureps.roles.coordinator.tasks import ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -111,6 +114,21 @@ class Coordinator:
             self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
         self._lay_out()
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        pinned = self._federation.pinned
+        records = (*(() if pinned is None else (pinned,)), *self._follower.records)
+        return Fold(records, to_state(CoordinatorState, self._federation))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
+        self._federation = from_state(CoordinatorState, fold.state)
+        for name, group in self._federation.groups.items():
+            group.open_receipts.enough = enough[name]
 
     def resume(self, now: float) -> Step:
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
@@ -307,6 +325,8 @@ class Coordinator:
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+            case Act():
+                acts.do(tx, event)
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():

@@ -7,7 +7,12 @@ from collections.abc import Iterator
 
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
-from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
+from secureps.messages.evaluation import (
+    EVALUATION,
+    EvaluationSkipped,
+    EvaluationStatus,
+    Metric,
+)
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
@@ -56,10 +61,14 @@ def status(
         failure=federation.failure,
         adjacency=adjacency(tx.plan),
         delta=0.0 if privacy is None else privacy.delta,
+        paused="" if federation.finished else federation.acted.paused,
+        steps=federation.timeline.steps,
+        burnt=federation.timeline.burnt_in_all,
+        checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
 
-def _evaluation(tx: Transaction, servers: Servers) -> requests.EvaluationStatus | None:
+def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     if tx.plan.section.evaluation is None:
         return None
     state, own = tx.federation.evaluations, tx.federation.groups.get(EVALUATION)
@@ -77,7 +86,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> requests.EvaluationStatus 
         for each in versions
     )
     noise = tuple(Metric(name, value) for name, value in tx.plan.metric_noise.items())
-    return requests.EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
 def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
@@ -214,6 +223,8 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         away += f": {reason}" if reason else ""
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
+        if name in federation.acted.out:
+            state = away = f"{state}: {out}"
     return requests.MemberStatus(
         name=name,
         live=live,

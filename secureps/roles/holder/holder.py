@@ -16,6 +16,7 @@ from secureps.messages.requests import Figure, Register, Request, Subscribe, Tel
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
+from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import HolderLedger
 from secureps.roles.machine import (
     WORKER,
@@ -70,6 +71,14 @@ class Holder(ABC, Generic[T]):
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state."""
         self._ledger.apply(record)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        return self._ledger.folded()
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        self._ledger.unfold(fold)
 
     def resume(self, now: float) -> Step:
         """Greets the coordinator, after a start or restart."""

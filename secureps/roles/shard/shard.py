@@ -37,6 +37,7 @@ from secureps.messages.submission import (
 )
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -62,7 +63,7 @@ from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, spoilt, work_name
 from secureps.roles.shard.serving import serve
-from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -96,14 +97,23 @@ class Shard:
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
 
-    # --- Machine ------------------------------------------------------------------
-
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state."""
         if isinstance(record, RosterFollowed):
             self._follower.apply(record)
         else:
             self.state.apply(record)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        records = (*self.state.record, *self._follower.records)
+        return Fold(records, to_state(ShardFold, self.state.folded()))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        self.state.unfold(from_state(ShardFold, fold.state))
 
     @property
     def _roster(self) -> Roster:
@@ -186,7 +196,7 @@ class Shard:
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
             ) if sender != COORDINATOR:
-                return self._try_again(sender, missing)
+                return self._try_again(Step(), sender, missing)
             case Answered(requests.GetBlock() as ask):
                 return self._peers.fetched(ask)
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
@@ -289,9 +299,7 @@ class Shard:
             step.effects += self._forwarding.left(gone)
             self._noise.left()
             for shard, missing in self._peers.left(gone):
-                again = self._try_again(shard, missing)
-                step.records += again.records
-                step.effects += again.effects
+                self._try_again(step, shard, missing)
         if known.plan.section.replicas > 1:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
@@ -448,9 +456,9 @@ class Shard:
         ids = self.state.lacking(task.cohort) if isinstance(task, StepState) else ids
         self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
 
-    def _try_again(self, sender: str, missing: requests.Missing) -> Step:
+    def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
         """Other shards have sent what they have: the order is carried out again, or told of."""
-        step, order = Step(), self._peers.heard(sender, missing)
+        order = self._peers.heard(sender, missing)
         try:
             if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
                 step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
@@ -476,8 +484,6 @@ class Shard:
         self._busy.discard(("state", cohort.group, cohort.version))
         step.tell(spoilt(self._name, event.task, str(event.error)))
         return step
-
-    # --- small things -------------------------------------------------------------
 
     def _write(self, step: Step, record: records.ShardRecord) -> None:
         step.records.append(record)

@@ -45,6 +45,16 @@ class ShardGroup:
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class ShardFold:
+    """What a shard's records come to, but for the run and its roster."""
+
+    incarnation: int
+    spooled: dict[BlockName, BlockHeader]
+    groups: dict[str, ShardGroup]
+    sequences: dict[tuple[str, str], dict[int, int]]
+
+
 class ShardState:
     """Everything of one shard that survives a restart; `name` is the shard's."""
 
@@ -87,6 +97,15 @@ class ShardState:
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
 
+    def folded(self) -> ShardFold:
+        """What its records came to; for reading."""
+        return ShardFold(self.incarnation, self.spooled, self._groups, self._sequences)
+
+    def unfold(self, known: ShardFold) -> None:
+        """Takes up what earlier records came to."""
+        self.incarnation, self.spooled = known.incarnation, known.spooled
+        self._groups, self._sequences = known.groups, known.sequences
+
     def _put(self, header: BlockHeader) -> None:
         name = block_name(header)
         if name not in self.spooled and header.purpose != OPENED:
@@ -126,6 +145,11 @@ class ShardState:
     def founded(self) -> bool:
         """Whether the run is known."""
         return self._pinned is not None
+
+    @property
+    def record(self) -> tuple[RunPinned, ...]:
+        """Of the run, once it is known."""
+        return () if self._pinned is None else (self._pinned.record,)
 
     @property
     def pinned(self) -> Pinned:

@@ -134,6 +134,8 @@ def _cluster_names(kits: Sequence[PartyKit]) -> dict[str, str]:
                 f"{party} cannot be a name in a cluster: a letter, then at most 49 letters, "
                 "digits and dashes; enrol it under another one"
             )
+        if name == SERVERS:
+            raise ConfigError(f"{party} is what the servers' folder is called: enrol it as another")
         if list(names.values()).count(name) > 1:
             raise ConfigError(f"two parties would be called {name} in a cluster: deploy one alone")
     return names

@@ -18,9 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import (
-    EvaluationStatus,
     GroupStatus,
     Holding,
     MemberStatus,
@@ -82,6 +81,10 @@ def record(status: Status) -> dict[str, Any]:
         "incarnation": status.incarnation,
         "finished": status.finished,
         "failure": status.failure,
+        "paused": status.paused,
+        "checkpoint": status.checkpoint,
+        "burnt": status.burnt,
+        "steps": [asdict(each) for each in status.steps],
         "adjacency": status.adjacency,
         "delta": status.delta if status.adjacency else None,
         "groups": [asdict(group) for group in status.groups],
@@ -108,7 +111,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         yield from _servers(status)
         return
     started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
-    yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
+    yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     yield _groups(status.groups)
     if status.evaluation is not None:
         own = status.evaluation

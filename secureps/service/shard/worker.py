@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -53,6 +52,7 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
 from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
+from secureps.store.initial_file import initial_path
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
@@ -397,7 +397,7 @@ class ShardWorker(Worker):
         if group == EVALUATION:
             return np.zeros(self._layout(group).size, dtype=np.float32)
         try:
-            data = Path(plan.section.initial or "").read_bytes()
+            data = initial_path(plan.section.initial or "").read_bytes()
         except OSError as error:
             raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
         if file_digest(data).hex() != plan.initial_digest:

@@ -25,10 +25,9 @@ from secureps.messages.charge import Charge
 from secureps.messages.coordinator_records import SubmissionWithdrawn
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import commit
-from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.state import CheckpointState, CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Tick
 from tests.kits.roles_kit import (
@@ -290,7 +289,7 @@ def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None
     world.pump()
     assert world.federation.finished
     last = world.receipts[SubmissionId("c1", "all", 2)]
-    assert (last.id in world.federation.receipts, last.unsafe) == (True, False)
+    assert (last.id in world.federation.settled.receipts, last.unsafe) == (True, False)
     again = World(world.plan, journal=tuple(world.journal))
     for made in (world, again):
         assert made.federation.unsafe == {"c1"}
