@@ -127,6 +127,10 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     again = World(world.plan, journal=tuple(world.journal))
     assert again.federation.left.keys() == {GOES}
     assert again.federation.pinned == world.federation.pinned
+    compacted = World(world.plan).coordinator
+    compacted.unfold(world.coordinator.folded())
+    assert compacted.federation.left == world.federation.left
+    assert compacted.federation.pinned == world.federation.pinned
 
 
 def test_a_placement_without_a_shard() -> None:
