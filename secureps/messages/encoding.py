@@ -117,7 +117,8 @@ def _omissible(kind: type) -> frozenset[str]:
 
 def from_plain(kind: type[T], plain: Any) -> T:
     """The record of class `kind` that `to_plain` made; Malformed if it does not fit exactly."""
-    return typing.cast(T, _reader(kind)(plain, kind.__name__))
+    read: Reader = _reader(typing.cast(Any, kind))
+    return typing.cast(T, read(plain, kind.__name__))
 
 
 Where = str | tuple[Any, str]
