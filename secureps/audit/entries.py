@@ -124,6 +124,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         # of one party's machines: nobody takes part, opens or spends by them
         Incarnated,
         coordinator.ShardLocated,
+        coordinator.ShardLeft,
         coordinator.BoundAgreed,
         coordinator.RoundExtended,
         coordinator.SumsHeld,

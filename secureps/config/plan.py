@@ -467,6 +467,8 @@ class PlanSection(Table):
     name: str = Field(pattern=NAME)
     versions: int = Field(ge=1)
     shards: int = Field(default=2, ge=1, le=1024)
+    replicas: int = Field(default=1, ge=1, le=8)
+    shards_wait: float = Field(default=600.0, gt=0, le=31_536_000)
     block_size: int | None = Field(default=None, ge=16, le=1 << 22)
     checkpoint_every: int = Field(default=1, ge=1)
     lease: float = Field(default=20.0, gt=0)

@@ -18,6 +18,14 @@ from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 
 @dataclass(frozen=True, slots=True)
+class ShardLeft:
+    """A shard is part of the run no more: others hold its blocks, by the next placement epoch."""
+
+    shard: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShardLocated:
     """A shard came (back) under this address.
 
@@ -426,7 +434,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | CommitteeFormed
+    | (CommitteeFormed | ShardLeft)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

@@ -407,8 +407,7 @@ class Status:
 class PutBlock:
     """A block for the shard's spool; the payload goes beside the message, not in it.
 
-    `offset` is the place of the payload's first byte in the block: 0, unless an upload goes on that
-    broke before.
+    `offset` is the place of its first byte in the block: 0, unless an upload goes on that broke.
     """
 
     header: BlockHeader
@@ -433,7 +432,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block, or for what changed since the one of digest `base`, from byte `offset`."""
+    """Asks for a block, or what changed since that of digest `base`; a shard, for its `state`."""
 
     run: bytes
     group: str
@@ -441,11 +440,12 @@ class GetBlock:
     block: int
     offset: int = 0
     base: bytes = b""
+    state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """A holder asks for the ciphertext sum of a block of a cohort, from byte `offset` on."""
+    """Asks for the ciphertext sum of a block from byte `offset` on, a shard for the noise in it."""
 
     run: bytes
     group: str

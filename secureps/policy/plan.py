@@ -48,6 +48,7 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
+from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
@@ -79,10 +80,7 @@ class Plan:
     @staticmethod
     @lru_cache(maxsize=8)
     def from_text(text: str) -> Plan:
-        """The plan that `text` came from; ConfigError or PlanRefused if it is not one.
-
-        Parties of one process share it.
-        """
+        """The plan of `text`, shared in a process; ConfigError or PlanRefused if it is none."""
         try:
             json.dumps(body := json.loads(text), ensure_ascii=False).encode()  # whole characters
             section, digest = body["plan"], str(body["initial_digest"])
@@ -472,8 +470,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_unsound_evaluation(section)
     refuse_unsound_work(section)
     cipher(plan.cipher_parameters)
-    own = (EVALUATION,) if plan.clients_evaluate else ()
-    for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
+    for name in sorted(plan.all_groups, key=EVALUATION.__eq__):  # what it inherits was refused
         with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
@@ -483,6 +480,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     refuse_steps(section)
+    refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
         refuse_crowded(plan.unnamed_committee, plan._bounds, section.shards)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from secureps.errors import NotReady, SecurepsError
+from secureps.errors import SecurepsError
 from secureps.messages.coordinator_records import CoordinatorRecord
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord
@@ -35,10 +35,21 @@ WORKER = "(worker)"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Replies to the request that is being handled; `attach` names its payload."""
+    """Replies to the request that is being handled; `attach` names its payload.
 
-    message: Reply | NotReady
+    With a `ticket` it replies to the requests that were deferred under it instead.
+    """
+
+    message: Reply | SecurepsError
     attach: str | None = None
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """The request that is being handled is answered later, by an Answer with this ticket."""
+
+    ticket: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +62,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Dials a server; its answer, or `Failed`, comes back as an event from `to`."""
+    """Dials a server; its answer, or `Failed`, comes back as an event from `to`.
+
+    `others` can answer it as well: whoever cannot be reached, the next one is asked in turn.
+    """
 
     to: str
     message: Request
     attach: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +173,7 @@ class Tick:
     """Event: the time that `wake` asked for has come."""
 
 
-Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
+Effect = Answer | Defer | Order | Call | Work | Locate | Watch | Halt | Say
 """What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (

@@ -77,7 +77,7 @@ TO_COORDINATOR: Allowed = {
 coordinator's decides on rounds and cohorts anyway."""
 TO_SHARD: Allowed = {
     "client": _READS | {AskBlock, PutBlock},
-    "shard": _READS,
+    "shard": _READS | {AskBlock, PutBlock, Missing, GetSum},
     "holder": _READS | {AskBlock, PutBlock, GetSum},
     "observer": _READS,
     "coordinator": _READS.union(get_args(ShardOrder | Finish)),

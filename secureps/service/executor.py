@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -27,7 +26,6 @@ from secureps.errors import (
     NotReady,
     PeerError,
     SecurepsError,
-    Unreachable,
 )
 from secureps.exhaustion import exhaustion
 from secureps.messages.encoding import payload_digest
@@ -38,6 +36,7 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Call,
+    Defer,
     Effect,
     Event,
     Failed,
@@ -62,11 +61,12 @@ from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import tell
+from secureps.service.open_requests import OpenRequests, Reception
 from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
-from secureps.wire.transport import Cancel, Deliver, settle
+from secureps.wire.transport import Cancel, Deliver
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ T = TypeVar("T")
 class _Event:
     sender: str
     event: Event
-    answer: Future[Reply] | None = None
+    answer: Reception = None
 
 
 class Executor:
@@ -98,9 +98,8 @@ class Executor:
         self._journal, self.worker = journal, worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._waiting: set[Future[Reply]] = set()
+        self._requests = OpenRequests(party)
+        self._settle = self._requests.settle
         self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
@@ -138,11 +137,7 @@ class Executor:
         when the party is back. May be called from any thread.
         """
         self._halt(Halt("stopped"))
-        with self._lock:
-            self._stopped = True
-            waiting, self._waiting = self._waiting, set()
-        for answer in waiting:
-            answer.set_exception(self._gone())
+        self._requests.stop()
         if self._cancel_watch is not None:
             self._cancel_watch()
 
@@ -174,24 +169,9 @@ class Executor:
         """Takes a request of another party; may be called from any thread."""
         answer: Future[Reply] = Future()
         self._meter.asked(message, answer)
-        with self._lock:
-            if self._stopped:
-                answer.set_exception(self._gone())
-                return answer
-            self._waiting.add(answer)
-        self.later(partial(self._admit, sender, message, answer))
+        if self._requests.begin(answer):
+            self.later(partial(self._admit, sender, message, answer))
         return answer
-
-    def _settle(self, answer: Future[Reply] | None, result: Reply | SecurepsError) -> None:
-        """Answers a request, if the event was one, unless `stop` has done so."""
-        with self._lock:
-            if answer is None or answer not in self._waiting:
-                return
-            self._waiting.remove(answer)
-        settle(answer, result)
-
-    def _gone(self) -> Unreachable:
-        return Unreachable(f"{self._party} is stopping")
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns what closes it.
@@ -361,7 +341,7 @@ class Executor:
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
-            if not any(isinstance(e, Answer) for e in step.effects):
+            if not any(_replies(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
         self._schedule_tick()
@@ -389,8 +369,11 @@ class Executor:
 
     def _perform(self, item: _Event, effect: Effect) -> None:
         match effect:
-            case Answer(message, attach):
-                self._answer(item, message, attach)
+            case Answer(message, attach, ticket):
+                for answer in self._requests.deferred(ticket) if ticket else (item.answer,):
+                    self._answer(item, answer, message, attach)
+            case Defer(ticket):
+                self._requests.defer(ticket, item.answer)
             case Order(to, message):
                 self._watchers.tell(to, message)
             case Call():
@@ -409,8 +392,9 @@ class Executor:
             case _:
                 assert_never(effect)
 
-    def _answer(self, item: _Event, message: Reply | NotReady, attach: str | None) -> None:
-        answer = item.answer
+    def _answer(
+        self, item: _Event, answer: Reception, message: Reply | SecurepsError, attach: str | None
+    ) -> None:
         if answer is None or attach is None:
             self._settle(answer, message)
             return
@@ -443,7 +427,7 @@ class Executor:
 
         def begin() -> T:
             if self.halted.done():
-                raise self._gone()
+                raise self._requests.gone()
             return action()
 
         return begin
@@ -498,3 +482,8 @@ class Executor:
         self._cancel_watch = end
         if self._troubles.said:  # whoever is watched now may not have heard
             self._say_troubles()
+
+
+def _replies(effect: Effect) -> bool:
+    """Whether the request that is being handled is answered, or will be."""
+    return isinstance(effect, Defer) or (isinstance(effect, Answer) and not effect.ticket)

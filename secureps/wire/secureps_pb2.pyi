@@ -309,15 +309,23 @@ class GroupPlacement(_message.Message):
     owners: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, group: _Optional[str] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Replicas(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+
 class Placement(_message.Message):
-    __slots__ = ("epoch", "shards", "groups")
+    __slots__ = ("epoch", "shards", "groups", "replicas")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     shards: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
-    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+    replicas: Replicas
+    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe")
@@ -734,20 +742,22 @@ class Stored(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., have: _Optional[int] = ...) -> None: ...
 
 class GetBlock(_message.Message):
-    __slots__ = ("run", "group", "version", "block", "offset", "base")
+    __slots__ = ("run", "group", "version", "block", "offset", "base", "state")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     group: str
     version: int
     block: int
     offset: int
     base: bytes
-    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
+    state: bool
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
 
 class GetSum(_message.Message):
     __slots__ = ("run", "group", "cohort", "block", "offset")

@@ -249,7 +249,7 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
         for r in of_kind(journal, records.ShardPrepared)
         if r.group == GROUP
     }
-    placement = pinned.placement.of(GROUP)
+    placement = pinned.placement
     *_, founder = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
     values = known.evidence.founding[founder.root]
     state = known.plan.optimizer(GROUP).init(values)
@@ -262,7 +262,7 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
             values = _published(known.plan, layout, exact, values, codes)
         made.append(values)
         for (at, shard), blocks in prepared.items():
-            spans = (layout.span(block) for block in placement.blocks_of(shard))
+            spans = (layout.span(block) for block in placement.blocks_of(GROUP, shard))
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
             if at == version and tuple(map(payload_digest, parts)) != blocks:
                 found.append(f"version {version} of {shard} is not what its receipts come to")

@@ -29,7 +29,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.messages.run import COORDINATOR
 from secureps.run.party_names import client_names, holder_names, shard_names
@@ -41,7 +41,7 @@ CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
 class Setting:
     """The plan of a seed: `all` is the synchronous rule that waits for every member.
 
-    `codec` is one of `tests.chaos.plans.CODECS`.
+    `codec` is one of `tests.chaos.plans.CODECS`; of every block there are so many `replicas`.
     """
 
     rule: str
@@ -49,6 +49,7 @@ class Setting:
     privacy: str = ""
     evaluated: bool = False
     codec: str = ""
+    replicas: int = 1
 
 
 SETTINGS = (
@@ -176,7 +177,8 @@ def _parsed(text: str) -> Fault:
 
 def setting_of(seed: int) -> Setting:
     """The plan of a seed: all of them take turns."""
-    return SETTINGS[seed % len(SETTINGS)]
+    setting = SETTINGS[seed % len(SETTINGS)]
+    return replace(setting, replicas=2) if seed // len(SETTINGS) % 3 == 2 else setting
 
 
 def holders_of(setting: Setting) -> tuple[str, ...]:

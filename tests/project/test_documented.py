@@ -9,6 +9,12 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "... has left this run: ... (the sender's fault)": (
+        "roles/coordinator/test_departures.py",
+        "has left this run: ",
+    ),
+    "... holds a copy of block ... of ...: send it to ..., which passes it on "
+    "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
     "left by its data holder's own act": (
         "roles/member/test_leaving.py",
         "left by its data holder's own act",

@@ -86,9 +86,11 @@ def test_what_each_role_may_say() -> None:
             case requests.GetBlock:
                 assert heard == everybody
             case requests.PutBlock | requests.AskBlock:
-                assert heard == {"client", "holder"}
+                assert heard == {"client", "holder", "shard"}
+            case requests.Missing:
+                assert heard == {"shard"}
             case requests.GetSum:
-                assert heard == {"holder"}
+                assert heard == {"holder", "shard"}
             case _:
                 assert heard <= {"coordinator"}, kind
                 assert (not heard) or kind.__module__ == orders.__name__

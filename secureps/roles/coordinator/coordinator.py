@@ -186,7 +186,9 @@ class Coordinator:
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
             self._sessions.watchers.discard(event.party)
-            return Step()
+            if self._plan.section.replicas == 1:
+                return Step()
+            return self._close_turn(self._tx(now))  # a shard leaves if it stays away
         if isinstance(event, WorkFailed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if sender == WORKER and isinstance(event, ManifestWritten):
@@ -259,6 +261,7 @@ class Coordinator:
                     known = tx.federation.pending(party)
                     self._sessions.lost[party] = known.difference(unsettled)
                 self._sessions.watchers.add(party)
+                self._sessions.away.pop(party, None)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
                 membership.tell_roster(tx, self._follower, event)

@@ -16,6 +16,7 @@ from secureps.roles.coordinator import (
     asynchronous,
     checkpointing,
     commit,
+    departures,
     evaluation,
     founding,
     key_release,
@@ -32,11 +33,12 @@ def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
     if tx.federation.pinned is None or tx.federation.finished:
         return None
+    leaves = departures.leave(tx)
     founding.choose_founder(tx)
     if evaluation.unkept(tx):
         checkpointing.order(tx)  # a round may wait for it
     untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
-    untils.append(_await_evaluator(tx))
+    untils += (leaves, _await_evaluator(tx))
     checkpointing.order(tx)
     key_release.release(tx)
     termination.finish(tx)

@@ -68,6 +68,7 @@ class CoordinatorState:
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
             that each did; told: what each tells of how many examples it has, 0 for nothing.
+        left: shards that are part of the run no more, and why.
         settled: what became of submissions, and the digests of their receipts; next: the
             sequence after the newest, by (client, group).
         undurable: those that are included in a version and in no checkpoint yet.
@@ -91,6 +92,7 @@ class CoordinatorState:
     incarnation: int = 0
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
     members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
@@ -145,14 +147,14 @@ class CoordinatorState:
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
         assert self.pinned is not None
-        placed = self.pinned.placement.of(group)
-        owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
+        placed = self.pinned.placement
+        owned = {s: placed.blocks_of(group, s) for s in placed.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
-    def last_owner(self, group: str) -> str:
-        """Which shard holds a group's last block, and the scale of an adaptive clip with it."""
+    def last_owners(self, group: str) -> tuple[str, ...]:
+        """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
         assert self.pinned is not None
-        return self.pinned.placement.of(group).owners[-1]
+        return self.pinned.placement.holders(group, -1)
 
     def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""
@@ -211,6 +213,8 @@ class CoordinatorState:
                 self.incarnation = number
             case RunPinned():
                 self.pinned = record
+            case records.ShardLeft(shard, reason):
+                self._leave(shard, reason)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
                 if unsafe:
@@ -364,9 +368,7 @@ class CoordinatorState:
             case records.SumsHeld(held=held):
                 known = group.closed_cohort.held
                 known[held.shard] = held.sums
-                if len(known) == len(self.owners(group.name)):
-                    group.phase = Phase.OPENING
-                    group.reason = "every shard holds; the key holders open"
+                self._hold(group)
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
@@ -441,6 +443,20 @@ class CoordinatorState:
                 group.phase, group.reason = Phase.OPENING, reason
             case _:
                 assert_never(record)
+
+    def _hold(self, group: GroupState) -> None:
+        if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
+            group.phase = Phase.OPENING
+            group.reason = "every shard holds; the key holders open"
+
+    def _leave(self, shard: str, reason: str) -> None:
+        """Whatever others are asked for, they have; what it said before stays said."""
+        assert self.pinned is not None
+        self.left[shard] = reason
+        self.pinned = replace(self.pinned, placement=self.pinned.placement.without(shard))
+        for group in self.groups.values():
+            if group.phase is Phase.HOLDING:
+                self._hold(group)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

@@ -97,7 +97,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
         spans = [
             group.span(block)
             for group in layout.groups
-            for block in placement.of(group.name).blocks_of(shard)
+            for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
         yield requests.Holding(shard, len(spans), 4 * values)
@@ -123,7 +123,9 @@ def servers(
     holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
-    placed = federation.pinned.placement.shards if federation.pinned is not None else None
+    placed = None
+    if federation.pinned is not None:
+        placed = (*federation.pinned.placement.shards, *federation.left)
     found = [
         requests.ServerStatus(
             each.name,
@@ -135,6 +137,7 @@ def servers(
                 here.troubles.get(each.name),
                 _other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
+                f"has left: {federation.left[each.name]}" if each.name in federation.left else None,
             ),
         )
         for each in roster.certificates
@@ -177,7 +180,7 @@ def why(
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    names = [server.name for server in servers if not server.live]
+    names = [each.name for each in servers if not each.live and each.name not in federation.left]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:

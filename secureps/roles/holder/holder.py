@@ -120,7 +120,10 @@ class Holder(ABC, Generic[T]):
             case WorkFailed(task, error):
                 return self._spoilt(task, error)
             case Configure() if sender == COORDINATOR:
-                return self._ledger.configure(event)
+                before, configured = self._ledger.placement, self._ledger.configure(event)
+                if before != self._ledger.placement:  # what it asked of a shard that left comes not
+                    self._openings.clear()
+                return configured
             case Open() if sender == COORDINATOR:
                 return self._open(event)
         step = self.own(sender, event)

@@ -196,6 +196,11 @@ class HolderLedger:
         return self._pinned is not None
 
     @property
+    def placement(self) -> int:
+        """The epoch of the placement that it goes by; 0 before there is a run."""
+        return 0 if self._pinned is None else self._pinned.placement.epoch
+
+    @property
     def pinned(self) -> Pinned:
         """The run; NotReady before it is founded."""
         return founded(self._pinned, self.name)
@@ -253,6 +258,7 @@ class HolderLedger:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # by a later kit it opens with these holders still
                 self.follower.resume(step)
+        self._pinned = self.pinned.moved(order.placement, self.follower.roster)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         return step
 

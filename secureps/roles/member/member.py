@@ -54,6 +54,7 @@ from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
 from secureps.roles.member.release_history import FOUNDED
+from secureps.roles.member.relocation import follow, send
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
@@ -182,7 +183,7 @@ class Member(MemberFold):
                 else:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
-                step.effects += self.pinned.located(order.run, order.shards)
+                self._follow(step, order)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
             case orders.HolderKeys() | orders.SealFor():
@@ -208,7 +209,7 @@ class Member(MemberFold):
         if keys := (*keys, *self._out.outdated(id.group, before)):
             step.effects.append(Work(Prune(keys)))
 
-    # --- pull, train, seal --------------------------------------------------------
+    # --- pull, train, seal, evaluate ----------------------------------------------
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
@@ -307,8 +308,6 @@ class Member(MemberFold):
             if (objection := self._budget.objection()) and self._departure.halt is None:
                 self._leave(step, Leaving(Halt(objection)))
 
-    # --- evaluate -----------------------------------------------------------------
-
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
         waits, task = self._appraiser.turn(step, self._desk(), self._invites.open, self._aim)
@@ -346,10 +345,8 @@ class Member(MemberFold):
     # --- push ---------------------------------------------------------------------
 
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
-        owners = self.pinned.placement.of(sealed.receipt.id.group).owners
         self._out.leaves(now, sealed.receipt.id)
-        for each in sealed.headers:
-            step.effects.append(Call(owners[each.block], requests.PutBlock(each), attach=each.key))
+        send(step, self.pinned, sealed)
 
     def _answered(
         self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
@@ -406,7 +403,12 @@ class Member(MemberFold):
             return
         self._watching = True
         self._lease.at = now + self._plan.section.lease / 3
-        step.effects += [*self.pinned.located(reply.run, reply.shards), Watch()]
+        self._follow(step, reply)
+        step.effects.append(Watch())
+
+    def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
+        roster, own = self._follower.roster, (self._out, self._model)
+        self._pinned = follow(step, self.pinned, told, roster, *own)
 
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
@@ -436,8 +438,6 @@ class Member(MemberFold):
             step.tell(message)
         if isinstance(error, Conflict) and not submitted:
             self._invites.again(id.group)  # known from before its state was lost: try the next
-
-    # --- small things -------------------------------------------------------------
 
     def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)

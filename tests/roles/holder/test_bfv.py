@@ -119,8 +119,9 @@ def granted(order: orders.Open | None = None) -> holder_records.CohortGranted:
 
 
 def held() -> tuple[orders.ShardSums, ...]:
-    placed = make_placement(PLAN).of("all")
-    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in placed.blocks_of(s))) for s in SHARDS)
+    placed = make_placement(PLAN)
+    owned = {shard: placed.blocks_of("all", shard) for shard in SHARDS}
+    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in owned[s])) for s in SHARDS)
 
 
 def refusal(step: Step) -> str:
