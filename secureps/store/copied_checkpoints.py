@@ -32,6 +32,8 @@ class CopiedCheckpoints:
 
     def __iter__(self) -> Iterator[Path]:
         sizes = self._store.sizes()
+        if not sizes:
+            self._store.demand_bucket()
         for number in _numbers(sizes):
             yield self._brought(number, sizes)
 
