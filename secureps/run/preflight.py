@@ -17,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
@@ -76,6 +78,24 @@ class Departure:
     ca_fingerprint: str | None = None
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
+
+    @classmethod
+    def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
+        """A server, by the file that it would be started with; it may dial another `server`.
+
+        Raises:
+            ConfigError: the file does not parse.
+        """
+        section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
+        return cls(
+            (base / section.kit).resolve(),
+            section.name,
+            server or section.coordinator,
+            (base / section.state).resolve(),
+            ca_fingerprint=section.ca_fingerprint,
+            insecure=section.insecure,
+            passphrases=passphrases,
+        )
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:

@@ -192,6 +192,29 @@ def test_a_disk_that_is_slow_small_or_not_to_be_written(
     assert "Read-only file system" in the_only_no(Departure(kit, ME), "disk")
 
 
+def test_a_server_is_looked_at_by_its_own_file(
+    kit: Path,
+    tmp_path: Path,
+    server: tuple[Asked, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "files" / "holder.toml"
+    file.parent.mkdir()
+    own = 'name = "holder-0"\nkit = "../kit"\nstate = "../a disk"\n'
+    own += f'coordinator = "127.0.0.1:{server[1]}"\n'
+    file.write_text(own)
+    assert run(monkeypatch, "preflight", "--config", file) == 0
+    said = capsys.readouterr().out
+    assert "holder holder-0 is on roster" in said
+    assert f"are free for {tmp_path / 'a disk'};" in said
+    assert "it knows holder-0" in said
+    assert run(monkeypatch, "preflight", "--config", file, "--server", "127.0.0.1:1") == 1
+    file.write_text(own + f'ca_fingerprint = "{"ab" * 32}"\n')
+    assert run(monkeypatch, "preflight", "--config", file) == 1
+    assert run(monkeypatch, "preflight", kit) == 2
+
+
 def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secureps.compiled.all_kept", lambda: False)
     found = looked(Departure(kit, ME))["kernels"]
