@@ -28,7 +28,6 @@ from secureps.run.deploy.kubernetes import Cluster, Federation, manifests
 from secureps.run.deploy.monitoring import alerts
 from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
-from secureps.store.keyring import load_public
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.run.deploy.kits import PARTIES, deployed
@@ -421,24 +420,6 @@ def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
     assert "--set=a=$$(HOME) $$$$ $5 $$$$(B)" in container["command"]
     (prepare,) = job["spec"]["template"]["spec"]["initContainers"]
     assert "$$" not in prepare["command"][2]
-
-
-def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_path: Path) -> None:
-    site, pinned = tmp_path / "own.toml", load_public(deployed() / "kit").ca.fingerprint
-    site.write_text('minimum = 3\nledger = "/srv/data/ledger.db"\n')
-    client = {"script": deployed() / "client.py", "site": site, "threshold": 2}
-    found = kubernetes_files(request(**client), CLUSTER, None, None)
-    texts = {name: "".join(files.values()) for name, files in found.items()}
-    for role in ("south", "north-clinic-1"):
-        maps = [each for each in yaml.safe_load_all(texts[role]) if each and "data" in each]
-        assert any(each["data"].get("site.toml") == site.read_text() for each in maps)
-        for word in ("--site=/srv/config/site.toml", "--threshold=2", f"--ca-fingerprint={pinned}"):
-            assert word in texts[role]
-    for server in ("servers", "holder-0"):
-        assert f'ca_fingerprint = "{pinned}"' in texts[server]
-    site.write_text('ledger = "ledger.db"\n')
-    with pytest.raises(ConfigError, match="in a cluster nothing is written"):
-        kubernetes_files(request(**client), CLUSTER, None, None)
 
 
 def test_no_party_is_in_the_servers_folder() -> None:
