@@ -10,12 +10,21 @@ from dataclasses import dataclass
 
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 
+REIGN = 1 << 40
+"""Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
+started, it counts within a reign, so that no start of it comes to the number of who took over."""
+
 
 @dataclass(frozen=True, slots=True)
 class Incarnated:
-    """The coordinator's incarnation: its own, or the highest that this party obeys."""
+    """The coordinator's incarnation: its own, or the highest that this party obeys.
+
+    `standby` is who took over from another coordinator with it, by the number of its folder; empty
+    for any other start.
+    """
 
     number: int
+    standby: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

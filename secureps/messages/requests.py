@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import Evaluated, EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.evaluation import Evaluated, EvaluationStatus
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -348,26 +349,6 @@ class Holding:
 
 
 @dataclass(frozen=True, slots=True)
-class EvaluationStatus:
-    """What evaluations came to.
-
-    Args:
-        step, reason, late: as of a group: of the evaluation under way.
-        results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that never will be evaluated, in their order; why, of the newest.
-        noise: standard deviation of the noise on each metric, at most; empty if there is none.
-    """
-
-    step: str
-    reason: str
-    late: tuple[str, ...]
-    results: tuple[VersionEvaluated, ...]
-    best: int
-    skipped: tuple[EvaluationSkipped, ...]
-    noise: tuple[Metric, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """One shard or key holder of the roster.
 
@@ -493,8 +474,9 @@ Request = (
     (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
     | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
     | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced)
+    | (Follow | TakeOver)
 ) | (PutBlock | AskBlock | GetBlock | GetSum)
 """What a server is asked or told: the coordinator, or (last line) a shard."""
 
-Reply = Noted | Welcome | Proposal | Status | Stored | Payload
+Reply = Noted | Welcome | Proposal | Status | Rows | Stored | Payload
 """What it answers, if it does not refuse."""

@@ -11,6 +11,9 @@ from secureps.messages.schema import Schema
 COORDINATOR = "coordinator"
 """The name of the one party that everyone dials and watches."""
 
+STANDBY = "standby"
+"""What the coordinator is called in words where its standby runs; no party has this name."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 

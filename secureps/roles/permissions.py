@@ -15,6 +15,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
 from secureps.messages.requests import (
     AskBlock,
@@ -70,7 +71,7 @@ TO_COORDINATOR: Allowed = {
     | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
     | {EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS,
+    "coordinator": _ASKS | {Register, Follow, TakeOver},
 }
 TO_SHARD: Allowed = {
     "client": _READS | {AskBlock, PutBlock},
@@ -88,6 +89,7 @@ _ANSWERS: Mapping[type, tuple[type, ...]] = {
     Join: (Welcome, Proposal),
     AskRun: (Welcome,),
     AskStatus: (Status,),
+    Follow: (Rows,),
     GetBlock: (Payload,),
     GetSum: (Payload,),
     PutBlock: (Stored,),

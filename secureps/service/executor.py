@@ -8,7 +8,6 @@ What must not live here: any knowledge of a role or of a message beyond payloads
 from __future__ import annotations
 
 import dataclasses
-import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -61,7 +60,7 @@ from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
 from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
-from secureps.service.logs import tell
+from secureps.service.logs import complain, tell
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
@@ -332,11 +331,7 @@ class Executor:
         elif isinstance(item.event, Subscribe):
             self._watchers.refuse(item.sender, error)
         else:
-            self._warn(item, error)
-
-    def _warn(self, item: _Event, error: SecurepsError) -> None:
-        text = f"{type(item.event).__name__}: {error}"
-        tell(self._party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
+            complain(self._party, item.event, error)
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
@@ -359,13 +354,17 @@ class Executor:
                 if (line := self._log_lines.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
+        self._act(handled)
+        self._schedule_tick()
+
+    def _act(self, handled: list[tuple[_Event, Step]]) -> None:
+        """Performs the effects of what is journalled."""
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
             if not any(isinstance(e, Answer) for e in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
-        self._schedule_tick()
 
     def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False
@@ -423,7 +422,7 @@ class Executor:
                 payload = done.result()  # of differences no digest was known
                 self._settle(answer, Payload(message.digest or payload_digest(payload), payload))
             elif isinstance(error, PeerError):
-                self._warn(item, error)
+                complain(self._party, item.event, error)
                 self._settle(answer, error)
             elif refused(error):
                 self._settle(answer, self._waits(error))

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from secureps.errors import SecurepsError
+from secureps.messages.following import JournalRow
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
-from secureps.store.journal import Journal, Record
+from secureps.store.journal import FollowedJournal, Journal, Record
 from secureps.store.journal_height import Mark
 
 APART = 60.0
@@ -68,6 +69,16 @@ class DatedJournal:
         """All records but those that no machine knows, with the time of each."""
         unknown = (Dated, RequestsRefused)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after one of them, all kinds; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.take(rows)
 
     def close(self) -> None:
         """Closes the journal; a second call does nothing."""

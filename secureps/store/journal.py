@@ -12,20 +12,19 @@ what became of an evaluation. What must not live here: what records mean
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import platform
 import sqlite3
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from secureps.errors import (
     ConfigError,
+    Conflict,
     DamagedStore,
     DiskFailed,
     InternalError,
@@ -43,17 +42,19 @@ from secureps.messages import (
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.store.atomic_file import sync
 from secureps.store.journal_height import (
-    NO_SPACE,
     START,
     Height,
     Mark,
+    full,
     height_path,
     read_height,
-    refused,
+    refuse_behind,
 )
+from secureps.store.journal_lock import lock
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -65,9 +66,6 @@ CHECKPOINT_PAGES = 256
 """Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
 what one damaged page can take. A version is some 170 to a coordinator, mostly receipts and shares.
 """
-
-LEAST_ROOM = 1 << 16
-"""Bytes without which SQLite cannot make the files beside a journal."""
 
 _PAGE = 1000
 """Rows fetched at once by `replay`."""
@@ -116,6 +114,21 @@ class Journal(Protocol):
         """The newest second of the run's clock on record; 0 if there is none."""
 
 
+@runtime_checkable
+class FollowedJournal(Journal, Protocol):
+    """A journal whose rows a standby copies."""
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after this one, about `most` bytes of them; Conflict if there is no such row."""
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows as another journal has them, durably; returns their records.
+
+        Raises:
+            DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
+        """
+
+
 def _kind(record: Record) -> str:
     name = type(record).__name__
     if RECORDS.get(name) is not type(record):
@@ -141,6 +154,18 @@ class MemoryJournal:
     def replay(self) -> Iterator[tuple[float, Record]]:
         """All records from the first, with the time of each."""
         return iter(tuple(self.rows))
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """Rows as `FollowedJournal` has them, all that there are; here no digest chains them."""
+        rows = self.rows[mark.seq :]
+        return tuple(JournalRow(at, _kind(each), _body(each), b"") for at, each in rows)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows; see `FollowedJournal`."""
+        taken: list[Record] = [from_plain(RECORDS[row.kind], json.loads(row.body)) for row in rows]
+        for row, record in zip(rows, taken, strict=True):
+            self.append(row.at, [record])
+        return taken
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""
@@ -214,8 +239,12 @@ class SqliteJournal:
             kind, body = _kind(record), _body(record)
             seq, chain = seq + 1, _link(chain, seq + 1, at, kind, body)
             rows.append((seq, at, kind, body, chain))
+        self._insert(rows)
+
+    def _insert(self, rows: Sequence[tuple[int, float, str, str, bytes]]) -> None:
         if not rows:
             return
+        seq, *_, chain = rows[-1]
         try:
             self._base.execute("BEGIN IMMEDIATE")
             try:
@@ -234,6 +263,31 @@ class SqliteJournal:
         except OperatorError:
             self.close()  # the rows are there, and nobody may hear of them
             raise
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after one of them; see `FollowedJournal`."""
+        query = "SELECT chain FROM journal WHERE seq = ?"
+        if mark != START and self._base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
+            raise Conflict(f"row {mark.seq} of this journal is another one")
+        found, size = list[JournalRow](), 0
+        query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
+        for columns in self._base.execute(query, (mark.seq,)):
+            found.append(JournalRow(*columns))
+            size += len(found[-1].body)
+            if size > most:
+                break
+        return tuple(found)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal; see `FollowedJournal`."""
+        chain, columns = self._chain, list[tuple[int, float, str, str, bytes]]()
+        taken: list[Record] = []
+        for seq, row in enumerate(rows, self._seq + 1):
+            columns.append((seq, row.at, row.kind, row.body, row.chain))
+            taken.append(_read(self._path, chain, *columns[-1]).record)
+            chain = row.chain
+        self._insert(columns)
+        return taken
 
     def replay(self) -> Iterator[tuple[float, Record]]:
         """All records from the first, with the time of each."""
@@ -284,7 +338,7 @@ class SqliteJournal:
     def _refused(
         self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
     ) -> OperatorError:
-        kind = DiskFailed if _full(self._path, error) else otherwise
+        kind = DiskFailed if full(self._path, error) else otherwise
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
@@ -392,18 +446,6 @@ def restoring_path(path: Path) -> Path:
     return path.with_name(path.name + ".restoring")
 
 
-def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
-    """DamagedStore if a journal ends before a height that it had."""
-    if own.seq >= height.seq:
-        return
-    found = f"ends at row {own.seq}" if own.seq else "is missing or empty"
-    raise DamagedStore(
-        f"{path}: {found}, and {height.seq} rows were written: it or its log ({path.name}-wal) is "
-        "damaged, or this is an older copy, and a ledger never goes back; bring back a copy of the "
-        f"folder that has all {height.seq}: secureps restore"
-    )
-
-
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
     """Where the journal in a file ends, by its log too, neither of which is changed.
 
@@ -461,40 +503,3 @@ def _body(record: Record) -> str:
         return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
     except ValueError as error:
         raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None
-
-
-def _full(path: Path, error: Exception) -> bool:
-    """Whether a disk is full: where SQLite makes files it has other words for that."""
-    if isinstance(error, OSError):
-        return error.errno in NO_SPACE
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
-        left = os.statvfs(path.parent)
-        return left.f_bavail * left.f_frsize < LEAST_ROOM
-    return bool(code == sqlite3.SQLITE_FULL)
-
-
-def lock(path: Path) -> int:
-    """An flock on a file beside the journal: SQLite drops its own locks between commits.
-
-    Raises:
-        OperatorError: it is held already, or the file cannot be made.
-    """
-    me = f"pid {os.getpid()} on {platform.node()}"
-    beside = path.with_name(path.name + ".lock")
-    try:
-        held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise refused(beside, "open", error) from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        who = os.pread(held, 256, 0).decode(errors="replace").strip()
-        os.close(held)
-        named = f" ({who})" if who else ""
-        which = "this" if who == me else "another"
-        raise OperatorError(f"{path}: in use by {which} process{named}") from None
-    with suppress(OSError):  # a full disk: who holds it is told, not needed
-        os.ftruncate(held, 0)
-        os.pwrite(held, f"{me}\n".encode(), 0)
-    return held

@@ -30,6 +30,7 @@ from secureps.messages import (
     charge,
     envelope_keys,
     evaluation,
+    following,
     orders,
     requests,
     run,
@@ -48,7 +49,7 @@ SIGNATURE_BYTES = 64
 
 _DIGESTS = (
     *("run", "digest", "base", "state", "layout", "holders", "roster", "committee"),
-    *("blocks", "root", "commitments", "model", "sums", "opened"),
+    *("blocks", "root", "commitments", "model", "sums", "opened", "chain"),
 )
 SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {"nonce": 32, "signature": SIGNATURE_BYTES}
 """Length of bytes fields with these names; empty means "none" and passes too."""
@@ -58,7 +59,7 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    charge, envelope_keys, schema, submission, run, evaluation, requests, orders
+    charge, envelope_keys, schema, submission, run, evaluation, following, requests, orders
 )
 """Every dataclass that crosses the wire, by name."""
 

@@ -21,6 +21,8 @@ import pytest
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import SecurepsError
 from secureps.messages import orders, requests
+from secureps.messages.evaluation import EvaluationStatus
+from secureps.messages.following import JournalRow
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
@@ -58,7 +60,7 @@ PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks, orders.ShardSums}
     | {requests.Figure}
     | {requests.MemberStatus, requests.GroupStatus, requests.Holding, requests.ServerStatus}
-    | {requests.EvaluationStatus}
+    | {EvaluationStatus, JournalRow}
 )
 """Records that are parts of messages."""
 LATER = 4

@@ -32,6 +32,7 @@ from secureps.roles.coordinator import (
     membership,
     opening,
     registration,
+    reign,
     resubscribe,
     scheduler,
     submissions,
@@ -43,14 +44,16 @@ from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import servers, status
-from secureps.roles.coordinator.tasks import ManifestWritten
+from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import (
     WORKER,
     Answer,
+    Answered,
     Effect,
     Event,
+    Failed,
     Halt,
     KitRead,
     Record,
@@ -125,6 +128,7 @@ class Coordinator:
             self._renew_if_client(now, client)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
+        reign.begin(tx, self._settings.elsewhere)
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
@@ -169,8 +173,13 @@ class Coordinator:
         if isinstance(event, Unwatched):
             self._sessions.watchers.discard(event.party)
             return Step()
-        if isinstance(event, WorkFailed):
+        if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
+        if isinstance(event, Answered):  # another coordinator has heard that this one rules
+            return Step()
+        if sender == WORKER and isinstance(event, CaughtUp):
+            reign.followed(tx := self._tx(now), event.standby)
+            return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
         if sender == WORKER and isinstance(event, KitRead):
@@ -219,10 +228,14 @@ class Coordinator:
             # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
+        reign.demand_ruling(tx, sender, event)
         match event:
             case requests.Register():
                 self._same(sender, event.party)
-                return registration.register(tx, self._settings, event)
+                answer = registration.register(tx, self._settings, event)
+                for waiting in reign.waiting(tx):
+                    self._repeat(tx, waiting)
+                return answer
             case requests.Join(client):
                 self._same(sender, client)
                 membership.demand_known(tx, self._follower, client)
@@ -243,8 +256,8 @@ class Coordinator:
                 self._sessions.watchers.add(party)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
-                membership.tell_roster(tx, self._follower, event)
-                resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
+                if not reign.name_itself(tx, event):
+                    self._repeat(tx, event)
                 return None
             case requests.Heartbeat(party):
                 self._same(sender, party)
@@ -312,6 +325,11 @@ class Coordinator:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
 
+    def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
+        membership.tell_roster(tx, self._follower, event)
+        located = self._sessions.located.pop(event.party, ())
+        resubscribe.repeat(tx, event.party, event.unsettled, located)
+
     @staticmethod
     def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:
         pinned = tx.federation.pinned
@@ -371,7 +389,7 @@ class Coordinator:
     def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
         tx.layout = self._layout
-        self._until = scheduler.advance(tx)
+        self._until = scheduler.advance(tx) if reign.rules(tx) else None
         self._telemetry.measure(tx)
         return tx.step
 

@@ -37,6 +37,15 @@ class Phase(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class Owed:
+    """What a client of a group was asked for when a holder announced another key."""
+
+    group: str
+    client: str
+    ask: Ask | None
+
+
+@dataclass(frozen=True, slots=True)
 class Fate:
     """What became of a submission."""
 

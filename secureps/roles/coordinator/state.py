@@ -30,7 +30,8 @@ from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.group import Ask, Fate, GroupState, Phase
+from secureps.roles.coordinator.group import Fate, GroupState, Owed, Phase
+from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.machine import Record
 
 
@@ -90,15 +91,6 @@ REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
 
 
-@dataclass(frozen=True, slots=True)
-class Owed:
-    """What a client of a group was asked for when a holder announced another key."""
-
-    group: str
-    client: str
-    ask: Ask | None
-
-
 @dataclass(slots=True)
 class CoordinatorState:
     """Everything that survives a restart of the coordinator.
@@ -126,7 +118,7 @@ class CoordinatorState:
     """
 
     groups: dict[str, GroupState]
-    incarnation: int = 0
+    reigns: Reigns = field(default_factory=Reigns)
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     members: dict[str, float] = field(default_factory=dict)
@@ -156,6 +148,11 @@ class CoordinatorState:
     ending: str = ""
     finished: str = ""
     failure: str = ""
+
+    @property
+    def incarnation(self) -> int:
+        """Of this coordinator, or of whoever ruled last by its journal."""
+        return self.reigns.incarnation
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
@@ -237,8 +234,8 @@ class CoordinatorState:
     def apply(self, at: float, record: Record) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
         match record:
-            case Incarnated(number):
-                self.incarnation = number
+            case Incarnated() | records.StandbyFollows():
+                self.reigns.apply(record)
             case RunPinned():
                 self.pinned = record
             case records.ShardLocated(shard, unsafe):

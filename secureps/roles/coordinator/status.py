@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
-from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Metric
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
@@ -59,7 +59,7 @@ def status(
     )
 
 
-def _evaluation(tx: Transaction, servers: Servers) -> requests.EvaluationStatus | None:
+def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     if tx.plan.section.evaluation is None:
         return None
     state, own = tx.federation.evaluations, tx.federation.groups.get(EVALUATION)
@@ -77,7 +77,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> requests.EvaluationStatus 
         for each in versions
     )
     noise = tuple(Metric(name, value) for name, value in tx.plan.metric_noise.items())
-    return requests.EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
+    return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
 def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:

@@ -97,6 +97,7 @@ class Shard:
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
+        self._watches = False
 
     # --- Machine ------------------------------------------------------------------
 
@@ -117,10 +118,14 @@ class Shard:
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
     def _greet(self) -> Step:
+        self._watches = False
+        return Step(effects=[self._register()])
+
+    def _register(self) -> Call:
         here = self.state
         where = (self._name, self._address.advertise, self._address.weight)
         register = requests.Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
-        return Step(effects=[Call(COORDINATOR, register)])
+        return Call(COORDINATOR, register)
 
     def wake(self) -> float | None:
         """Never: a shard waits for requests and orders alone."""
@@ -189,7 +194,8 @@ class Shard:
                 return self._put(header)
             case requests.GetBlock() | requests.GetSum():
                 return self._get(sender, event)
-            case Answered(requests.Register()):
+            case Answered(requests.Register()) if not self._watches:
+                self._watches = True
                 return Step(effects=[Watch()])
             case Answered():
                 return self._disk.heard(event)
@@ -256,6 +262,8 @@ class Shard:
         except SecurepsError:
             self.state.incarnation = before
             raise
+        if order.incarnation > before and isinstance(order, orders.Configure):
+            step.effects.append(self._register())  # whoever gave it waits to be obeyed
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:

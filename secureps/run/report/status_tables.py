@@ -18,9 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.evaluation import Metric, VersionEvaluated
+from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
 from secureps.messages.requests import (
-    EvaluationStatus,
     GroupStatus,
     Holding,
     MemberStatus,

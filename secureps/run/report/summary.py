@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
-from secureps.messages.requests import EvaluationStatus, MemberStatus
+from secureps.messages.evaluation import EvaluationStatus
+from secureps.messages.requests import MemberStatus
 from secureps.run.report.group_labels import folded
 from secureps.run.report.status_tables import evaluations, ofwhat, spent
 from secureps.run.report.terminal import headed

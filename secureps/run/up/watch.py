@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from secureps.errors import PeerError, SecurepsError, TooFew
-from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
+from secureps.messages.evaluation import EvaluationStatus
+from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.telemetry import UP

@@ -12,10 +12,14 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from secureps.messages.evaluation import EvaluationSkipped, Metric, VersionEvaluated
+from secureps.messages.evaluation import (
+    EvaluationSkipped,
+    EvaluationStatus,
+    Metric,
+    VersionEvaluated,
+)
 from secureps.messages.requests import (
     AskStatus,
-    EvaluationStatus,
     GroupStatus,
     Holding,
     Join,

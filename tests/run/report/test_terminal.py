@@ -12,8 +12,8 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError
-from secureps.messages.evaluation import EvaluationSkipped
-from secureps.messages.requests import EvaluationStatus, GroupStatus, MemberStatus, Status
+from secureps.messages.evaluation import EvaluationSkipped, EvaluationStatus
+from secureps.messages.requests import GroupStatus, MemberStatus, Status
 from secureps.run.report import status_tables
 from secureps.run.report.summary import Summary, tables
 from secureps.run.report.terminal import QUIET, Progress, View, plain

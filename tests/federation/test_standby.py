@@ -1,0 +1,160 @@
+"""A coordinator is lost for good, and its standby takes over: the model is the same bit for bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import Fenced, Refused
+from secureps.messages.coordinator_records import Received, StandbyFollows
+from secureps.messages.following import TakeOver
+from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.roles.coordinator.reign import STALE, SUPERSEDED
+from secureps.roles.coordinator.standby import Standby
+from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.service.lead import AWAY
+from secureps.store.journal import MemoryJournal
+from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
+
+
+def followed(folder: Path, cipher: str = "rlwe", slow: float = 0.01) -> Simulation:
+    """A federation whose coordinator has a standby."""
+    conditions = Conditions(standby=True, delay=lambda sender, to, message: slow)
+    return small_federation(small_plan(cipher), folder, conditions)
+
+
+def follows(simulation: Simulation) -> bool:
+    machine = simulation.parties[STANDBY].machine
+    return isinstance(machine, Standby) and machine.follows
+
+
+def reached(simulation: Simulation, version: int) -> Callable[[], bool]:
+    return lambda: follows(simulation) and simulation.versions() == {"all": version}
+
+
+def rows(simulation: Simulation, place: str) -> list[object]:
+    journal = simulation._stores[place].journal
+    assert isinstance(journal, MemoryJournal)
+    return [record for _, record in journal.rows]
+
+
+def order(simulation: Simulation) -> None:
+    """An operator's command, heard by the standby alone."""
+    answer = simulation.parties[STANDBY].request(COORDINATOR, TakeOver())
+    simulation.run(answer.done)
+    answer.result()
+
+
+def ends(simulation: Simulation) -> None:
+    """Plays to the end of the run, under whoever rules then."""
+    until = simulation.loop.now() + 600
+    simulation.run(lambda: finished(simulation) or simulation.loop.now() > until)
+    assert finished(simulation), simulation.reasons()
+
+
+def refusal(simulation: Simulation, place: str) -> str:
+    """Plays until a coordinator, or standby, ends, and clears it away: why it did."""
+    party = simulation.parties[place]
+    with pytest.raises(Refused):
+        simulation.run(party.halted.done)
+    halt = party.halted.result()
+    assert halt.error is Fenced
+    simulation.kill(place)
+    return halt.reason
+
+
+def test_a_standby_changes_nothing(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+    assert simulation.ruler == COORDINATOR
+    copy, own = rows(simulation, STANDBY), rows(simulation, COORDINATOR)
+    assert copy == own[: len(copy)]
+    assert any(isinstance(record, StandbyFollows) and record.standby for record in copy)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+@pytest.mark.parametrize("version", [0, 2])
+def test_it_takes_over_by_itself_from_one_that_is_lost(
+    version: int, cipher: str, tmp_path: Path
+) -> None:
+    simulation = followed(tmp_path, cipher)
+    simulation.run(reached(simulation, version))
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert simulation.coordinator.federation.incarnation // REIGN == 1
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_it_takes_over_by_command_and_the_other_one_ends(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    order(simulation)
+    assert refusal(simulation, COORDINATOR) == SUPERSEDED
+    ends(simulation)
+    assert simulation.ruler == STANDBY
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_what_was_acknowledged_is_there_after_a_takeover(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    journal = rows(simulation, COORDINATOR)
+    simulation.run(lambda: isinstance(journal_of(simulation)[-1], Received))
+    said = {row.receipt.id for row in journal if isinstance(row, Received)}
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    copy = rows(simulation, STANDBY)
+    assert said <= {row.receipt.id for row in copy if isinstance(row, Received)}
+
+
+def journal_of(simulation: Simulation) -> list[object]:
+    return rows(simulation, COORDINATOR)
+
+
+def test_one_that_comes_back_changes_nothing_and_ends(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.start(COORDINATOR)
+    assert refusal(simulation, COORDINATOR) == SUPERSEDED
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_the_coordinator_goes_on_without_a_standby_that_is_away(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill(STANDBY)
+    lost = simulation.loop.now()
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+    starts = [r.number for r in rows(simulation, COORDINATOR) if isinstance(r, Incarnated)]
+    assert starts == [1, 2]
+    assert simulation.loop.now() >= lost + AWAY - 1.0
+
+
+def test_one_that_was_away_takes_over_by_no_means(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill(STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.kill(COORDINATOR)
+    simulation.start(STANDBY)
+    assert refusal(simulation, STANDBY) == STALE
+    simulation.start(COORDINATOR)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_one_that_lacks_something_is_commanded_in_vain(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(lambda: not follows(simulation) and STANDBY in simulation.parties)
+    with pytest.raises(Refused, match="does not have all"):
+        order(simulation)
