@@ -18,8 +18,11 @@ _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def on_loopback(address: str) -> bool:
-    """Whether nobody is between the ends of a connection to HOST:PORT but this machine."""
-    return address.rpartition(":")[0] in _LOOPBACK
+    """Whether nobody is between the ends of a connection to HOST:PORT but this machine.
+
+    Of several addresses, with commas between them, to none.
+    """
+    return all(each.rpartition(":")[0] in _LOOPBACK for each in address.split(","))
 
 
 @dataclass(frozen=True, slots=True)

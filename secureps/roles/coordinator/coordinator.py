@@ -13,11 +13,13 @@ from secureps.errors import (
     Malformed,
     NotReady,
     PlanRefused,
+    Refused,
     UnknownParty,
 )
 from secureps.messages import requests
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
@@ -317,6 +319,8 @@ class Coordinator:
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+            case TakeOver():
+                raise Refused("it rules already: there is nothing to take over")
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
@@ -110,8 +110,8 @@ def servers(
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
-    The coordinator is one of them where something is wrong with its disk or its roster. `threshold`
-    holders must agree.
+    The coordinator is one of them where something is wrong with its disk or its roster, and so is
+    its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = federation.pinned.placement.shards if federation.pinned is not None else None
@@ -133,6 +133,9 @@ def servers(
     ]
     if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
+    if federation.reigns.shared:
+        follows = bool(federation.reigns.follower)
+        found.append(requests.ServerStatus(STANDBY, COORDINATOR, True, follows))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
