@@ -120,8 +120,9 @@ CLIENT_OPTIONS = (
 FOLLOWING_OPTIONS = tuple(
     {
         **dict(CLIENT_OPTIONS),
-        "grpc.keepalive_time_ms": 2_000,
-        "grpc.keepalive_timeout_ms": 2_000,
+        "grpc.keepalive_time_ms": 2_500,
+        "grpc.keepalive_timeout_ms": 2_500,
+        "grpc.http2.ping_timeout_ms": 2_500,  # of keepalive's pings too; a minute if unsaid
         "grpc.min_reconnect_backoff_ms": 3_000,
     }.items()
 )
