@@ -115,6 +115,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         Dated,
         # of one party's machines: nobody takes part, opens or spends by them
         Incarnated,
+        coordinator.StandbyFollows,
         coordinator.ShardLocated,
         coordinator.BoundAgreed,
         coordinator.RoundExtended,

@@ -16,9 +16,8 @@ from secureps.errors import Busy, Conflict, SecurepsError
 from secureps.messages.following import Follow, Rows
 from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.tasks import CaughtUp
-from secureps.roles.machine import WORKER, Halt, Step
+from secureps.roles.machine import WORKER, Halt, Machine, Step
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.worker import Worker
@@ -44,7 +43,7 @@ class Lead(Executor):
 
     def __init__(
         self,
-        machine: Coordinator,
+        machine: Machine,
         journal: FollowedJournal,
         around: Environment,
         worker: Worker,

@@ -27,9 +27,9 @@ from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
 from secureps.store.atomic_file import make_directory, sync, write_durably
-from secureps.store.journal import SqliteJournal, last_row, read_only, restoring_path
+from secureps.store.journal import SqliteJournal, last_row, read_only
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
-from secureps.store.journal_lock import lock
+from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"

@@ -54,7 +54,7 @@ from secureps.store.journal_height import (
     read_height,
     refuse_behind,
 )
-from secureps.store.journal_lock import lock
+from secureps.store.journal_lock import lock, restoring_path
 
 Record = Any
 """An instance of a class of RECORDS."""
@@ -439,11 +439,6 @@ def _read(
         return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
     except (Malformed, ValueError, RecursionError) as error:
         raise DamagedStore(f"{where} cannot be read: {error}") from None
-
-
-def restoring_path(path: Path) -> Path:
-    """The marker beside a journal that is being restored, and must not be opened."""
-    return path.with_name(path.name + ".restoring")
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:

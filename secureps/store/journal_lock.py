@@ -1,6 +1,6 @@
 """The lock beside a journal: one process holds it, and whoever comes second hears which.
 
-What must not live here: the journal (`store.journal`).
+And the mark of one that is being restored. What must not live here: the journal (`store.journal`).
 """
 
 from __future__ import annotations
@@ -39,3 +39,8 @@ def lock(path: Path) -> int:
         os.ftruncate(held, 0)
         os.pwrite(held, f"{me}\n".encode(), 0)
     return held
+
+
+def restoring_path(path: Path) -> Path:
+    """The marker beside a journal that is being restored, and must not be opened."""
+    return path.with_name(path.name + ".restoring")

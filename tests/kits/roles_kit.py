@@ -37,7 +37,6 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import fact
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.machine import WORKER, Answer, Order, Step, Work
@@ -267,7 +266,7 @@ def works(step: Step) -> list[Any]:
 def state_of(federation: CoordinatorState) -> CoordinatorState:
     """A copy to compare with; the incarnation says how often it was restarted, no more."""
     copied = copy.deepcopy(federation)
-    copied.reigns = Reigns()
+    copied.reigns = type(copied.reigns)()
     return copied
 
 

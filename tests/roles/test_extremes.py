@@ -20,6 +20,7 @@ from secureps.messages import requests
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import Follow, TakeOver
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles import permissions
@@ -146,7 +147,7 @@ def test_every_message_of_a_run_is_among_them() -> None:
     rare = {requests.Decline, requests.Withdraw, requests.Missing, requests.Spoilt}
     rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, requests.Trouble, Evaluated}
     committee = {requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced}
-    asked = {requests.AskRun, requests.AskStatus}
+    asked = {requests.AskRun, requests.AskStatus, Follow, TakeOver}
     heard = frozenset().union(*permissions.TO_COORDINATOR.values())
     assert said == heard - rare - committee - asked
 

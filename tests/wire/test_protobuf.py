@@ -17,6 +17,7 @@ from secureps.messages import (
     coordinator_records,
     envelope_keys,
     evaluation,
+    following,
     holder_records,
     member_records,
     orders,
@@ -56,6 +57,7 @@ NESTED = {
     "GroupVersion",
     "KeyCommittee",
     "EvaluationStatus",
+    "JournalRow",
     "ServerStatus",
     "Metric",
     "EvaluationSkipped",
@@ -131,7 +133,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation, envelope_keys)
+        for module in (requests, orders, evaluation, envelope_keys, following)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -13,6 +13,9 @@ from dataclasses import dataclass, field
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 
+MISSED = 1 << 10
+"""Reigns that may have come and gone without a journal; no more are believed in."""
+
 
 @dataclass(slots=True)
 class Reigns:
@@ -52,5 +55,7 @@ class Reigns:
 
         In its own reign a higher one is its own, of which it lost the record.
         """
-        reign = seen // REIGN
-        return reign != self.incarnation // REIGN and seen > self.newest.get(reign, 0)
+        own, reign = self.incarnation // REIGN, seen // REIGN
+        if reign == own or reign > own + MISSED:
+            return False
+        return seen > self.newest.get(reign, 0)

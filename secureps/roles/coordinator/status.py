@@ -171,7 +171,7 @@ def why(
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    names = [server.name for server in servers if not server.live]
+    names = [each.name for each in servers if not each.live and each.role != COORDINATOR]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:
