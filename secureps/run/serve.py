@@ -268,6 +268,8 @@ def _serve_standby(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
             f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
         )
     plan, party = _plan(serving), _party(serving, kit)
+    keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
+    serving.path("checkpoints")
     listen = settle(serving.state, serving.section.listen)
 
     def make(stores: Stores, around: Environment) -> Executor:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import Fenced, Refused
+from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
 from secureps.messages.coordinator_records import Received, StandbyFollows
-from secureps.messages.following import TakeOver
+from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.requests import AskStatus, Register, Retire
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.standby import Standby
@@ -158,3 +159,103 @@ def test_one_that_lacks_something_is_commanded_in_vain(tmp_path: Path) -> None:
     simulation.run(lambda: not follows(simulation) and STANDBY in simulation.parties)
     with pytest.raises(Refused, match="does not have all"):
         order(simulation)
+
+
+def test_who_looks_for_the_coordinator_at_its_standby_is_sent_on(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 0))
+    answer = simulation.parties[STANDBY].request("client-00", AskStatus())
+    simulation.run(answer.done)
+    with pytest.raises(Unreachable, match="a standby is here: the coordinator rules elsewhere"):
+        answer.result()
+    for sender in ("client-00", "shard-0", "holder-0"):
+        for message in (TakeOver(), Follow(b"", 0, b"")):
+            answer = simulation.parties[STANDBY].request(sender, message)
+            simulation.run(answer.done)
+            with pytest.raises(UnknownParty):
+                answer.result()
+
+
+def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 0))
+    answer = simulation.parties[COORDINATOR].request(COORDINATOR, TakeOver())
+    simulation.run(answer.done)
+    with pytest.raises(Refused, match="it rules already"):
+        answer.result()
+
+
+def test_nothing_is_acknowledged_before_all_shards_obey(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill("shard-1")
+    order(simulation)
+    refusal(simulation, COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY and bool(simulation.coordinator.servers))
+    before, versions = simulation.loop.now(), simulation.versions()
+    simulation.run(lambda: simulation.loop.now() > before + 30)
+    answer = simulation.parties[STANDBY].request("client-00", Retire("client-00"))
+    simulation.run(answer.done)
+    with pytest.raises(NotReady, match="the coordinator waits until all shards and 3 key holders"):
+        answer.result()
+    assert simulation.versions() == versions
+    simulation.start("shard-1")
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_too_few_holders_are_enough_for_nobody(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    for holder in ("holder-0", "holder-1", COORDINATOR):
+        simulation.kill(holder)
+    before = simulation.loop.now()
+    simulation.run(lambda: simulation.loop.now() > before + 60)
+    assert simulation.ruler == COORDINATOR, "it takes over by itself with a threshold of them"
+    simulation.start("holder-1")
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_the_lost_one_follows_the_new_one_and_takes_over_again(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.kill(STANDBY)
+    simulation.start(STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+    numbers = [r.number for r in rows(simulation, STANDBY) if isinstance(r, Incarnated)]
+    assert [number - REIGN for number in numbers[-3:]] == [0, 1, 2]
+
+
+def test_a_lying_holder_ends_no_coordinator(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    lie = Register("holder-0", "", 1.0, 5 * REIGN, run_of(simulation))
+    answer = simulation.parties[COORDINATOR].request("holder-0", lie)
+    simulation.run(answer.done)
+    with pytest.raises(NotReady, match="holder-0 obeys another coordinator, or lies"):
+        answer.result()
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def run_of(simulation: Simulation) -> bytes:
+    pinned = simulation.coordinator.federation.pinned
+    assert pinned is not None
+    return pinned.run.id
+
+
+def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    plan, simulation.plan = simulation.plan, small_plan("rlwe", versions=5)
+    simulation.kill(STANDBY)
+    simulation.start(STANDBY)
+    simulation.plan = plan
+    party = simulation.parties[STANDBY]
+    with pytest.raises(Refused, match="the coordinator's plan is another one than this standby"):
+        simulation.run(party.halted.done)

@@ -143,7 +143,9 @@ def test_one_that_asks_again_and_again_is_not_away() -> None:
 
 def test_another_standby_is_refused_while_one_follows() -> None:
     scene = caught_up()
-    assert isinstance(error_of(scene.follow(2, TWO)), Busy)
+    error = error_of(scene.follow(2, TWO))
+    assert isinstance(error, Busy)
+    assert "another standby follows this coordinator" in str(error)
 
 
 @pytest.mark.parametrize("seq", [-1, 99])
