@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from secureps.crypto.cipher import Opening
@@ -86,7 +87,10 @@ def make_standby(
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
-    return Executor(COORDINATOR, machine, journal, around, StandbyWorker(journal))
+    worker = StandbyWorker(journal)
+    executor = Executor(COORDINATOR, machine, journal, around, worker)
+    worker.hear = lambda record: executor.later(partial(executor.hear, record))
+    return executor
 
 
 @dataclass(frozen=True)

@@ -119,10 +119,11 @@ class Executor:
                 return  # a long journal does not keep a process that is to end
             self.machine.apply(at, record)
             self._meter.replayed(record)
-            self._hear(record)
+            self.hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
-    def _hear(self, record: Record) -> None:
+    def hear(self, record: Record) -> None:
+        """Takes note of a record that is durable, on the loop: of the run and its roster."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -350,7 +351,7 @@ class Executor:
             self._disk("journal", None)
             self._meter.journalled(records)
             for record in records:
-                self._hear(record)
+                self.hear(record)
                 if (line := self._log_lines.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())

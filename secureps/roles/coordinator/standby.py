@@ -16,7 +16,7 @@ from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Fenced, Malformed, Refused, Unreachable
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.following import Follow, Rows, TakeOver
-from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
@@ -42,11 +42,14 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
+from secureps.roles.roster_follower import RosterFollower
 
 SILENT = 3.0
 """Seconds without a word of the coordinator after which it is taken to be lost."""
 CAME = 15.0
 """Seconds for which a server counts as here that has asked here for its coordinator."""
+TWICE = 2.0
+"""Seconds between two times that it did: in between it did not find the coordinator either."""
 LOOK = 0.5
 """Seconds between two looks at who is here, once the coordinator is silent."""
 
@@ -56,9 +59,10 @@ TAKES_OVER = "takes over from the coordinator"
 
 @dataclass(frozen=True, slots=True)
 class Came:
-    """A server that asked here: when, and which incarnation it obeys."""
+    """A server that asked here: first, and last, and which incarnation it obeys."""
 
-    at: float
+    first: float
+    last: float
     seen: int
 
 
@@ -72,7 +76,8 @@ class Standby:
     """
 
     def __init__(self, plan: Plan, roster: Roster, number: bytes, seq: int, chain: bytes) -> None:
-        self._plan, self._roster, self._number = plan, roster, number
+        self._plan, self._number = plan, number
+        self._follower = RosterFollower(roster)
         self._seq, self._chain = seq, chain
         self.reigns = Reigns()
         self._pinned: RunPinned | None = None
@@ -90,6 +95,8 @@ class Standby:
                 self.reigns.apply(record)
             case RunPinned():
                 self._pinned = record
+            case RosterFollowed():
+                self._follower.apply(record)
 
     def resume(self, now: float) -> Step:
         """Asks for rows; goes on as the coordinator if it took over before."""
@@ -121,6 +128,7 @@ class Standby:
                 return self._look(now)
             case Answered(Follow(), Rows(rows)):
                 self._heard = now
+                self._came.clear()
                 self._keeps = bool(rows)
                 return Step(effects=[Work(KeepRows(rows)) if rows else self._follow()])
             case RowsKept() if sender == WORKER:
@@ -129,14 +137,17 @@ class Standby:
                 return Step(effects=[Halt(str(error), type(error))])
             case Answered() | Unwatched() | KitRead():
                 return Step()
-        permissions.check("the standby", permissions.TO_COORDINATOR, self._roster, sender, event)
+        roster = self._follower.roster
+        if sender in roster:  # else it came by a roster that is not on record here yet
+            permissions.check("the standby", permissions.TO_COORDINATOR, roster, sender, event)
         match event:
             case Register(seen=seen) if sender == COORDINATOR:
                 return Step(effects=[Answer(Noted())])
-            case Register(party, seen=seen) if sender == party:
-                self._came[party] = Came(now, seen)
+            case Register(party, seen=seen) if sender == party and sender in roster:
+                known = self._came.get(party)
+                self._came[party] = Came(now if known is None else known.first, now, seen)
                 self._soon(now)
-            case TakeOver():
+            case TakeOver() if sender == COORDINATOR:
                 return self._command(now)
         raise Unreachable("a standby is here: the coordinator rules elsewhere", LOOK)
 
@@ -204,9 +215,10 @@ class Standby:
         return self.reigns.foreign(seen) or seen > self.reigns.incarnation
 
     def _all_came(self, now: float) -> bool:
-        here = {party for party, came in self._came.items() if came.at > now - CAME}
+        came = self._came.items()
+        here = {name for name, c in came if c.last > now - CAME and c.last - c.first >= TWICE}
         if self._pinned is None:
             return self._commanded
-        holders = {each.name for each in self._roster.holders()}
+        holders = {each.name for each in self._follower.roster.holders()}
         shards = set(self._pinned.placement.shards)
         return shards <= here and len(holders & here) >= self._plan.threshold
