@@ -29,7 +29,12 @@ _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py
 _LEFT = "where a client is told to leave: tests/client/test_session.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
+_LEAD = "answered by the executor: tests/service/test_lead.py"
+_COMMAND = "said by an operator's command: tests/processes/test_standby.py"
+
 KNOWN: dict[str, str] = {
+    **dict.fromkeys(("hears Follow", "orders Answer Rows"), _LEAD),
+    "orders Call TakeOver": _COMMAND,
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Answer Proposal": _FROZEN,

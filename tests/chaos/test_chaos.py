@@ -204,6 +204,22 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 # --- schedules --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "gone:coordinator@400",
+        "frozen:coordinator@400+20",
+        "commanded:coordinator@400",
+        "frozen:coordinator@140+13.5,kill:standby@217+3.9,part:coordinator>standby@217+13.5",
+        "part:coordinator>standby@300+20,gone:coordinator@900",
+    ],
+)
+def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
+    outcome = play(1, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)

@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from secureps.service.executor import Executor
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
 from tests.chaos import takeover
-from tests.chaos.disk import Disk, Journal
+from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
 from tests.chaos.issuer import Issuer
 from tests.chaos.loop import Dead, PartyLoop
@@ -72,15 +72,6 @@ PATIENCE = 200.0
 
 WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
-
-
-@dataclass(frozen=True)
-class Copy:
-    """A party's disk as it was: its files, and its journal."""
-
-    name: str
-    folder: Path
-    rows: list[tuple[float, Any]]
 
 
 class Subject(Recorded):

@@ -124,22 +124,30 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
 
 
 def obeys(tx: Transaction, party: str, seen: int) -> None:
-    """Notes what a server obeys; one that came to another number is told which it is."""
-    tx.sessions.obeyed[party] = seen
+    """Notes what a server obeys; one that came to another number is told which it is.
+
+    Calls overtake each other: what it said before it obeyed may come after.
+    """
+    tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
     if tx.federation.pinned is not None and seen < tx.federation.incarnation:
         tx.order(party, founding.make_configure(tx))
 
 
 def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """Another coordinator is up: one of the two ends, by who is obeyed, or by whom it followed."""
-    reigns, founded = tx.federation.reigns, tx.federation.pinned is not None
-    lower = event.seen <= reigns.incarnation
-    handed_over = reigns.foreign(event.seen) and bool(reigns.follower)
-    if (founded and rules(tx) and not handed_over) or (not founded and lower):
-        raise Fenced(SUPERSEDED)
-    if not lower:
+    """Another coordinator is up: this one ends if it was followed by that one, which has all of it.
+
+    Else who rules says so, and the other one, which hears it, ends; before a run is founded that is
+    who began later.
+    """
+    reigns, pinned = tx.federation.reigns, tx.federation.pinned
+    over = reigns.foreign(event.seen) and bool(reigns.follower)
+    if pinned is None:
+        over = event.seen > reigns.incarnation
+    if over:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
+    if rules(tx):
+        raise Fenced(SUPERSEDED)
     return NotReady("it is not decided yet which coordinator rules", founding.LATER)
 
 
