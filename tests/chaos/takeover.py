@@ -26,7 +26,8 @@ def follows(world: World) -> bool:
     party = world.parties.get(STANDBY)
     machine = None if party is None or party.halted.done() else party.machine
     here = isinstance(machine, Standby) and machine.follows and STANDBY not in world.down
-    return here and waited_for(world)
+    founded = world.coordinator.federation.pinned is not None  # else it takes over by command alone
+    return here and founded and waited_for(world)
 
 
 def waited_for(world: World) -> bool:

@@ -259,3 +259,22 @@ def test_a_standby_with_another_plan_ends(tmp_path: Path) -> None:
     party = simulation.parties[STANDBY]
     with pytest.raises(Refused, match="the coordinator's plan is another one than this standby"):
         simulation.run(party.halted.done)
+
+
+def test_one_that_has_not_caught_up_does_not_take_over_by_itself(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill(STANDBY)
+    simulation.lose(STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.start(STANDBY)
+    journal = rows(simulation, STANDBY)
+    simulation.run(lambda: bool(journal))
+    simulation.kill(COORDINATOR)
+    assert not follows(simulation)
+    before = simulation.loop.now()
+    simulation.run(lambda: simulation.loop.now() > before + 60)
+    assert simulation.ruler == COORDINATOR
+    simulation.start(COORDINATOR)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
