@@ -11,6 +11,7 @@ from __future__ import annotations
 from secureps.errors import Fenced, NotReady
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import founding
 from secureps.roles.coordinator.transaction import Transaction
@@ -116,11 +117,26 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     if not (reigns.foreign(event.seen) or lost):
         return None
     tx.sessions.obeyed.pop(party, None)
+    if party in tx.holders and reigns.foreign(event.seen) and _has_shards(tx) and not rules(tx):
+        tx.write(Incarnated((event.seen // REIGN + 1) * REIGN))  # above who will never rule
+        for server in (*tx.holders, *tx.federation.shards):
+            tx.order(server, founding.make_configure(tx))
+        return None
     if party in tx.holders:
         text = f"{party} obeys another coordinator, or lies: until it obeys this one it is away"
         return founding.said_once(tx, party, text)
     tx.step.effects.append(Halt(_why(tx, event.seen), Fenced))
     return NotReady(f"{party} obeys another coordinator", founding.LATER)
+
+
+def _has_shards(tx: Transaction) -> bool:
+    """Whether a shard obeys a start that no other coordinator knows of: then no other ever rules.
+
+    Nobody has followed this process, and a shard that obeyed another one would have said so first.
+    """
+    federation, obeyed = tx.federation, tx.sessions.obeyed
+    own = (obeyed.get(shard) == federation.incarnation for shard in federation.shards)
+    return not federation.reigns.follower and any(own)
 
 
 def obeys(tx: Transaction, party: str, seen: int) -> None:
@@ -146,7 +162,7 @@ def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
     if over:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
-    if rules(tx):
+    if rules(tx) or (pinned is not None and _has_shards(tx)):
         raise Fenced(SUPERSEDED)
     return NotReady("it is not decided yet which coordinator rules", founding.LATER)
 
