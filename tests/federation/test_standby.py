@@ -149,6 +149,7 @@ def test_one_that_was_away_takes_over_by_no_means(tmp_path: Path) -> None:
     simulation.kill(COORDINATOR)
     simulation.start(STANDBY)
     assert refusal(simulation, STANDBY) == STALE
+    assert STALE.startswith("the coordinator went on without this standby, and has what this one ")
     simulation.start(COORDINATOR)
     ends(simulation)
     assert same(simulation.model(), unharmed("plain")[0])

@@ -17,7 +17,6 @@ from tests.kits.command import said
 from tests.kits.federations import same, unharmed
 from tests.kits.processes import Processes
 
-
 NOTICED = 45.0
 """Seconds on a busy machine; gRPC alone would notice after a minute that nobody answers."""
 
