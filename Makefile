@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray check docs extra bench bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray check docs extra bench soak bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -36,8 +36,14 @@ slow: $(STAMP)  ## measures which those are, one after another; on an idle machi
 browser: $(VENV)/.browser  ## the dashboard in a headless Chromium (SECUREPS_CHROMIUM), beside a run whose shard is killed
 	SECUREPS_BROWSER=1 $(BIN)/pytest -n 0 -s tests/browser
 
-chaos: $(STAMP)  ## 500 seeds of kills, lost messages, full and forgetful disks; SEED=7 plays one alone
+# Real processes as root, in namespaces of their own, and not at all where there can be none.
+chaos: $(STAMP)  ## 500 seeds of simulated faults, 50 of real processes; SEED=7 or REAL=7 plays one alone
+ifeq ($(REAL),)
 	$(BIN)/python -m tests.chaos $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults '$(FAULTS)')
+endif
+ifeq ($(SEED),)
+	$(BIN)/python -m tests.chaos.real $(if $(REAL),--seed $(REAL) $(if $(FAULTS),--faults '$(FAULTS)'))
+endif
 
 fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, handshakes; SEED=7 draws others
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
@@ -78,6 +84,9 @@ bench: $(STAMP)  ## costs, side by side with peers; see benchmarks/README.md
 	@for name in demo startup ciphers threads streaming committee holder version memory virtual; do \
 		echo "== $$name"; $(BIN)/python -m benchmarks.$$name || exit 1; \
 	done
+
+soak: $(STAMP)  ## 1,000 clients push for SECONDS (600) while connections are cut; fails where a promise is broken
+	$(BIN)/python -m benchmarks.soak --seconds $(or $(SECONDS),600) --clients $(or $(CLIENTS),1000)
 
 bench-peers: $(STAMP)  ## other systems beside this one, in environments of their own; see docs/benchmarks.md
 	$(BIN)/python -m benchmarks.peers $(PEERS)

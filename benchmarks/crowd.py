@@ -10,7 +10,10 @@ from __future__ import annotations
 import random
 import re
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 from secureps.client.runner import make_member
 from secureps.client.site import Site
@@ -18,12 +21,12 @@ from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.run import COORDINATOR
-from secureps.service.environment import Environment, Stores
+from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.loop import RealLoop
 from secureps.service.process import CALL_TIMEOUT, Party, link_of
 from secureps.store.journal import MemoryJournal
-from secureps.store.keyring import load_private, load_public
+from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.client import GrpcTransport
 from tests.kits.federations import Tensors, Walker
@@ -75,23 +78,49 @@ class _Held(Walker):
         return super().fit(parameters, config)
 
 
+class Served(Protocol):
+    """Servers that run, and who their clients are: `Processes` is such."""
+
+    folder: Path
+    insecure: bool
+
+    @property
+    def clients(self) -> Sequence[str]:
+        """Their names."""
+
+    @property
+    def server(self) -> str:
+        """Where the coordinator is dialled."""
+
+
+def nothing(name: str) -> Meter:
+    """Observes nothing of a client."""
+    return Meter()
+
+
 class Crowd:
     """The clients of a federation of processes; `with` lets them join, and stops them.
 
-    If `held`, they train from version 1 on once they may `go_on`.
+    If `held`, they train from version 1 on once they may `go_on`. `meter` observes each, by name.
     """
 
     def __init__(
-        self, processes: Processes, shape: tuple[int, ...] = SHAPE, held: bool = False
+        self,
+        processes: Served,
+        shape: tuple[int, ...] = SHAPE,
+        held: bool = False,
+        meter: Callable[[str], Meter] = nothing,
     ) -> None:
+        self._meter = meter
         self._loop = RealLoop(workers=WORKERS)
         self._thread = threading.Thread(target=self._loop.run, name="crowd", daemon=True)
         self._transports: list[GrpcTransport] = []
         self._free = threading.Event()
         if not held:
             self._free.set()
+        public = load_public(processes.folder / "kit")  # once: it has a certificate of each
         self._members = [
-            self._member(processes, name, _Held(number, shape, self._free))
+            self._member(processes, public, name, _Held(number, shape, self._free))
             for number, name in enumerate(processes.clients)
         ]
 
@@ -122,9 +151,9 @@ class Crowd:
                 raise SecurepsError(halted.result().reason)
         return len(ended) == len(self._members)
 
-    def _member(self, processes: Processes, name: str, trainer: Walker) -> Executor:
+    def _member(self, processes: Served, public: PublicKit, name: str, trainer: Walker) -> Executor:
         state, kit = processes.folder / name, processes.folder / "kit"
-        public, identity = load_public(kit), load_private(kit, name)
+        identity = load_private(kit, name, roster=public.roster)
         link = link_of(kit, name, public.ca, processes.insecure)
         party = Party(name, identity, link, public.roster, state, kit)
         server = {COORDINATOR: processes.server}
@@ -132,7 +161,8 @@ class Crowd:
         self._transports.append(transport)
         site = Site(name, trainer, identity, UnsafeSeed(3), public.holder_keys, state / "local")
         stores = Stores(MemoryJournal(), DiskSpool(state / "outbox"), state)
-        around = Environment(transport, self._loop, lambda: random.uniform(0.5, 1.5))
+        jitter = partial(random.uniform, 0.5, 1.5)
+        around = Environment(transport, self._loop, jitter, self._meter(name))
         return make_member(public, site, stores, around)
 
 

@@ -27,7 +27,8 @@ _LIBRARIES = tuple(
 
 def told(error: BaseException) -> str:
     """Its class and its words, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())[:TEXT_LIMIT]
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return text if len(text) <= TEXT_LIMIT else f"{text[:TEXT_LIMIT]} ..."
 
 
 def where(error: BaseException) -> str:

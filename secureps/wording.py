@@ -7,6 +7,11 @@ import math
 from collections.abc import Iterable, Sequence
 
 
+def printable(text: str) -> str:
+    """Another party's own words, in one line that moves no cursor and colours no terminal."""
+    return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
+
+
 def meant(given: object, names: Iterable[str]) -> str:
     """The end of "unknown optimizer 'adma'; ...": "did you mean adam? known are sgd, adam".
 

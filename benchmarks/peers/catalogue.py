@@ -99,6 +99,9 @@ _BOTH = ("secureps", "flwr")
 ENGINE: Mapping[str, Peer] = {
     "plain": Peer("Flower, FedAvg", _BOTH, 4, flower.play_messages),
     "secureps": Peer("secureps inside Flower", _BOTH, 4, flower.play_secureps),
+    "secureps, holders as nodes": Peer(
+        "secureps inside Flower, holders as nodes", _BOTH, 4, flower.play_secureps_nodes
+    ),
     "secagg": Peer("Flower, SecAgg+", _BOTH, 3, flower.play_secagg),
     "plain, simulated": Peer("FedAvg, simulated", _BOTH, 8, flower.play_messages_simulated),
     "secureps, simulated": Peer("secureps, simulated", _BOTH, 8, flower.play_secureps_simulated),

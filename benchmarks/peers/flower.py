@@ -6,7 +6,9 @@ SecAgg+, the newer, of messages, is ours.
 
 from __future__ import annotations
 
+import re
 import shutil
+import subprocess
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -17,7 +19,7 @@ from benchmarks.peers.outcome import Figures, PeerError
 from benchmarks.peers.stage import Stage
 from secureps.flower.federation import simulated_kit
 from secureps.policy.plan import load_plan
-from secureps.run.party_names import client_names
+from secureps.run.party_names import client_names, holder_names
 
 _PROJECT = """
 [project]
@@ -69,9 +71,34 @@ def play_secureps(stage: Stage, python: str, simulated: bool = False) -> Figures
     told = {"PEERS_SECURE": "secureps", "PEERS_PLAN": str(path)}
     if simulated:
         return _play(stage, python, told, _NEWER, simulated)
-    kit = simulated_kit(stage.folder, load_plan(path), clients)
-    nodes = [f' secureps-kit="{kit}" secureps-name="{name}"' for name in client_names(clients)]
+    kit, nodes = _kit(stage, path)
     return _play(stage, python, told | {"PEERS_KIT": str(kit)}, _NEWER, nodes=nodes)
+
+
+def play_secureps_nodes(stage: Stage, python: str) -> Figures:
+    """The same with key holders as nodes, each a SuperNode beside those of the clients."""
+    path = stage.folder / "plan.toml"
+    text = still_plan("rlwe", stage.clients, stage.clients)
+    path.write_text(text.format(cipher="rlwe", versions=stage.rounds))
+    kit, nodes = _kit(stage, path)
+    for name in holder_names(load_plan(path).holders):
+        config, waves = stage.folder / f"{name}.toml", stage.folder / f"{name}.waves"
+        config.write_text(
+            f'name = "{name}"\nkit = "{kit}"\nstate = "{stage.folder / name}"\nminimum = 2\n'
+            f'socket = "{waves}"\ninsecure_for_tests = true\n'  # all is one user's here
+        )
+        serve = [python, "-m", "secureps", "serve", "keyholder", "--config", str(config)]
+        stage.start(CLIENTS, name, serve)
+        nodes.append(f' secureps-holder="{waves}"')
+    told = {"PEERS_SECURE": "secureps", "PEERS_PLAN": str(path), "PEERS_HOLDERS": "nodes"}
+    return _play(stage, python, told | {"PEERS_KIT": str(kit)}, _NEWER, nodes=nodes)
+
+
+def _kit(stage: Stage, plan: Path) -> tuple[Path, list[str]]:
+    """The kit of a run's parties, and what clients' SuperNodes say of themselves."""
+    kit = simulated_kit(stage.folder, load_plan(plan), stage.clients)
+    names = client_names(stage.clients)
+    return kit, [f' secureps-kit="{kit}" secureps-name="{name}"' for name in names]
 
 
 play_secagg_simulated = partial(play_secagg, simulated=True)
@@ -108,7 +135,7 @@ def _play(
     link += ["--simulation"] if simulated else []
     stage.start(SERVERS, "superlink", [str(programs / link[0]), *link[1:]], around)
     stage.wait(lambda: stage.answers(port), "the SuperLink")
-    for client in () if simulated else range(stage.clients):
+    for client in () if simulated else range(len(nodes or "") or stage.clients):
         node = [str(programs / "flower-supernode"), "--insecure", "--superlink", address]
         own = f"partition-id={client}{nodes[client] if nodes else ''}"
         node += ["--port", str(stage.free_port()), "--node-config", own]
@@ -120,8 +147,17 @@ def _play(
     over = "Finished task"  # of the ServerApp: its figures are there by then
     stage.wait(lambda: error.is_file() or over in said.read_text(errors="replace"), "the mean")
     if not error.is_file():
-        raise PeerError(f"the ServerApp failed; {stage.last_words()}")
+        raise PeerError(f"the ServerApp failed; {_log(stage, programs, around)}")
     return stage.figures(stage.error())
+
+
+def _log(stage: Stage, programs: Path, around: Mapping[str, str]) -> str:
+    """The end of what a run's apps have logged, of which the SuperLink alone knows."""
+    found = re.search(r"run (\d+)", (stage.folder / "run.log").read_text(errors="replace"))
+    command = [str(programs / "flwr"), "log", found[1] if found else "", "peers", "--show"]
+    own = stage.environment(around)
+    done = subprocess.run(command, env=own, cwd=stage.folder, capture_output=True, text=True)
+    return (done.stdout + done.stderr)[-2000:]
 
 
 def _app(folder: Path, parts: tuple[str, str]) -> Path:

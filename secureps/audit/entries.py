@@ -18,6 +18,7 @@ from secureps.messages import coordinator_records as coordinator
 from secureps.messages import holder_records as holder
 from secureps.messages import member_records as member
 from secureps.messages import shard_records as shard
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -26,10 +27,13 @@ from secureps.messages.orders import KeyCommittee
 from secureps.messages.records import (
     Dated,
     Incarnated,
+    ReceiptSummary,
+    ReceivedBefore,
     RefusedRequests,
     RequestsRefused,
     RosterFollowed,
     RunPinned,
+    SealedBefore,
 )
 from secureps.messages.submission import (
     Cohort,
@@ -38,7 +42,7 @@ from secureps.messages.submission import (
     cohort_digest,
     receipt_digest,
 )
-from secureps.store.journal import Record, Row
+from secureps.store.journal_rows import Record, Row
 
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
@@ -67,7 +71,10 @@ TOLD: Mapping[type, Told] = {
     coordinator.MemberEntered: Told("who", "client takes part", ("group", "client")),
     coordinator.MemberLeft: Told("who", "client takes no part", ("group", "client", "spent")),
     coordinator.Received: Told("who", "update received", ("receipt",)),
+    ReceivedBefore: Told("who", "update received", ("receipt",)),
     member.Sealed: Told("who", "update sealed", ("receipt",)),
+    member.OwnAct: Told("who", "data holder's act", ("what", "budget")),
+    SealedBefore: Told("who", "update sealed", ("receipt",)),
     member.SubmissionSettled: Told("who", "update settled", ("id", "outcome")),
     coordinator.CohortClosed: Told("openings", "cohort closed", ("cohort", "reason")),
     coordinator.CohortOpened: Told("openings", "cohort opened", ("group", "number", "holders")),
@@ -104,6 +111,7 @@ TOLD: Mapping[type, Told] = {
     VersionEvaluated: Told("course", "version evaluated", ("version",)),
     coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
     coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
+    Act: Told("course", "operator's act", ("what", "client", "reason")),
     coordinator.Finished: Told("course", "run over", ("reason", "failure")),
 }
 """Every class of record of which something is told."""
@@ -117,6 +125,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         Incarnated,
         coordinator.StandbyFollows,
         coordinator.ShardLocated,
+        coordinator.ShardLeft,
         coordinator.BoundAgreed,
         coordinator.RoundExtended,
         coordinator.SumsHeld,
@@ -134,9 +143,11 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.ShareReceived,  # `CohortOpened` says whose answers opened a cohort
         member.SequencesBegun,
         member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
+        member.BudgetLowered,
         # parts of other records
         holder.BaseModel,
         RefusedRequests,
+        ReceiptSummary,
         # a shard's: it opens nothing that the coordinator does not say
         holder.KeySumTaken,
         shard.BlockSpooled,
@@ -220,9 +231,9 @@ def _facts(run: bytes, record: Record, told: Told) -> dict[str, Json]:
         match value:
             case Cohort():
                 found |= _cohort(run, value)
-            case Receipt():
+            case Receipt() | ReceiptSummary():
                 found |= _receipt(value)
-                if isinstance(record, member.Sealed) and value.fact is not None:
+                if isinstance(record, member.Sealed | SealedBefore) and value.fact is not None:
                     found |= _spent(value.fact)  # a coordinator has a row of its own for it
             case KeyCommittee():
                 found |= {
@@ -266,12 +277,13 @@ def _cohort(run: bytes, cohort: Cohort) -> dict[str, Json]:
     }
 
 
-def _receipt(receipt: Receipt) -> dict[str, Json]:
+def _receipt(receipt: Receipt | ReceiptSummary) -> dict[str, Json]:
+    known = receipt_digest(receipt) if isinstance(receipt, Receipt) else receipt.digest
     found: dict[str, Json] = {
         "update": str(receipt.id),
         "purpose": receipt.purpose,
         "version": receipt.version,
-        "digest": receipt_digest(receipt).hex(),
+        "digest": known.hex(),
     }
     if receipt.unsafe:
         found["unsafe"] = True

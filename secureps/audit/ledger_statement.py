@@ -14,6 +14,7 @@ from secureps.audit.entries import Json, date_of
 from secureps.audit.spending import DIGITS
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Unsigned
+from secureps.messages.member_records import BudgetCharged
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
 from secureps.wording import finite
@@ -28,9 +29,8 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         DamagedStore, OperatorError: the ledger cannot be read.
     """
     rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
-    dates = {
-        run: [at for at, row in rows if row.run == run] for run in {row.run for _, row in rows}
-    }
+    charged = [(at, row.run) for at, row in rows if isinstance(row, BudgetCharged)]
+    dates = {run: [at for at, other in charged if other == run] for _, run in charged}
     body: dict[str, Json] = {
         "party": party,
         "date": date_of(ledger.clock()),

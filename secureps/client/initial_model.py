@@ -36,6 +36,9 @@ def initial_parameters(trainer: Trainer, seed: Seed) -> Tensors:
 
 def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
     """Names, shapes and dtypes of a model, sorted by name; WrongShape if one is no array."""
+    if not isinstance(parameters, Mapping):
+        kind = type(parameters).__name__
+        raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
     for name, array in parameters.items():
         if not isinstance(array, np.ndarray | np.generic):
             raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")

@@ -32,7 +32,9 @@ from secureps.client.torch_sgd import (
     Task,
     descend,
     descend_privately,
+    refuse_float_classes,
     refuse_mixing_layers,
+    shapes_agree,
 )
 from secureps.client.trainer import (
     SECRET_BYTES,
@@ -145,7 +147,8 @@ class TorchTrainer:
         loss: a mean over the records (Opacus would scale a sum wrongly). Under privacy
             neither it nor the model may let one record's output depend on another record.
         metrics: more measures of `evaluate`, by name, each of all held-out records at once,
-            on the CPU, where the model has one tensor as its output; default: `accuracy`.
+            on the CPU, where the model has one tensor as its output; default: `accuracy`,
+            and none where targets are floating-point numbers.
         device: "auto" (CUDA when there is one) or a name that torch knows. Bits repeat on
             the same device, torch and number of threads; CUDA 10.2 and later need
             CUBLAS_WORKSPACE_CONFIG=:4096:8 for that, else torch says so and stops.
@@ -153,8 +156,8 @@ class TorchTrainer:
             tensors leave `fit` as they came, whatever the weight decay.
 
     Raises:
-        ConfigError: no records, not as many inputs as targets, no such device, or `touches`
-            has rows that do not ascend, or that the model does not have.
+        ConfigError: no records, not as many inputs as targets, classes that are floats, no such
+            device, or `touches` has rows that do not ascend, or that the model does not have.
 
     Examples:
         >>> from torch import nn
@@ -178,7 +181,10 @@ class TorchTrainer:
         self._train = _tensors(train, "train")
         self._held_out = _tensors(held_out, "held_out")
         self._loss = loss
-        self._metrics = {"accuracy": accuracy} if metrics is None else dict(metrics)
+        for (_, targets), name in ((self._train, "train"), (self._held_out, "held_out")):
+            refuse_float_classes(loss, targets, name)
+        own = {} if self._held_out[1].is_floating_point() else {"accuracy": accuracy}
+        self._metrics: dict[str, Measure] = own if metrics is None else dict(metrics)
         self._device = _device(device)
         self._digest: bytes | None = None
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
@@ -353,7 +359,8 @@ class TorchTrainer:
     def _reproducible(self, key: bytes, purpose: str) -> Iterator[None]:
         """Seeds global generators and makes kernels deterministic; restores both on exit."""
         cuda = self._device.type == "cuda"
-        with _GLOBAL_GENERATORS, torch.random.fork_rng([self._device] if cuda else []):
+        forked = torch.random.fork_rng([self._device] if cuda else [])
+        with _GLOBAL_GENERATORS, shapes_agree(), forked:
             # torch.manual_seed would also reseed devices that are not put back
             torch.default_generator.manual_seed(_seed(key, purpose))
             if cuda:

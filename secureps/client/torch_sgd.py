@@ -14,6 +14,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,9 +22,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from secureps.client.trainer import RecordPrivacy
-from secureps.errors import NotFinite, PlanRefused
+from secureps.errors import ConfigError, NotFinite, PlanRefused
 
 Measure = Callable[..., Tensor]
 """(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
@@ -218,13 +220,38 @@ def refuse_mixing_layers(module: nn.Module) -> None:
     Raises:
         PlanRefused: there is one; names it.
     """
+    from opacus import layers
     from opacus.validators import ModuleValidator
 
     for name, layer in module.named_modules():
         check = ModuleValidator.VALIDATORS.get(type(layer))
         errors = [] if check is None else check(layer)
         if errors:
+            own = f"DP{type(layer).__name__}"  # DPGRU, DPLSTM, DPRNN, DPMultiheadAttention
+            text = f"; take opacus.layers.{own} in its place, which has the same arguments"
             raise PlanRefused(
                 f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}{_INSTEAD}"
+                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+                f"{text if hasattr(layers, own) else _INSTEAD}"
             )
+
+
+def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:
+    """Refuses floats, one a record, where the loss wants classes (ConfigError)."""
+    if loss is functional.cross_entropy and targets.is_floating_point() and targets.ndim == 1:
+        raise ConfigError(
+            f"{name}: targets are {str(targets.dtype).removeprefix('torch.')}, and the default "
+            "loss, cross_entropy, wants classes: make them int64, or, to learn numbers, give "
+            "TorchTrainer a loss, such as loss=torch.nn.functional.mse_loss"
+        )
+
+
+@contextmanager
+def shapes_agree() -> Iterator[None]:
+    """Makes an error of torch's warning that outputs [n, 1] and targets [n] are not of one shape.
+
+    A loss broadcasts them to [n, n], and every record learns all records' targets.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", "Using a target size", UserWarning)
+        yield

@@ -448,7 +448,8 @@ class FederationSection(Table):
 
     `baselines` says whether the run is compared with training alone and centrally. `drop` names
     what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
-    policy of all the data holders' sites, a file beside the plan.
+    policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
+    each run has a place that is called as its folder.
     """
 
     script: str
@@ -457,6 +458,7 @@ class FederationSection(Table):
     baselines: bool = True
     drop: tuple[str, ...] = ()
     site: str | None = None
+    checkpoint_copies: str | None = None
 
 
 class PlanSection(Table):
@@ -465,6 +467,8 @@ class PlanSection(Table):
     name: str = Field(pattern=NAME)
     versions: int = Field(ge=1)
     shards: int = Field(default=2, ge=1, le=1024)
+    replicas: int = Field(default=1, ge=1, le=8)
+    shards_wait: float = Field(default=600.0, gt=0, le=31_536_000)
     block_size: int | None = Field(default=None, ge=16, le=1 << 22)
     checkpoint_every: int = Field(default=1, ge=1)
     lease: float = Field(default=20.0, gt=0)

@@ -63,13 +63,18 @@ def parse(kind: type[S], data: Mapping[str, Any], where: str) -> S:
 
 
 def placed(settings: Mapping[str, Any], folder: File) -> dict[str, Any]:
-    """A script's settings: texts that begin with ./ or ../ as absolute paths from the folder."""
+    """A script's settings: texts that say they are paths as absolute ones from the folder."""
     return {
         key: os.path.normpath(folder.absolute() / value)
-        if isinstance(value, str) and value.startswith(("./", "../"))
+        if isinstance(value, str) and _path(value)
         else value
         for key, value in settings.items()
     }
+
+
+def _path(text: str) -> bool:
+    """Whether a setting says that it is a path; `.` alone may as well be a decimal point."""
+    return text == ".." or text.startswith(("./", "../"))
 
 
 def refuse_misplaced(settings: Mapping[str, Any], file: File) -> None:

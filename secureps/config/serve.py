@@ -18,7 +18,7 @@ class ServeSection(Table):
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
     `socket` is a path at which a key holder hears its waves inside Flower's engine, from the app of
-    its node; then it dials nobody.
+    its node, which another user runs (but under `insecure_for_tests`); then it dials nobody.
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
     Under `insecure` its connections have no TLS; all their ends are on loopback.

@@ -73,7 +73,7 @@ def application(
     Args:
         party: who has a certificate of this name, on the roster as it is now.
         cookie: its name; browsers tell servers of one host apart by that alone.
-        acts: what may be done, by who may know names; None: nothing.
+        acts: what may be done, and by whom; None: nothing.
     """
     streams: list[asyncio.Event] = []
 
@@ -105,11 +105,12 @@ def application(
         who = viewer(request)
         if who is None:
             return PlainTextResponse(STRANGER, 401)
-        if acts is None or not who.names or "origin" not in request.headers:
+        if acts is None or not acts.may(who) or "origin" not in request.headers:
             return PlainTextResponse("this is not yours to do\n", 403)
         try:
             try:
-                text = await asyncio.to_thread(acts.do, request.path_params["what"])
+                of = dict(request.query_params)
+                text = await asyncio.to_thread(acts.do, request.path_params["what"], of)
             finally:
                 board.put(_done(acts))
         except SecurepsError as error:

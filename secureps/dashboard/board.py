@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from secureps.dashboard.actions import Act
 from secureps.dashboard.course import Course
 from secureps.dashboard.holder_view import HolderView, OwnLedger
 from secureps.dashboard.observation import Seen
 from secureps.dashboard.officer_view import LogCheck
 from secureps.policy.plan import Plan
+from secureps.store.act_lines import ActLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Facts:
     Args:
         asks: the coordinator is asked, so that there is a run to be shown.
         owner: the client whose own page there is; empty if there is none.
-        acts: what was done from here; None where nothing may be.
+        acts: what was done from here; None where nothing may be; offered: what may.
         troubles: by the source, why it cannot be read.
     """
 
@@ -39,7 +39,8 @@ class Facts:
     own: HolderView | None = None
     ledgers: Mapping[str, OwnLedger] = field(default_factory=dict)
     logs: tuple[LogCheck, ...] | None = None
-    acts: tuple[Act, ...] | None = None
+    acts: tuple[ActLine, ...] | None = None
+    offered: tuple[str, ...] = ()
     troubles: Mapping[str, str] = field(default_factory=dict)
 
 

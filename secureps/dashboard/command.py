@@ -55,7 +55,7 @@ def dashboard(
     ] = "127.0.0.1:0",
     act: Annotated[
         bool,
-        typer.Option("--act", help="Of RUN: also end it, and export its model."),
+        typer.Option("--act", help="Also act: pause the run, leave a client out, end it."),
     ] = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
@@ -119,5 +119,7 @@ def own_beside(joining: Joining, shown: bool) -> AbstractContextManager[None]:
         state=joining.state,
         ledger=joining.charged,
         budget=joining.insists.budget,
+        passphrases=joining.passphrases,
+        acts=True,
     )
     return beside(own, typer.echo)

@@ -11,15 +11,17 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secureps.crypto.credentials import tls_name
 from secureps.crypto.identity import Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Acts
+from secureps.dashboard.actions import Acts, RunActs, saying
 from secureps.dashboard.application import application
 from secureps.dashboard.board import Board, Facts
+from secureps.dashboard.holder_view import HolderView
+from secureps.dashboard.own_acts import OwnActs
 from secureps.dashboard.server import bound, serving
 from secureps.dashboard.sources import (
     FILES_EVERY,
@@ -37,7 +39,7 @@ from secureps.messages.run import COORDINATOR, on_loopback
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.service.metrics import server_context
-from secureps.store.budget import default_ledger
+from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import (
     default_state,
     find_observer,
@@ -69,8 +71,9 @@ class Looking:
         budget: a client's own, over all runs; None: it has none.
         logs: audit logs to verify.
         listen: HOST:PORT; port 0 takes a free one.
-        acts: also lets who looks end a run of `up`, and export its model.
-        passphrase_fd: an open file, with the passphrase of the private keys.
+        acts: also lets who looks act on the run.
+        passphrase_fd: an open file, with the passphrase of the private keys; passphrases: they are
+            known already.
     """
 
     kit: Path
@@ -83,6 +86,7 @@ class Looking:
     listen: str = LOOPBACK
     passphrase_fd: int | None = None
     acts: bool = False
+    passphrases: Passphrases | None = None
 
     @property
     def folder(self) -> RunFolder | None:
@@ -102,18 +106,20 @@ def dashboard(looking: Looking) -> Iterator[str]:
     roster = load_public(looking.kit).roster
     name = looking.name or find_observer(looking.kit, roster)
     viewer = Viewer(name, roster.find(name).role)
-    passphrases = Passphrases(looking.passphrase_fd)
+    passphrases = looking.passphrases or Passphrases(looking.passphrase_fd)
     secured = _secured(looking, viewer, passphrases)
     sources = list(_sources(looking, viewer, passphrases))
-    acts = _acts(looking, viewer, passphrases)
-    done = None if acts is None else acts.done
+    owner = viewer.name if viewer.role == "client" else ""
+    board = Board(Facts(looking.target is not None, owner))
+    acts = _acts(looking, viewer, passphrases, lambda: board.facts.own)
+    if acts is not None:
+        done, offered = acts.done, acts.offered
+        board.put(lambda facts: replace(facts, acts=done, offered=offered))
     line = bound(looking.listen)
     host, port = looking.listen.rpartition(":")[0], line.getsockname()[1]
     hosts = {host, tls_name(name)} if secured else {"127.0.0.1", "localhost", "[::1]"}
     named = frozenset(f"{each}:{port}".lower() for each in hosts)
     access = Access(named, secured is not None, None if secured else viewer)
-    owner = viewer.name if viewer.role == "client" else ""
-    board = Board(Facts(looking.target is not None, owner, acts=done))
     app = application(board, access, _party(looking.kit), f"secureps-{port}", acts)
     with serving(app, line, secured), fed(board, sources):
         entrance = f"/enter?token={access.token}"
@@ -139,16 +145,30 @@ def _secured(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> ssl.
     return server_context(TlsFiles(looking.kit, viewer.name, ca, passphrases=passphrases))
 
 
-def _acts(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Acts | None:
+def _acts(
+    looking: Looking,
+    viewer: Viewer,
+    passphrases: Passphrases,
+    view: Callable[[], HolderView | None],
+) -> Acts | None:
     """What may be done; None if nothing. ConfigError where nothing can be."""
     if not looking.acts:
         return None
-    if looking.folder is None or not viewer.names or not on_loopback(looking.listen):
+    target = looking.target
+    own = viewer.role == "client"
+    named = viewer.names and (looking.folder is not None or viewer.role == "coordinator")
+    asks = target is not None and named
+    if not (own or asks) or not on_loopback(looking.listen):
         raise ConfigError(
-            "dashboard: --act is for the folder of a run of `up`, on loopback, and for an observer "
-            "or the coordinator"
+            "dashboard: --act is on loopback, for a client's own page, for the folder of a run of "
+            "`up`, or for --server with the coordinator's own kit and --name coordinator"
         )
-    return Acts(looking.folder, viewer.name, load_private(looking.kit, viewer.name, passphrases))
+    if own or target is None:
+        state, path = _own_files(looking, viewer)
+        me = load_private(looking.kit, viewer.name, passphrases)
+        return OwnActs(viewer.name, me, state, BudgetLedger(path, looking.budget), view)
+    me = load_private(looking.kit, viewer.name, passphrases)
+    return RunActs(looking.folder, viewer.name, me, saying(target, passphrases))
 
 
 def _party(kit: Path) -> Callable[[str], Viewer | None]:
@@ -172,9 +192,7 @@ def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iter
     if looking.logs:
         yield Source("audit logs", LogsSource(looking.logs, kit).look, FILES_EVERY)
     if viewer.role == "client":
-        own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
-        ledger = looking.ledger or default_ledger(kit, viewer.name)
-        of = HolderSource(viewer.name, kit, looking.state or own, ledger, looking.budget)
+        of = HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
         yield Source("this client's state", of.look, FILES_EVERY)
         return
     state = looking.state or (None if folder is None else folder.state(COORDINATOR))
@@ -184,6 +202,13 @@ def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iter
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:
         yield Source("ledgers", LedgersSource(ledgers).look, FILES_EVERY)
+
+
+def _own_files(looking: Looking, viewer: Viewer) -> tuple[Path, Path]:
+    """A client's state folder, and its ledger over all runs."""
+    kit, folder = looking.kit, looking.folder
+    own = default_state(kit, viewer.name) if folder is None else folder.state(viewer.name)
+    return looking.state or own, looking.ledger or default_ledger(kit, viewer.name)
 
 
 @contextmanager

@@ -11,16 +11,17 @@ from dataclasses import dataclass, replace
 
 from secureps.audit.entries import date_of, entries
 from secureps.audit.spending import epsilons
-from secureps.messages.member_records import Sealed, SubmissionSettled
+from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import Dated, RunPinned
+from secureps.messages.records import Dated, RunPinned, SealedBefore
 from secureps.messages.submission import SubmissionId
 from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.privacy.ledger import OWN_DELTA
+from secureps.roles.member.leaving import Departure
 from secureps.store.budget import RunSpent
-from secureps.store.journal import Row
+from secureps.store.journal_rows import Row
 from secureps.wording import finite
 
 KEPT = 100
@@ -78,6 +79,8 @@ class HolderView:
         open: who could open a single update; `holders` who hold shares of its keys, `threshold` of
             whom must agree.
         sees: by role, what it sees and what it never sees.
+        acted: the number of its data holder's newest act that the client has done; standing: what
+            that came to, empty while it takes part.
     """
 
     name: str
@@ -100,6 +103,8 @@ class HolderView:
     holders: tuple[str, ...]
     threshold: int
     sees: tuple[tuple[str, str, str], ...]
+    acted: int
+    standing: str
 
 
 def holder_view(
@@ -116,8 +121,13 @@ def holder_view(
         return None
     plan, updates = Plan.from_text(run.plan), sent(rows)
     privacy = plan.section.privacy
+    departure = Departure(name)
+    for row in rows:
+        if isinstance(row.record, OwnAct):
+            departure.apply(row.record)
     spent = epsilons(plan, entries(run.id, rows)) or ()
-    unsafe = any(isinstance(row.record, Sealed) and row.record.receipt.unsafe for row in rows)
+    sealed = (row.record for row in rows if isinstance(row.record, Sealed | SealedBefore))
+    unsafe = any(each.receipt.unsafe for each in sealed)
     epsilon = next((each.epsilon for each in spent if each.client == name), 0.0)
     return HolderView(
         name=name,
@@ -143,7 +153,12 @@ def holder_view(
         holders=tuple(holders) if plan.holders else (),
         threshold=plan.threshold if plan.holders else 0,
         sees=tuple((sight.role, sight.sees, sight.never) for sight in sights(plan)),
+        acted=departure.acted,
+        standing="" if departure.wants is None else STANDING[departure.wants],
     )
+
+
+STANDING = {OwnDeed.PAUSE: "paused", OwnDeed.LEAVE: "leaves"}
 
 
 def sent(rows: Iterable[Row]) -> list[SentUpdate]:
@@ -154,7 +169,7 @@ def sent(rows: Iterable[Row]) -> list[SentUpdate]:
         match row.record:
             case Dated(unix):
                 began = unix - row.at
-            case Sealed(receipt):
+            case Sealed(receipt) | SealedBefore(receipt):
                 date = "" if began is None else date_of(began + row.at)
                 of = (receipt.id.group, receipt.version, receipt.size, receipt.purpose)
                 found[receipt.id] = SentUpdate(date, *of, "under way")

@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from secureps.dashboard.course import Course, Steps
+from secureps.dashboard.course import Course
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
 from secureps.messages.records import starts
 from secureps.messages.requests import GroupStatus, MemberStatus, ServerStatus, Status
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
@@ -93,8 +94,9 @@ class OperatorView:
         headline: in one line, what the run does or waits for; `over`: it does nothing any more.
         blocking: servers first; empty if nobody is waited for but by plan.
         clients: empty for who may not know their names; states: how many are how.
-        timeline: of the newest cohorts; None without the coordinator's journal, as are `burnt`,
-            `burnt_in_all` and `checkpoint`.
+        timeline: of the newest cohorts; None before there is a run. `burnt` are all that the
+            coordinator's journal has, where it is at hand, or else those of the timeline.
+        paused: that an operator has the run wait, and why.
     """
 
     run: str
@@ -112,10 +114,11 @@ class OperatorView:
     costs: tuple[Cost, ...]
     up: float
     down: float
-    timeline: tuple[Steps, ...] | None
-    burnt: tuple[Steps, ...] | None
+    timeline: tuple[CohortSteps, ...] | None
+    burnt: tuple[CohortSteps, ...] | None
     burnt_in_all: int
     checkpoint: int | None
+    paused: str
 
 
 def operator_view(
@@ -136,6 +139,7 @@ def operator_view(
         return text if names else unnamed(text, clients)
 
     members = status.members if status is not None else ()
+    known = _known(course, status)
     return OperatorView(
         run=status.run.hex()[:16] if status is not None else "",
         headline=hide(_headline(seen)),
@@ -152,11 +156,36 @@ def operator_view(
         costs=seen.costs,
         up=seen.up,
         down=seen.down,
-        timeline=None if course is None else tuple(_step(each, hide) for each in course.steps),
-        burnt=None if course is None else tuple(_step(each, hide) for each in course.burnt),
-        burnt_in_all=0 if course is None else course.burnt_in_all,
-        checkpoint=None if course is None else course.checkpoint,
+        timeline=None if known is None else tuple(_step(each, hide) for each in known.steps),
+        burnt=None if known is None else tuple(_step(each, hide) for each in known.burnt),
+        burnt_in_all=0 if known is None else known.burnt_in_all,
+        checkpoint=None if known is None else known.checkpoint,
+        paused=hide(status.paused) if status is not None else "",
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What is known of cohorts and checkpoints, wherever from."""
+
+    steps: tuple[CohortSteps, ...]
+    burnt: tuple[CohortSteps, ...]
+    burnt_in_all: int
+    checkpoint: int | None
+
+
+def _known(course: Course | None, status: Status | None) -> _Known | None:
+    """From the coordinator's journal, which knows more of them, or else from its status."""
+    if course is not None:
+        return _Known(course.steps, course.burnt, course.burnt_in_all, course.checkpoint)
+    if status is None or not status.run:
+        return None
+    burnt = tuple(each for each in reversed(status.steps) if each.ended in BURNT)
+    return _Known(status.steps, burnt, status.burnt, status.checkpoint)
+
+
+BURNT = ("burnt", "spoilt")
+"""Ends of a cohort that is charged and never opened."""
 
 
 def blocking(seen: Seen, plan: Plan | None) -> tuple[Blocking, ...]:
@@ -281,5 +310,5 @@ def _change(each: Change, hide: Hide, names: bool) -> Change:
     return replace(each, party=party, state=hide(each.state), before=hide(each.before))
 
 
-def _step(each: Steps, hide: Hide) -> Steps:
+def _step(each: CohortSteps, hide: Hide) -> CohortSteps:
     return replace(each, why=hide(each.why))

@@ -7,8 +7,9 @@ from dataclasses import asdict
 
 from secureps.dashboard.access import Viewer
 from secureps.dashboard.board import Facts
+from secureps.dashboard.observation import Seen
 from secureps.dashboard.officer_view import officer_view
-from secureps.dashboard.operator_view import operator_view
+from secureps.dashboard.operator_view import ROWS, operator_view
 
 
 def pages(facts: Facts, viewer: Viewer) -> str:
@@ -24,8 +25,20 @@ def pages(facts: Facts, viewer: Viewer) -> str:
     if viewer.names:
         of = (facts.seen, facts.explanation, facts.course, facts.ledgers, facts.logs)
         found["officer"] = asdict(officer_view(*of))
-        if facts.acts is not None:
-            found["acts"] = [asdict(each) for each in facts.acts]
+    if facts.acts is not None and (own if facts.owner else viewer.names):
+        done = [asdict(each) for each in facts.acts]
+        found["acts"] = {"done": done, "offered": facts.offered, "clients": _clients(facts.seen)}
     # what is wrong with a file may name a client
     found["troubles"] = dict(facts.troubles) if own or viewer.names else {}
     return json.dumps(found, allow_nan=False, separators=(",", ":"))
+
+
+def _clients(seen: Seen) -> list[tuple[str, bool]]:
+    """Clients that an act may be of, and whether an operator has left them out."""
+    members = seen.status.members if seen.status is not None else ()
+    known = ((each.name, each.state.partition(":")) for each in members[:ROWS])
+    return [(name, word == OUT) for name, (word, why, _) in known if word not in GONE or why]
+
+
+OUT, GONE = "left out", ("left out", "revoked")
+"""States of a client that takes no part; an operator's reason follows the first."""

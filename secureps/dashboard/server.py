@@ -1,8 +1,8 @@
 """Serves an application on an address, from a thread of its own.
 
-Connections that say nothing, or say it slowly, are let go, and the oldest goes for one too many:
-nothing that somebody sends or leaves out keeps others from being served. Nothing is logged. What
-must not live here: who may look, and what is shown.
+Connections that say nothing, or say it slowly, are let go, and for one too many the oldest goes, of
+those first that are answered nothing: nothing that somebody sends or leaves out keeps others from
+being served. Nothing is logged. What must not live here: who may look, and what is shown.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ class Connection(H11Protocol):
     deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Notes whose certificate it has, and ends the oldest connection for one too many."""
+        """Notes whose certificate it has, and ends another connection for one too many."""
         super().connection_made(cast(asyncio.Transport, transport))
         self.since = self.loop.time()
         certificate = transport.get_extra_info("peercert")
         if certificate:
             self.app_state = {**self.app_state, "party": _common_name(certificate)}
-        others = [each for each in self.connections if isinstance(each, Connection)]
-        if len(others) > OPEN:
-            min(others, key=lambda each: each.since).transport.abort()
+        others = {each for each in self.connections if isinstance(each, Connection)} - {self}
+        if len(others) >= OPEN:  # what strangers are told is short: who is answered is no stranger
+            min(others, key=lambda each: (each.answering, each.since)).transport.abort()
         self._expect()
 
     def data_received(self, data: bytes) -> None:
@@ -60,9 +60,13 @@ class Connection(H11Protocol):
         self._forget()
         super().connection_lost(exc)
 
+    @property
+    def answering(self) -> bool:
+        """Whether an answer is under way, such as a stream of news."""
+        return self.cycle is not None and not self.cycle.response_complete
+
     def _expect(self) -> None:
-        answering = self.cycle is not None and not self.cycle.response_complete
-        if answering or self.transport.is_closing():
+        if self.answering or self.transport.is_closing():
             self._forget()
         elif self.deadline is None:
             self.deadline = self.loop.call_later(PATIENCE, self.transport.abort)

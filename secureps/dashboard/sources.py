@@ -32,6 +32,7 @@ from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
+from secureps.tracebacks import told
 from secureps.wording import finite
 
 STATUS_EVERY = 0.25
@@ -81,6 +82,8 @@ def _go_on(source: Source, board: Board, over: threading.Event) -> None:
             source.look(board)
         except (SecurepsError, OSError) as error:
             trouble = str(error)
+        except Exception as error:  # the next look may go well, and a page that stays says nothing
+            trouble = told(error)
         board.put(_troubled(source.name, trouble))
         pause = min(max(source.every, SHARE * (time.monotonic() - began)), SLOWEST)
 
@@ -237,10 +240,10 @@ def own_ledger(path: Path, budget: float | None = None) -> OwnLedger:
     """What a ledger over all runs says, or why it cannot be read."""
     if not path.is_file():
         return OwnLedger(budget=budget)
-    ledger = BudgetLedger(path)
+    ledger = BudgetLedger(path, budget)
     try:
         facts = [fact for _, fact in ledger.facts()]
-        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), budget)
+        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
     except SecurepsError as error:
         return OwnLedger((), None, budget, str(error))
 

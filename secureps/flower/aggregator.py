@@ -73,6 +73,7 @@ class Aggregator:
         kit: folder with the public part, and the private keys of coordinator and shards.
         folder: of states and checkpoints.
         listen: HOST:PORT at which key holders reach the coordinator; empty where they are nodes.
+        simulated: all parties are of this machine.
         unsafe_seed: of shards' noise, in tests.
 
     Raises:
@@ -85,9 +86,11 @@ class Aggregator:
         kit: Path,
         folder: Path,
         listen: str,
+        simulated: bool,
         unsafe_seed: int | None = None,
     ) -> None:
         self.plan = plan
+        self.simulated = simulated
         self.kit = load_public(kit)
         check_fits(self.kit, plan.opening, plan.holders)
         self._folder, self._kit, self._unsafe_seed = folder, kit, unsafe_seed
@@ -287,9 +290,10 @@ class Aggregator:
     def _make(self, name: str, stores: Stores, around: Environment) -> Executor:
         checkpoints = self._folder / "checkpoints"
         if name == COORDINATOR:
-            # Where holders are nodes, to look first would cost every round another wave.
-            own = (self._initial, os.urandom(32), bool(self.address))
-            founding = assemble.Founding(self.plan, *own)
+            # Where holders are nodes, to wait until they have looked would cost every round another
+            # wave; in a simulation a way there and back after the last update, of all that wait.
+            looks = bool(self.address) and not self.simulated
+            founding = assemble.Founding(self.plan, self._initial, os.urandom(32), looks)
             return assemble.make_coordinator(self.kit, founding, checkpoints, stores, around)
         address = ShardAddress(name, "in-process:1", 1.0)
         settings = assemble.ShardSettings(address, self._seed(stores.folder), checkpoints)

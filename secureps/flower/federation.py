@@ -48,6 +48,11 @@ class Founder:
     wishes: Wishes
     clients: int
 
+    @property
+    def name(self) -> str:
+        """The plan's own name, by which its runs are called."""
+        return load_plan(self.plan).section.name
+
     def found(self, root: Path, model: Mapping[str, Array]) -> Plan:
         """Makes a run's folder with its plan and version 0; goes on with one that is there.
 

@@ -3,8 +3,9 @@
     app = ClientApp(mods=[secureps_mod])
 
 It comes first of an app's mods, and answers train messages of `SecureFedAvg` alone: any other would
-have the app answer in the clear. Messages to evaluate and queries pass as they are. What must not
-live here: what happens in a wave (`flower.node`).
+have the app answer in the clear. Messages to evaluate and queries pass as they are, but for those
+that the node's site keeps from the app. What must not live here: what happens in a wave
+(`flower.node`).
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from pathlib import Path
 
 from flwr.app import Context, Message
 
-from secureps.errors import ConfigError, ScriptFailed, SecurepsError
+from secureps.errors import ConfigError, ScriptFailed, SecurepsError, TermsRefused
 from secureps.flower import post
 from secureps.flower.names import answer, outermost, refusal
 from secureps.flower.node import Node
-from secureps.flower.node_settings import HOLDER, NodeSettings
+from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
 from secureps.flower.trainer import FORM, AppTrainer, ModelForm
 from secureps.service.wave_socket import asked
 from secureps.wire.waves.batch import MOST_BYTES
@@ -41,13 +42,38 @@ def secureps_mod(
     if message.metadata.message_type.partition(".")[0] != "train":
         if HOLDER in context.node_config:
             return refusal(message, "the node of a key holder has no data, and evaluates nothing")
+        try:
+            _allowed(message, context)
+        except SecurepsError as error:
+            return refusal(message, _told(error))
         return call_next(message, context)
     try:
+        _allowed(message, context)
         parcel = _sealed(message, context, call_next)
     except SecurepsError as error:
-        log.error("%s", one_line(error))
-        parcel = post.Parcel({"error": APP if isinstance(error, ScriptFailed) else one_line(error)})
+        parcel = post.Parcel({"error": _told(error)})
+    except Exception as error:  # Flower would send its words
+        log.exception("the node failed")
+        parcel = post.Parcel({"error": f"{type(error).__name__}: the node's log says where"})
     return answer(message, post.packed(parcel))
+
+
+def _allowed(message: Message, context: Context) -> None:
+    """Refuses a message that the policy of a node's site keeps from the app."""
+    site = context.node_config.get(SITE)
+    if site is None:
+        return
+    own, heard = objection(message.metadata.message_type, policy_of(Path(str(site))).terms)
+    if own:
+        raise TermsRefused(own, heard)
+
+
+def _told(error: SecurepsError) -> str:
+    """Logs an error here; what the server hears of it."""
+    log.error("%s", one_line(error))
+    if isinstance(error, ScriptFailed):
+        return APP
+    return error.revealed if isinstance(error, TermsRefused) else one_line(error)
 
 
 def _sealed(

@@ -11,9 +11,8 @@ from collections.abc import Mapping
 
 from secureps.client.runner import LOCAL, put_together
 from secureps.client.site import Site
-from secureps.client.site_policy import NO_POLICY, read_site
 from secureps.crypto.sampling import NO_PRIVACY, Seed, UnsafeSeed
-from secureps.flower.node_settings import NodeSettings
+from secureps.flower.node_settings import NodeSettings, policy_of
 from secureps.flower.trainer import AppTrainer
 from secureps.roles.member.settings import MemberSettings
 from secureps.service.environment import Environment, Stores
@@ -39,7 +38,7 @@ class Node:
         demand_host(self._kit.roster, settings.kit)
         identity = load_private(settings.kit, settings.name, roster=self._kit.roster)
         self._party = OneWave(settings.name, identity, self._kit, settings.kit, settings.state)
-        self._policy = NO_POLICY if settings.site is None else read_site(settings.site)
+        self._policy = policy_of(settings.site)
         own(settings.state)
         self._seed = self._own_seed()
 

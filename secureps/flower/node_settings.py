@@ -2,9 +2,10 @@
 
     --node-config 'secureps-kit="/srv/kit" secureps-name="north"'
 
-In Flower's simulation all nodes are of one machine, and nobody starts them one by one: the run
-itself then says which kit it made for them, and a node's name follows from its `partition-id`.
-Where the node's operator says anything, nothing of that is heard. What must not live here: keys.
+Its site's policy says which messages the app is given. In Flower's simulation all nodes are of one
+machine, and nobody starts them one by one: the run itself then says which kit it made for them, and
+a node's name follows from its `partition-id`. Where the node's operator says anything, nothing of
+that is heard. What must not live here: keys.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.errors import ConfigError
+from secureps.roles.member.terms import Terms
 from secureps.run.party_names import client_names
 from secureps.store.keyring import default_state
 from secureps.wording import meant
@@ -82,3 +85,32 @@ class NodeSettings:
         if seed is not None and not isinstance(seed, int):
             raise ConfigError(f"--node-config: {UNSAFE}: it is a number, got {seed!r:.80}")
         return cls(kit, name, state, None if site is None else Path(str(site)), seed)
+
+
+def policy_of(site: Path | None) -> SitePolicy:
+    """What a node's site allows.
+
+    Raises:
+        ConfigError: it cannot be read, or has a key that nobody can hold an app to here.
+    """
+    if site is None:
+        return NO_POLICY
+    policy = read_site(site)
+    for key, said in (("network", not policy.network), ("scripts", policy.scripts is not None)):
+        if said:
+            raise ConfigError(
+                f"{site}: {key}: inside Flower's engine the run ships the app, and its SuperNode "
+                "runs it: leave the key out, or take part by secureps join"
+            )
+    return policy
+
+
+def objection(kind: str, terms: Terms) -> tuple[str, str]:
+    """Why a site's app is not given messages of a type, and what the server hears of that."""
+    action, _, name = kind.partition(".")
+    if action == "evaluate" and not terms.evaluation:
+        text = "evaluation = false: no record of this site judges a model"
+        return text, terms.revealed(["evaluation"], text)
+    if (name or action == "query") and (text := terms.of([kind])):
+        return text, terms.revealed(["messages"], text)
+    return "", ""

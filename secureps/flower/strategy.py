@@ -204,13 +204,15 @@ class _Rounds:
         owner = self._owner
         clients = self._nodes()
         founder = Founder(owner.plan, rounds, owner._examined.wishes, clients)
-        name = time.strftime(f"{owner.plan.stem}-%Y%m%d-%H%M%S")
+        name = time.strftime(f"{founder.name}-%Y%m%d-%H%M%S")
         root = (owner.run or Path("runs") / name).resolve()
+        log.info("secureps: the run's folder is %s", root)
         plan = founder.found(root, self._model.tensors)
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         with self._open:
             listen = owner.listen if owner.holders == "service" else ""
-            self._servers = Aggregator(plan, kit, root, listen, owner.unsafe_seed)
+            own = (listen, owner.kit is None, owner.unsafe_seed)
+            self._servers = Aggregator(plan, kit, root, *own)
             demand_host(self._servers.kit.roster, kit)
             # First: no process is forked beside a server's threads, and they start meanwhile.
             self._holders = Holders(plan, root, kit, self._servers.address)

@@ -20,7 +20,7 @@ from secureps.client.flower.trainer import STATISTICS, bound_seed, example_count
 from secureps.client.global_rng import seeded
 from secureps.client.initial_model import schema_of
 from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult
-from secureps.errors import InternalError, Malformed, WrongShape
+from secureps.errors import InternalError, Malformed, ScriptFailed, SecurepsError, WrongShape
 from secureps.flower.post import OURS
 from secureps.messages.schema import Schema
 from secureps.policy.tensor_kinds import Kind
@@ -98,9 +98,15 @@ class AppTrainer:
         """Sends the app one train message; its config is the ServerApp's, and the plan's over it.
 
         Raises:
-            WrongShape, NotFinite: as `FlowerModel.read`.
-            ConfigError: a number of examples that is none.
+            ScriptFailed: the app failed, or answers what cannot be used: the words are the node's
+                alone, for they may quote the answer.
         """
+        try:
+            return self._trained(parameters, config)
+        except SecurepsError as error:
+            raise ScriptFailed(f"the app's train: {error}") from error
+
+    def _trained(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
         form, number = self._form, max(config.versions.values(), default=0) + 1
         given = self._message.content
         records = RecordDict({name: each for name, each in given.items() if name not in OURS})

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from flwr.app import Array, Message, RecordDict
 from flwr.serverapp import Grid
 
-from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty
+from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.counting import agrees
 from secureps.wire.waves.batch import (
     CHALLENGE_BYTES,
@@ -31,7 +31,7 @@ from secureps.wire.waves.batch import (
     sealed,
 )
 from secureps.wire.waves.foresight import due, holder_due
-from secureps.wording import named
+from secureps.wording import named, printable
 
 log = logging.getLogger("secureps")
 
@@ -41,11 +41,15 @@ SLOWER = 3.0
 """Or as many as the longest reply took, times this."""
 POLL = 0.01, 0.2
 """Seconds between two looks for replies, at least and at most: each is a request to the SuperLink.
-Between these, a tenth of what was waited already."""
+Between these, a tenth of what was waited already. In a simulation always the least: replies are in
+this process' memory."""
 LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
+MOST_WORDS = 500
+"""Letters of a node's words that are logged."""
+MOD = "has the ClientApp mods=[secureps_mod]?"
 ROOM = 16 << 20
 """Bytes of a node's batch beside its blocks."""
 
@@ -66,6 +70,8 @@ class _Node:
     failures: int = 0
     resting: float = 0.0
     ended: str = ""
+    foreign: str = ""
+    """What its app answered last, if nothing of secureps was in it."""
 
     def __str__(self) -> str:
         """As people read it in a log."""
@@ -88,6 +94,7 @@ class Waves:
         timeout: float,
     ) -> None:
         self._grid, self._servers, self._said, self._timeout = grid, servers, said, timeout
+        self._longest_pause = POLL[0] if servers.simulated else POLL[1]
         self._nodes: dict[int, _Node] = {}
         self._here = frozenset[int]()
         self._looked = self._beaten = -LOOK
@@ -101,30 +108,37 @@ class Waves:
         """Messages so far."""
 
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
-        """Carries waves until `over()`.
+        """Carries waves until `over()`, which is asked at news of the servers', and now and then.
 
         Args:
             records: of the app's own, that go along; kind: the type of messages.
 
         Raises:
-            NotReady: nothing has come for too long.
+            NotReady: nothing has come for too long, or no node's app has the mod.
             SecurepsError: whatever ended the servers.
         """
         for node in self._nodes.values():
             node.failures, node.resting = 0, 0.0
         self._news = time.monotonic()
-        while not over():
-            self._servers.news.clear()
+        least, most = POLL
+        asked = -most
+        while True:
+            if news := self._servers.news.is_set():
+                self._servers.news.clear()
+            if news or time.monotonic() - asked >= most:
+                if over():
+                    return
+                asked = time.monotonic()
             self._look()
-            self._push(records, kind)
+            self._push(records, kind, over)
             if self._pull():
                 self._news = time.monotonic()
                 continue
+            self._refuse_foreign()
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
-            least, most = POLL
             waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
-            self._servers.news.wait(min(most, max(least, waited / 10)))
+            self._servers.news.wait(min(self._longest_pause, max(least, waited / 10)))
 
     # --- nodes --------------------------------------------------------------------
 
@@ -144,12 +158,16 @@ class Waves:
                 if node.name in self._clients and node.id in self._here and not node.ended:
                     self._servers.relay.beat(node.name)
 
-    def _push(self, records: RecordDict, kind: str) -> None:
+    def _push(self, records: RecordDict, kind: str, over: Callable[[], bool]) -> None:
         wanted = [node for node in self._nodes.values() if self._due(node)]
         if not wanted:
             return
         self._servers.settled()  # what is told to all at once goes with one wave
         messages = [(node, *self._message(node, records, kind)) for node in wanted]
+        if over():  # what they are told may be of the next round, whose records are others
+            for node in wanted:
+                self._tell_again(node)
+            return
         ids = list(self._grid.push_messages([message for _, message, _ in messages]))
         if len(ids) != len(messages):
             raise NotReady("the SuperLink did not take all messages of a wave; see its log")
@@ -242,9 +260,13 @@ class Waves:
             SecurepsError: it is not what a node of this run says.
         """
         if reply.has_error():
-            raise NotReady(_words(reply.error.reason))
+            node.foreign = _words(reply.error.reason)
+            hint = "" if node.name else f"; {MOD}"
+            raise NotReady(f"{node.foreign}{hint}")
         if not post.marked(reply.content):
-            raise Malformed("answered without secureps: its ClientApp needs mods=[secureps_mod]")
+            node.foreign = "it answered in the clear"
+            raise Malformed(f"answered without secureps; {MOD}")
+        node.foreign = ""
         most = ROOM + 2 * self._largest
         parcel = post.unpacked(reply.content, most)
         if error := parcel.said.get("error"):
@@ -252,11 +274,10 @@ class Waves:
         batch = opened(parcel.batch, most, self._verify)
         if batch.challenge != challenge:
             raise Malformed("answered another wave than it was asked in")
+        if batch.run and (ours := self._servers.run) and batch.run != ours:
+            raise WrongRun(other_run(batch.sender, batch.run, ours))
         if batch.sender not in self._clients | self._holders:
-            raise UnknownParty(
-                f"{batch.sender} takes no part by this run's roster; has the ClientApp "
-                "mods=[secureps_mod]?"
-            )
+            raise UnknownParty(f"{batch.sender} takes no part by this run's roster; {MOD}")
         if node.name not in ("", batch.sender):
             raise Malformed(f"is {node.name}, and answered as {batch.sender}")
         others = [o.id for o in self._nodes.values() if o.name == batch.sender and o is not node]
@@ -301,6 +322,15 @@ class Waves:
         """Bytes of the largest update that a client can send."""
         return self._servers.update_bytes
 
+    def _refuse_foreign(self) -> None:
+        """NotReady if no node that is here has the mod: the run brought their app, so none will."""
+        here = [self._nodes[id] for id in self._here]
+        if here and all(n.foreign and not n.name and n.failures >= TRIES for n in here):
+            raise NotReady(
+                f"no node answers as secureps does, each asked {TRIES} times: {here[0].foreign}; "
+                f"{MOD}"
+            )
+
     def _silence(self) -> str:
         status = self._servers.status()
         why = "; ".join(f"{group.name}: {group.reason}" for group in status.groups)
@@ -312,5 +342,7 @@ class Waves:
 
 def _words(text: object) -> str:
     """Another party's own words, as they are logged."""
-    line = " ".join(str(text).split())[:500]
-    return "".join(c if c.isprintable() else "?" for c in line)
+    line = printable(str(text))
+    if len(line) > MOST_WORDS:  # a traceback says at its end what went wrong
+        return f"{line[:100]} ... {line[105 - MOST_WORDS :]}"
+    return line

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
@@ -14,6 +15,14 @@ from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLeft:
+    """A shard is part of the run no more: others hold its blocks, by the next placement epoch."""
+
+    shard: str
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,10 +444,10 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | StandbyFollows)
+    | (CommitteeFormed | ShardLeft | StandbyFollows)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)
-    | (EnvelopeKeyAnnounced | KeysReleased)
+    | (EnvelopeKeyAnnounced | KeysReleased | Act)
 )
 """What the coordinator writes."""

@@ -15,7 +15,7 @@ import math
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from blake3 import blake3
@@ -117,60 +117,123 @@ def _omissible(kind: type) -> frozenset[str]:
 
 def from_plain(kind: type[T], plain: Any) -> T:
     """The record of class `kind` that `to_plain` made; Malformed if it does not fit exactly."""
-    return typing.cast(T, _read(kind, plain, kind.__name__))
+    read: Reader = _reader(typing.cast(Any, kind))
+    return typing.cast(T, read(plain, kind.__name__))
 
 
-def _read(kind: Any, plain: Any, where: str) -> Any:
+Where = str | tuple[Any, str]
+"""The path of a field, for errors alone: its record's path, and what follows it."""
+Reader = Callable[[Any, Where], Any]
+"""Reads a plain value of one type; Malformed if it does not fit."""
+
+
+def _misfit(where: Where, text: str) -> Malformed:
+    parts = list[str]()
+    while not isinstance(where, str):
+        where, part = where
+        parts.append(part)
+    return Malformed(f"{where}{''.join(reversed(parts))}: {text}")
+
+
+@functools.cache
+def _reader(kind: Any) -> Reader:
+    """Of a type: what its hints say is looked up once, and not for each record of a journal."""
     if dataclasses.is_dataclass(kind):
         assert isinstance(kind, type)
-        fields, omissible = field_types(kind), _omissible(kind)
-        if (  # a field more or less would be in no digest, or in no signature
-            not isinstance(plain, dict)
-            or not fields.keys() - omissible <= plain.keys() <= fields.keys()
-            or any(plain[name] is None for name in omissible & plain.keys())
-        ):
-            raise Malformed(f"{where}: expected exactly the fields {sorted(fields)}")
-        return kind(**{n: _read(fields[n], each, f"{where}.{n}") for n, each in plain.items()})
-    origin = typing.get_origin(kind)
+        return functools.partial(_read_record, kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
-        if not isinstance(plain, list):
-            raise Malformed(f"{where}: expected a list")
-        item, *rest = typing.get_args(kind)
+        item, *rest = arguments
         if rest == [...]:
-            return tuple(_read(item, x, f"{where}[{i}]") for i, x in enumerate(plain))
-        if len(plain) != len(rest) + 1:
-            raise Malformed(f"{where}: expected {len(rest) + 1} items")
-        return tuple(_read(k, x, where) for k, x in zip((item, *rest), plain))
+            return functools.partial(_read_list, _reader(item))
+        return functools.partial(_read_items, tuple(map(_reader, arguments)))
     if origin is typing.Literal:
-        if plain not in typing.get_args(kind):
-            raise Malformed(f"{where}: expected one of {typing.get_args(kind)}")
-        return plain
+        return functools.partial(_read_one_of, arguments)
     if origin in (types.UnionType, typing.Union):
         # a payload may be a view of its bytes; what is read back is bytes
-        (inner,) = (k for k in typing.get_args(kind) if k not in (type(None), memoryview))
-        return None if plain is None else _read(inner, plain, where)
+        (inner,) = (each for each in arguments if each not in (type(None), memoryview))
+        return functools.partial(_read_or_none, _reader(inner))
     if kind is bytes:
-        if not isinstance(plain, str):
-            raise Malformed(f"{where}: expected hexadecimal text")
-        try:
-            read = bytes.fromhex(plain)
-        except ValueError:
-            read = None
-        if read is None or read.hex() != plain:  # one text for the same bytes
-            raise Malformed(f"{where}: expected hexadecimal text")
-        return read
-    if kind is float and isinstance(plain, int | float) and not isinstance(plain, bool):
-        try:
-            number = float(plain)
-        except OverflowError:
-            number = math.inf
-        if not math.isfinite(number):  # `canonical` would have no text for it
-            raise Malformed(f"{where}: expected a finite number")
-        return number
+        return _read_bytes
+    if kind is float:
+        return _read_float
+    return functools.partial(_read_exactly, kind)
+
+
+@functools.cache
+def _field_readers(kind: type) -> dict[str, tuple[Reader, str]]:
+    """Of every field, and how paths name it."""
+    return {name: (_reader(each), f".{name}") for name, each in field_types(kind).items()}
+
+
+def _read_record(kind: type, plain: Any, where: Where) -> Any:
+    fields, omissible = _field_readers(kind), _omissible(kind)
+    if (  # a field more or less would be in no digest, or in no signature
+        not isinstance(plain, dict)
+        or not fields.keys() - omissible <= plain.keys() <= fields.keys()
+        or any(plain[name] is None for name in omissible & plain.keys())
+    ):
+        raise _misfit(where, f"expected exactly the fields {sorted(fields)}")
+    read = dict[str, Any]()
+    for name, each in plain.items():
+        reader, part = fields[name]
+        read[name] = reader(each, (where, part))
+    return kind(**read)
+
+
+def _read_list(item: Reader, plain: Any, where: Where) -> tuple[Any, ...]:
+    if not isinstance(plain, list):
+        raise _misfit(where, "expected a list")
+    return tuple([item(each, (where, f"[{i}]")) for i, each in enumerate(plain)])
+
+
+def _read_items(items: tuple[Reader, ...], plain: Any, where: Where) -> tuple[Any, ...]:
+    if not isinstance(plain, list):
+        raise _misfit(where, "expected a list")
+    if len(plain) != len(items):
+        raise _misfit(where, f"expected {len(items)} items")
+    return tuple([item(each, where) for item, each in zip(items, plain)])
+
+
+def _read_one_of(values: tuple[Any, ...], plain: Any, where: Where) -> Any:
+    if plain not in values:
+        raise _misfit(where, f"expected one of {values}")
+    return plain
+
+
+def _read_or_none(inner: Reader, plain: Any, where: Where) -> Any:
+    return None if plain is None else inner(plain, where)
+
+
+def _read_bytes(plain: Any, where: Where) -> bytes:
+    if not isinstance(plain, str):
+        raise _misfit(where, "expected hexadecimal text")
+    try:
+        read = bytes.fromhex(plain)
+    except ValueError:
+        read = None
+    if read is None or read.hex() != plain:  # one text for the same bytes
+        raise _misfit(where, "expected hexadecimal text")
+    return read
+
+
+def _read_float(plain: Any, where: Where) -> float:
+    if not isinstance(plain, int | float) or isinstance(plain, bool):
+        raise _misfit(where, f"expected float, got {type(plain).__name__}")
+    try:
+        number = float(plain)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):  # `canonical` would have no text for it
+        raise _misfit(where, "expected a finite number")
+    return number
+
+
+def _read_exactly(kind: Any, plain: Any, where: Where) -> Any:
     if type(plain) is not kind:
-        raise Malformed(f"{where}: expected {kind.__name__}, got {type(plain).__name__}")
+        raise _misfit(where, f"expected {kind.__name__}, got {type(plain).__name__}")
     if kind is str and not plain.isascii() and _SURROGATE.search(plain):
-        raise Malformed(f"{where}: expected text, and half of a character is none")
+        raise _misfit(where, "expected text, and half of a character is none")
     return plain
 
 

@@ -55,6 +55,26 @@ class EvaluationSkipped:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class EvaluationStatus:
+    """What evaluations came to.
+
+    Args:
+        step, reason, late: as of a group: of the evaluation under way.
+        results: in the order of versions; best: the best version of them, 0 for none.
+        skipped: versions that never will be evaluated, in their order; why, of the newest.
+        noise: standard deviation of the noise on each metric, at most; empty if there is none.
+    """
+
+    step: str
+    reason: str
+    late: tuple[str, ...]
+    results: tuple[VersionEvaluated, ...]
+    best: int
+    skipped: tuple[EvaluationSkipped, ...]
+    noise: tuple[Metric, ...] = ()
+
+
 def evaluated_digest(base: bytes, model: tuple[bytes, ...]) -> bytes:
     """What the receipt of an evaluation is bound to.
 
@@ -92,23 +112,3 @@ EVALUATED_DOMAIN = b"secureps-evaluated"
 def evaluated_bytes(record: Evaluated) -> tuple[bytes, bytes]:
     """(domain, bytes) that the evaluator signs and the coordinator verifies."""
     return EVALUATED_DOMAIN, signed_part(record)
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationStatus:
-    """What evaluations came to.
-
-    Args:
-        step, reason, late: as of a group: of the evaluation under way.
-        results: in the order of versions; best: the best version of them, 0 for none.
-        skipped: versions that never will be evaluated, in their order; why, of the newest.
-        noise: standard deviation of the noise on each metric, at most; empty if there is none.
-    """
-
-    step: str
-    reason: str
-    late: tuple[str, ...]
-    results: tuple[VersionEvaluated, ...]
-    best: int
-    skipped: tuple[EvaluationSkipped, ...]
-    noise: tuple[Metric, ...] = ()

@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 4
 
-FINGERPRINT: Final = "87abe4a453130da5"
+FINGERPRINT: Final = "b0280eec4b3ec100"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

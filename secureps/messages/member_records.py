@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -21,6 +22,39 @@ class BudgetCharged:
     run: bytes
     charge: Charge | None
     release: Release | None
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLowered:
+    """In the same ledger: all runs together may come to no more than this epsilon from now on."""
+
+    budget: float
+
+
+class OwnDeed(StrEnum):
+    """What a data holder has its own client do.
+
+    `PAUSE`: it trains no more until `GO_ON`; `LOWER_BUDGET`: nor beyond a smaller epsilon; `LEAVE`:
+    nor in this run, and it ends, which `LEFT` says once the coordinator knows.
+    """
+
+    PAUSE = "pause"
+    GO_ON = "go-on"
+    LOWER_BUDGET = "lower-budget"
+    LEAVE = "leave"
+    LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnAct:
+    """An act of the data holder's own, by its number in the file of them: what it is to do.
+
+    `what` is of `OwnDeed`.
+    """
+
+    number: int
+    what: str
+    budget: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,5 +88,5 @@ class SubmissionSettled:
 
 MemberRecord = (
     RunPinned | RosterFollowed | SequencesBegun | Sealed | SubmissionSettled | EnvelopeKeyAnnounced
-)
+) | OwnAct
 """What a client writes into its journal of a run."""

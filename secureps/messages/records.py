@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.charge import Charge, Release
 from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.submission import SubmissionId
 
 REIGN = 1 << 40
 """Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
@@ -75,3 +77,36 @@ class RunPinned:
     run: RunInfo
     placement: Placement
     shards: tuple[ShardAddress, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReceiptSummary:
+    """What an archive keeps of a receipt: all that is ever told of it, and its digest."""
+
+    id: SubmissionId
+    purpose: str
+    version: int
+    size: int
+    charge: Charge | None
+    release: Release | None
+    unsafe: bool
+    digest: bytes
+
+    @property
+    def fact(self) -> Charge | Release | None:
+        """What was spent on it, in whichever unit."""
+        return self.charge if self.charge is not None else self.release
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBefore:
+    """In an archive: the coordinator accepted this receipt (`Received`)."""
+
+    receipt: ReceiptSummary
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBefore:
+    """In an archive: a client sealed this (`Sealed`)."""
+
+    receipt: ReceiptSummary

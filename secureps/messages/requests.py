@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
+from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
 
 # --- to the coordinator -----------------------------------------------------------
@@ -375,6 +377,9 @@ class Status:
     `groups` are the model's; `evaluation` is None where the plan has none; `servers` are all
     shards and holders of the roster, by name. `failure` names the error that a run ended with, if
     any. `adjacency` says what every epsilon is of, at `delta`; empty and 0 if nothing is private.
+    `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
+    the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
+    number of the newest whole one.
     """
 
     run: bytes
@@ -390,6 +395,10 @@ class Status:
     failure: str = ""
     adjacency: str = ""
     delta: float = 0.0
+    paused: str = ""
+    steps: tuple[CohortSteps, ...] = ()
+    burnt: int = 0
+    checkpoint: int | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------
@@ -399,8 +408,7 @@ class Status:
 class PutBlock:
     """A block for the shard's spool; the payload goes beside the message, not in it.
 
-    `offset` is the place of the payload's first byte in the block: 0, unless an upload goes on that
-    broke before.
+    `offset` is the place of its first byte in the block: 0, unless an upload goes on that broke.
     """
 
     header: BlockHeader
@@ -425,7 +433,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class GetBlock:
-    """Asks for a block, or for what changed since the one of digest `base`, from byte `offset`."""
+    """Asks for a block, or what changed since that of digest `base`; a shard, for its `state`."""
 
     run: bytes
     group: str
@@ -433,11 +441,12 @@ class GetBlock:
     block: int
     offset: int = 0
     base: bytes = b""
+    state: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """A holder asks for the ciphertext sum of a block of a cohort, from byte `offset` on."""
+    """Asks for the ciphertext sum of a block from byte `offset` on, a shard for the noise in it."""
 
     run: bytes
     group: str
@@ -473,7 +482,7 @@ class Refusal:
 Request = (
     (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
     | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
-    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced)
+    | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced | Act)
     | (Follow | TakeOver)
 ) | (PutBlock | AskBlock | GetBlock | GetSum)
 """What a server is asked or told: the coordinator, or (last line) a shard."""

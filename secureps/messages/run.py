@@ -76,30 +76,70 @@ class ShardAddress:
 
 @dataclass(frozen=True, slots=True)
 class GroupPlacement:
-    """owners[b] is the name of the shard that holds block b."""
+    """owners[b] is the name of a shard that holds block b."""
 
     group: str
     owners: tuple[str, ...]
 
-    def blocks_of(self, shard: str) -> tuple[int, ...]:
-        """The blocks that a shard holds, ascending."""
-        return tuple(b for b, owner in enumerate(self.owners) if owner == shard)
+
+@dataclass(frozen=True, slots=True)
+class Replicas:
+    """Which other shards hold the blocks: the second of every block, then the third, and so on."""
+
+    groups: tuple[GroupPlacement, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Which shard holds which block, in one journalled epoch."""
+    """Which shards hold which block, in one journalled epoch.
+
+    Args:
+        groups: of every block its primary, which takes it in and passes it on.
+        replicas: who else holds it, "" for nobody; None if nobody holds any.
+    """
 
     epoch: int
     shards: tuple[str, ...]
     groups: tuple[GroupPlacement, ...]
+    replicas: Replicas | None = None
 
     def of(self, group: str) -> GroupPlacement:
-        """The placement of one group; KeyError if there is none."""
+        """The primaries of one group; KeyError if there is none."""
+        return self.ranks(group)[0]
+
+    def ranks(self, group: str) -> tuple[GroupPlacement, ...]:
+        """The primaries of one group, its second shards, and so on; KeyError if there is none."""
+        more = () if self.replicas is None else self.replicas.groups
+        found = tuple(placed for placed in (*self.groups, *more) if placed.group == group)
+        if not found:
+            raise KeyError(group)
+        return found
+
+    def holders(self, group: str, block: int) -> tuple[str, ...]:
+        """The shards that hold a block, its primary first."""
+        return tuple(filter(None, (placed.owners[block] for placed in self.ranks(group))))
+
+    def without(self, shard: str) -> Placement:
+        """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
+
+        All others hold what they held; "" stands for a copy that there is no more.
+        """
+        ranks: list[list[GroupPlacement]] = []
         for placed in self.groups:
-            if placed.group == group:
-                return placed
-        raise KeyError(group)
+            blocks = range(len(placed.owners))
+            left = [[s for s in self.holders(placed.group, b) if s != shard] for b in blocks]
+            for rank in range(max(map(len, left), default=1)):
+                owners = tuple(held[rank] if rank < len(held) else "" for held in left)
+                ranks += [[]] if rank == len(ranks) else []
+                ranks[rank].append(GroupPlacement(placed.group, owners))
+        more = tuple(placed for rank in ranks[1:] for placed in rank)
+        shards = tuple(name for name in self.shards if name != shard)
+        return Placement(self.epoch + 1, shards, tuple(ranks[0]), Replicas(more) if more else None)
+
+    def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
+        """The blocks of a group that a shard holds, as primary or as replica, ascending."""
+        ranks = (placed.owners for placed in self.ranks(group))
+        return tuple(block for block, held in enumerate(zip(*ranks)) if shard in held)
 
 
 def other_run(party: str, run: bytes, ours: bytes) -> str:

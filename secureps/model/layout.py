@@ -274,12 +274,16 @@ class Layout:
                 )
         if frozen and not any(members.values()):
             raise PlanRefused("frozen: nothing is left to train: name fewer tensors")
+        if not any(math.prod(spec.shape) for specs in members.values() for spec in specs):
+            raise PlanRefused(
+                "there is nothing to train together: the model has no values, or all are local"
+            )
         built: list[GroupLayout] = []
         for group in plan.group:
             name, slots, specs = group.name, weights[group.name], members[group.name]
             size = sum(math.prod(spec.shape) for spec in specs)
             if size == 0:
-                raise PlanRefused(f"group {name!r} has no tensors: no value of the model is its")
+                raise PlanRefused(f"group {name!r} has no tensors: its pattern leaves it none")
             if group.sparse is not None:
                 rows = _row_blocks(name, group.sparse, tuple(specs), slots)
                 built += (replace(each, one_in=group.one_in) for each in rows)

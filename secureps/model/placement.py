@@ -61,11 +61,33 @@ def place_group(group: str, blocks: int, nodes: Mapping[str, float]) -> tuple[st
     References:
         Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
     """
+    return place_copies(group, blocks, nodes, 1)[0]
+
+
+def place_copies(
+    group: str, blocks: int, nodes: Mapping[str, float], copies: int
+) -> tuple[tuple[str, ...], ...]:
+    """The nodes of every block of a group: one tuple as of `place_group` for each copy.
+
+    A block's copies are on different nodes. The first tuple is that of `place_group`; in each of
+    the others a node gets no more than its share either, unless all that are not full have the
+    block already.
+
+    Raises:
+        PlanRefused: as `place`, or there are fewer nodes than copies.
+    """
     _demand_weights(nodes)
-    total, placed = sum(nodes.values()), list[str]()
-    room = {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
-    for block in range(blocks):
-        left = {node: weight for node, weight in nodes.items() if room[node]}
-        placed.append(place(f"{group}/{block}", left))
-        room[placed[-1]] -= 1
-    return tuple(placed)
+    if len(nodes) < copies:
+        raise PlanRefused(f"{copies} copies of every block lie on as many shards, not {len(nodes)}")
+    total, ranks = sum(nodes.values()), list[tuple[str, ...]]()
+    for _ in range(copies):
+        room = {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
+        placed = list[str]()
+        for block in range(blocks):
+            taken = {rank[block] for rank in ranks}
+            free = {node: weight for node, weight in nodes.items() if node not in taken}
+            left = {node: weight for node, weight in free.items() if room[node] > 0}
+            placed.append(place(f"{group}/{block}", left or free))
+            room[placed[-1]] -= 1
+        ranks.append(tuple(placed))
+    return tuple(ranks)

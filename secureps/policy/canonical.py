@@ -22,6 +22,8 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     body = section.model_dump(mode="json", exclude={"federation"})
     if body["work"] is None:
         del body["work"]
+    if body["replicas"] == 1:
+        del body["replicas"], body["shards_wait"]
     if not body["frozen"]:
         del body["frozen"]
     for group in body["group"]:

@@ -21,7 +21,7 @@ from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid, levels
 from secureps.codec.weight import WeightCode
 from secureps.config.plan import ClientPrivacySection, GroupSection, PlanSection
-from secureps.config.sections import is_file, parse, placed, read_toml
+from secureps.config.sections import parse, placed, read_toml
 from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
@@ -48,11 +48,13 @@ from secureps.policy.checks.privacy import (
     refuse_rows,
     refuse_steps,
 )
+from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
+from secureps.store.initial_file import pinned
 
 
 @dataclass(frozen=True)
@@ -78,10 +80,7 @@ class Plan:
     @staticmethod
     @lru_cache(maxsize=8)
     def from_text(text: str) -> Plan:
-        """The plan that `text` came from; ConfigError or PlanRefused if it is not one.
-
-        Parties of one process share it.
-        """
+        """The plan of `text`, shared in a process; ConfigError or PlanRefused if it is none."""
         try:
             json.dumps(body := json.loads(text), ensure_ascii=False).encode()  # whole characters
             section, digest = body["plan"], str(body["initial_digest"])
@@ -431,12 +430,13 @@ def _mechanism(
 def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     """Reads and validates a plan file.
 
-    `initial` is taken relative to `base` (default: the file's folder), and pinned by its digest;
-    so are the federation's settings that are paths (`sections.placed`).
+    `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
+    by its digest; so are the federation's settings that are paths (`sections.placed`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
         PlanRefused: the plan is unsound.
+        DiskFailed: the store of `initial` cannot be reached.
 
     Examples:
         >>> ps.load_plan("plan.toml").section.name
@@ -453,12 +453,9 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
     if section.initial is None:
         with naming(path):
             return Plan(section)
-    initial = ((base or path.parent) / section.initial).resolve()
-    if not is_file(initial):
-        raise PlanRefused(f"{path}: initial: no file {initial}")
-    section = section.model_copy(update={"initial": str(initial)})
     with naming(path):
-        return Plan(section, file_digest(initial.read_bytes()).hex())
+        initial, digest = pinned(section.initial, base or path.parent)
+        return Plan(section.model_copy(update={"initial": initial}), digest)
 
 
 def _part(plan: Plan, name: str) -> str:
@@ -473,8 +470,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_unsound_evaluation(section)
     refuse_unsound_work(section)
     cipher(plan.cipher_parameters)
-    own = (EVALUATION,) if plan.clients_evaluate else ()
-    for name in (*plan.groups, *own):  # what evaluations inherit is refused where it is written
+    for name in sorted(plan.all_groups, key=EVALUATION.__eq__):  # what it inherits was refused
         with naming(_part(plan, name)):
             sealed = plan.opening is not Opening.NOTHING
             refuse_rule(plan.group(name).rule, section.cipher.capacity, sealed, plan.noisy_shards)
@@ -484,6 +480,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_noisy_choice(section.evaluation, plan.metric_noise)
     refuse_placement(section.privacy, section.cipher.name, plan.opening is not Opening.NOTHING)
     refuse_steps(section)
+    refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
         refuse_crowded(plan.unnamed_committee, plan._bounds, section.shards)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
 
 from secureps.errors import Conflict, Malformed
 from secureps.messages.charge import Charge, Release
@@ -110,12 +112,47 @@ class Ledger:
             self._known[_key(fact)] = fact
             self._of.setdefault(fact.party, []).append(fact)
 
+    def packed(self) -> Any:
+        """All facts in order, in plain values (`roles.fold`): most differ by version alone."""
+        alike: dict[tuple[Any, ...], int] = {}
+        facts = self._known.values()
+        places = [alike.setdefault(_without_version(fact), len(alike)) for fact in facts]
+        return [list(map(list, alike)), places, [fact.version for fact in facts]]
+
+    @classmethod
+    def unpacked(cls, plain: Any) -> Ledger:
+        """The ledger again; Malformed if its numbers are out of range."""
+        alike, places, versions = plain
+        makes = []
+        for charge, party, group, *rest in alike:
+            kind = Charge if charge else Release
+            demand_sound(kind(party, group, 0, *rest))
+            makes.append((kind, party, group, rest))
+        ledger = cls()
+        for place, version in zip(places, versions, strict=True):
+            kind, party, group, rest = makes[place]
+            fact = kind(party, group, version, *rest)
+            ledger._known[_key(fact)] = fact
+            ledger._of.setdefault(party, []).append(fact)
+        return ledger
+
     def __eq__(self, other: object) -> bool:
         return (
             isinstance(other, Ledger)
             and self.charges == other.charges
             and self.releases == other.releases
         )
+
+
+def _without_version(fact: Charge | Release) -> tuple[Any, ...]:
+    own = [getattr(fact, name) for name in _FIELDS[type(fact)]]
+    return (isinstance(fact, Charge), *own)
+
+
+_FIELDS = {
+    kind: tuple(field.name for field in fields(kind) if field.name != "version")
+    for kind in (Charge, Release)
+}
 
 
 def _key(fact: Charge | Release) -> tuple[str, str, str, int, int]:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from secureps.errors import NotReady, SecurepsError
+from secureps.errors import SecurepsError
 from secureps.messages.coordinator_records import CoordinatorRecord
 from secureps.messages.holder_records import HolderRecord
 from secureps.messages.member_records import MemberRecord
@@ -23,6 +23,7 @@ from secureps.messages.orders import AnyOrder
 from secureps.messages.requests import Reply, Request, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.messages.shard_records import ShardRecord
+from secureps.roles.fold import Fold
 from secureps.roles.tasks import Task, TaskResult
 
 Record = CoordinatorRecord | ShardRecord | HolderRecord | MemberRecord
@@ -34,10 +35,21 @@ WORKER = "(worker)"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """Replies to the request that is being handled; `attach` names its payload."""
+    """Replies to the request that is being handled; `attach` names its payload.
 
-    message: Reply | NotReady
+    With a `ticket` it replies to the requests that were deferred under it instead.
+    """
+
+    message: Reply | SecurepsError
     attach: str | None = None
+    ticket: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """The request that is being handled is answered later, by an Answer with this ticket."""
+
+    ticket: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +62,15 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Dials a server; its answer, or `Failed`, comes back as an event from `to`."""
+    """Dials a server; its answer, or `Failed`, comes back as an event from `to`.
+
+    `others` can answer it as well: whoever cannot be reached, the next one is asked in turn.
+    """
 
     to: str
     message: Request
     attach: str | None = None
+    others: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +173,7 @@ class Tick:
     """Event: the time that `wake` asked for has come."""
 
 
-Effect = Answer | Order | Call | Work | Locate | Watch | Halt | Say
+Effect = Answer | Defer | Order | Call | Work | Locate | Watch | Halt | Say
 """What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (
@@ -184,6 +200,22 @@ class Viewed(Protocol):
 
     def view(self, now: float, sender: str, message: Event) -> Reply | None:
         """The answer to a request that changes nothing, None to any other; SecurepsErrors."""
+
+
+@runtime_checkable
+class Unfolds(Protocol):
+    """A role that begins by a journal that was compacted."""
+
+    def unfold(self, fold: Fold) -> None:
+        """Takes up its state, before anything is applied; Malformed if it is no such state."""
+
+
+@runtime_checkable
+class Foldable(Unfolds, Protocol):
+    """A role whose journal may be compacted: its state stands for the rows that it came of."""
+
+    def folded(self) -> Fold:
+        """All that the records so far came to, and nothing else."""
 
 
 class Machine(Protocol):

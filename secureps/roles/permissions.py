@@ -13,6 +13,7 @@ from typing import get_args
 from secureps.crypto.identity import Role
 from secureps.crypto.roster import Roster
 from secureps.errors import Malformed, UnknownParty
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import Follow, Rows, TakeOver
@@ -71,11 +72,13 @@ TO_COORDINATOR: Allowed = {
     | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
     | {EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS | {Register, Follow, TakeOver},
+    "coordinator": _ASKS | {Act, Register, Follow, TakeOver},
 }
+"""An act is the coordinator's own: an observer's key is for looking, and whoever has the
+coordinator's decides on rounds and cohorts anyway."""
 TO_SHARD: Allowed = {
     "client": _READS | {AskBlock, PutBlock},
-    "shard": _READS,
+    "shard": _READS | {AskBlock, PutBlock, Missing, GetSum},
     "holder": _READS | {AskBlock, PutBlock, GetSum},
     "observer": _READS,
     "coordinator": _READS.union(get_args(ShardOrder | Finish)),

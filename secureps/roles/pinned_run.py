@@ -7,7 +7,7 @@ coordinator: a run id that binds anything else is refused before a byte is seale
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.cipher import Opening, Place
 from secureps.crypto.roster import Roster
@@ -45,8 +45,9 @@ class PinnedRun:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """The run that a party takes part in for good, and what follows from it."""
+    """The run that a party takes part in for good, as it is on record, and what follows from it."""
 
+    record: RunPinned
     run: RunInfo
     placement: Placement
     plan: Plan
@@ -57,7 +58,14 @@ class Pinned:
         """Raises PlanRefused or ConfigError, as `Plan.from_text` and `check_threshold` do."""
         plan = Plan.from_text(record.run.plan)
         check_threshold(plan, threshold)
-        return cls(record.run, record.placement, plan, plan.layout(record.run.schema))
+        return cls(record, record.run, record.placement, plan, plan.layout(record.run.schema))
+
+    def moved(self, placement: Placement, roster: Roster) -> Pinned:
+        """The same run by a placement of a later epoch; raises as `check_placement`."""
+        if placement.epoch <= self.placement.epoch:
+            return self
+        check_placement(self.layout, placement, roster, self.plan.section.replicas)
+        return replace(self, placement=placement)
 
     def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
         """Where the shards are from now on; nothing, if they are another run's."""
@@ -103,16 +111,20 @@ def check_minimum(plan: Plan, minimum: int) -> None:
             )
 
 
-def check_placement(layout: Layout, placement: Placement, roster: Roster) -> None:
-    """WrongRun unless a shard of the roster holds each block of the run's model, and no other.
+def check_placement(layout: Layout, placement: Placement, roster: Roster, copies: int) -> None:
+    """WrongRun unless shards of the roster hold each block of the run's model, and no other.
 
     It is on record for good: with any other, whoever looks for a block's shard fails at each start.
     """
     shards = {each.name for each in roster.certificates if each.role == "shard"}
     blocks = {group.name: group.blocks for group in layout.all_groups}
+    more = () if placement.replicas is None else placement.replicas.groups
     placed = [(each.group, len(each.owners)) for each in placement.groups]
+    copied = [(each.group, len(each.owners)) for each in more]
+    fits = sorted(placed) == sorted(blocks.items()) and set(copied) <= set(placed)
     owners = {owner for each in placement.groups for owner in each.owners}
-    if sorted(placed) != sorted(blocks.items()) or not owners <= shards:
+    others = {owner for each in more for owner in each.owners if owner}
+    if not fits or len(copied) > (copies - 1) * len(placed) or not owners | others <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
             "nothing was sent; ask the aggregator's operator"
@@ -158,5 +170,5 @@ def check_run(
     layout = plan.layout(run.schema)
     if layout.digest != run.layout:
         raise WrongRun("the run's layout is not that of its plan and model")
-    check_placement(layout, placement, roster)
+    check_placement(layout, placement, roster, plan.section.replicas)
     return plan

@@ -7,6 +7,7 @@ makes of who came and went.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
@@ -53,6 +54,8 @@ class RosterFollower:
         self.roster = roster
         self.unix: float | None = None
         self._journalled: Roster | None = None
+        self._kept = dict[bytes, tuple[Roster, ...]]()
+        self._last: Roster | None = None
         self._said = ""
         self._committees = dict[bytes, KnownCommittee]()
         self._note(roster)
@@ -61,6 +64,7 @@ class RosterFollower:
         """Folds one record; ConfigError if it is of another kit than this party has."""
         try:
             known = self.roster.of_line(record.text)
+            self._keep(known)
             self._journalled = max(self._journalled or known, known, key=_place)
             self._note(known)
             self.roster = max(self.roster, known, key=_place)
@@ -85,6 +89,7 @@ class RosterFollower:
         found = newer or self.roster.of_line(text)
         if newer is not None or found.committee not in self._committees:
             self._note(found)
+            self._keep(found)
             step.records.append(RosterFollowed(text))
         return newer is not None
 
@@ -93,6 +98,7 @@ class RosterFollower:
         known = self._journalled
         if known is None or self.roster.place > known.place:
             self._journalled = self.roster
+            self._keep(self.roster)
             step.records.append(RosterFollowed(self.roster.to_bytes().decode()))
 
     def read(self, step: Step, event: KitRead) -> bool:
@@ -116,6 +122,22 @@ class RosterFollower:
         if self._said and not known:
             step.effects.append(Say(f"{what} waits: {self._said}"))
         return bool(self._said)
+
+    @property
+    def records(self) -> tuple[RosterFollowed, ...]:
+        """What was journalled, without what later rosters say too; the last one last."""
+        kept = {each for rosters in self._kept.values() for each in rosters} - {self._last}
+        last = () if self._last is None else (self._last,)
+        rosters = (*sorted(kept, key=_place), *last)
+        return tuple(RosterFollowed(each.to_bytes().decode()) for each in rosters)
+
+    def _keep(self, roster: Roster) -> None:
+        """Of each committee: the first roster, the newest, and the one that expires last."""
+        known = dict.fromkeys((*self._kept.get(roster.committee, ()), roster))
+        self._kept[roster.committee] = tuple(
+            {min(known, key=_place), max(known, key=_place), max(known, key=_expiry)}
+        )
+        self._last = roster
 
     def _note(self, roster: Roster) -> None:
         known = self._committees.get(roster.committee)
@@ -201,6 +223,10 @@ class RosterFollower:
 
 def _place(roster: Roster) -> tuple[int, int]:
     return roster.place
+
+
+def _expiry(roster: Roster) -> float:
+    return roster.expires or math.inf
 
 
 def _date(unix: float) -> str:

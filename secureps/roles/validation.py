@@ -19,6 +19,7 @@ from secureps.messages.submission import (
     OPENED,
     UPDATE,
     BlockHeader,
+    Cohort,
     SubmissionId,
 )
 from secureps.model.layout import GroupLayout
@@ -62,16 +63,26 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
 
 
-def check_prepared(plan: Plan, prepared: Prepared, owner: str) -> None:
+def check_key_sum(plan: Plan, layout: GroupLayout, cohort: Cohort, key: bytes | None) -> bytes:
+    """The key itself; Malformed unless it is as long as a sum of one-time keys, int32."""
+    due = 4 * plan.key_length(layout)
+    if key is None or len(key) != due:
+        raise Malformed(
+            f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, {due} bytes"
+        )
+    return key
+
+
+def check_prepared(plan: Plan, prepared: Prepared, owners: Sequence[str]) -> None:
     """Malformed if the scale of a group is none of the plan's, or comes from another shard.
 
-    `owner` holds the group's last block, and the scale with it.
+    `owners` hold the group's last block, and the scale with it.
     """
     name, scale = prepared.shard, prepared.scale
-    if name == owner:
+    if name in owners:
         check_scale(plan, prepared.group, scale)
     elif scale is not None:
-        raise Malformed(f"{name}: {owner} has the scale of {prepared.group}")
+        raise Malformed(f"{name}: {owners[0]} has the scale of {prepared.group}")
     if prepared.version == 0 and scale not in (None, FIRST):
         raise Malformed(f"{name}: {prepared.group} begins with a scale of {FIRST:g}, not {scale}")
 

@@ -63,6 +63,14 @@ def make_coordinator(
     Raises:
         PlanRefused: a rule of the user's cannot be imported, or made.
     """
+    machine = _coordinator(kit, founding)
+    worker = CoordinatorWorker(machine, checkpoints)
+    if isinstance(stores.journal, FollowedJournal):
+        return Lead(machine, stores.journal, around, worker)
+    return Executor(COORDINATOR, machine, stores.journal, around, worker)
+
+
+def _coordinator(kit: PublicKit, founding: Founding) -> Coordinator:
     founding.plan.make_rules()
     pinned_run = PinnedRun(
         founding.plan,
@@ -73,21 +81,21 @@ def make_coordinator(
         founding.examined,
         founding.elsewhere,
     )
-    machine = Coordinator(pinned_run)
-    worker = CoordinatorWorker(machine, checkpoints)
-    if isinstance(stores.journal, FollowedJournal):
-        return Lead(machine, stores.journal, around, worker)
-    return Executor(COORDINATOR, machine, stores.journal, around, worker)
+    return Coordinator(pinned_run)
 
 
 def make_standby(
     kit: PublicKit, plan: Plan, number: bytes, stores: Stores, around: Environment
 ) -> Executor:
-    """Makes a standby, of the folder with this number."""
+    """Makes a standby, of the folder with this number.
+
+    Raises:
+        PlanRefused: as of a coordinator.
+    """
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
-    worker = StandbyWorker(journal)
+    worker = StandbyWorker(journal, _coordinator(kit, Founding(plan, None, b"")))
     executor = Executor(COORDINATOR, machine, journal, around, worker)
     worker.hear = lambda record: executor.later(partial(executor.hear, record))
     return executor

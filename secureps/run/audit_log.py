@@ -29,7 +29,8 @@ from secureps.policy.plan import Plan
 from secureps.store.atomic_file import write_durably
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger
-from secureps.store.journal import Row, read_rows
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Row
 from secureps.store.keyring import PublicKit, load_private, load_public
 from secureps.store.passphrases import Passphrases
 
@@ -41,7 +42,7 @@ _OR_NEW_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Journalled:
-    """What a state folder tells: the run, its entries, and all rows of its journal, from 1 on."""
+    """What a state folder tells: the run, its entries, and the rows of its journal."""
 
     run: RunInfo
     entries: tuple[Entry, ...]
@@ -187,12 +188,14 @@ def _demand_complete(path: Path, log: AuditLog, found: Journalled) -> None:
         own, other = (_named(each, number) for each in (log.entries, told))
         if log.entries[number - 1 : number] != tuple(told[number - 1 : number]):
             raise DamagedStore(f"{path}: entry {number} is {own}; by the journal it is {other}")
+    chains, newest = {row.seq: row.chain for row in found.rows}, found.rows[-1].seq
     for end in log.ends:
-        row = found.rows[end.row - 1] if 0 < end.row <= len(found.rows) else None
-        if row is None or row.chain != end.journal:
+        # Of a row that was archived nothing may be left: the entries before it were compared.
+        gone = end.row < newest and end.row not in chains
+        if not (gone or chains.get(end.row) == end.journal):
             raise DamagedStore(
-                f"{path}: its row {end.row} is not the journal's, which ends at row "
-                f"{len(found.rows)}: this is an older or another journal"
+                f"{path}: its row {end.row} is not the journal's, which ends at row {newest}: "
+                "this is an older or another journal"
             )
 
 

@@ -206,9 +206,10 @@ def record(explanation: Explanation) -> dict[str, Any]:
 
 def tables(explanation: Explanation) -> Iterable[Table | Text]:
     """The page, as tables and texts."""
+    copies = f", each block on {explanation.replicas}" if explanation.replicas > 1 else ""
     yield Text(
         f"{explanation.name}: sound. {counted(explanation.versions, 'version')} under "
-        f"{explanation.cipher}, {counted(explanation.shards, 'shard')}.",
+        f"{explanation.cipher}, {counted(explanation.shards, 'shard')}{copies}.",
         "bold",
     )
     yield Text(f"digest: {explanation.digest}")

@@ -19,6 +19,7 @@ from secureps import __version__
 from secureps.dashboard.command import dashboard, own_beside, showing
 from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
+from secureps.run.act import act
 from secureps.run.options import (
     Insecure,
     InsecureForTests,
@@ -187,6 +188,13 @@ def up(
     insecure_for_tests: InsecureForTests = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Copy checkpoints to an object store, below URL/NAME of the run's folder.",
+        ),
+    ] = None,
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -207,10 +215,10 @@ def up(
     refuse_unsafe(unsafe_seed, insecure_for_tests)
     extras = Extras(tensorboard, mlflow)
     beside = showing() if shown else nothing_beside
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, beside), Console())
+    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, copies, beside), Console())
 
 
-for _command in (commands.runs, commands.status, dashboard, commands.log, commands.stop):
+for _command in (commands.runs, commands.status, dashboard, commands.log, act, commands.stop):
     app.command(rich_help_panel=_RUNS)(_command)
 
 

@@ -62,6 +62,8 @@ def new(name: str, kind: str, parent: Path) -> tuple[Path, ...]:
         folder.mkdir(exist_ok=True)
         return tuple(_write(folder, kind, name))
     except OSError as error:
+        for file in folder.glob("*"):  # half a project would be in the way of the next try
+            file.unlink()
         raise OperatorError(f"{folder}: cannot make the project: {error}") from None
 
 

@@ -30,7 +30,7 @@ from secureps.store.keyring import (
 )
 from secureps.store.passphrases import Passphrases
 from secureps.store.tls_files import certificate_end, load_credentials
-from secureps.wording import duration, named, size
+from secureps.wording import duration, named, printable, size
 
 Outcome = Literal["ok", "look", "no"]
 
@@ -89,7 +89,8 @@ def preflight(whom: Departure) -> Iterator[Finding]:
     yield Finding("kit", "ok", f"{own.role} {own.name} is on roster {public.roster.number}")
     yield _looked("keys", lambda: _keys(whom, own))
     yield _ends("roster", _date(public.roster.expires), "secureps roster renew")
-    if not whom.insecure:
+    # A party without any keys has heard how to make them; `keys rotate` would need its old ones.
+    if not whom.insecure and (whom.kit / "private" / whom.name).is_dir():
         yield _looked("TLS", lambda: _certificate(whom, public))
     if whom.server is not None:
         yield from _dialled(whom, whom.server)
@@ -101,7 +102,7 @@ def preflight(whom: Departure) -> Iterator[Finding]:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())
+    return printable(str(error))
 
 
 def _looked(what: str, look: Callable[[], Finding]) -> Finding:
@@ -159,12 +160,12 @@ def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
             client.close()
         took = duration(time.perf_counter() - began)
         run = f"run {status.run.hex()[:16]}" if status.run else "no run is founded yet"
-        over = f", over: {status.finished}" if status.finished else ""
+        over = f", over: {printable(status.finished)}" if status.finished else ""
         return Finding("answer", "ok", f"it knows {whom.name}, after {took}: {run}{over}")
 
     yield _looked("answer", asked)
     for shard in () if status is None else status.shards:
-        yield _reached(shard.name, shard.advertise)
+        yield _reached(printable(shard.name), printable(shard.advertise))
 
 
 def _reached(what: str, address: str) -> Finding:

@@ -23,7 +23,7 @@ from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import RecordPrivacySection, SyncSection
 from secureps.crypto.sampling import SecretSeed
 from secureps.crypto.suite import refuse_unsealable
-from secureps.errors import ConfigError, InternalError, naming
+from secureps.errors import ConfigError, InternalError, OperatorError, naming
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.policy.plan import Plan
@@ -417,9 +417,16 @@ def table(found: Profile) -> Table:
 
 
 def draw(found: Profile, path: Path) -> None:
-    """Draws the phases as a timeline, a PNG."""
+    """Draws the phases as a timeline, a PNG.
+
+    Raises:
+        OperatorError: the disk refuses.
+    """
     bars = [
         Bar(p.party, ", ".join(filter(None, (p.step, p.part))), p.seconds)
         for p in shown(found.phases)
     ]
-    draw_timeline(bars, f"{found.name}: {found.told()}", path)
+    try:
+        draw_timeline(bars, f"{found.name}: {found.told()}", path)
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot draw the timeline: {error}") from None

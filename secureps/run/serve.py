@@ -39,6 +39,7 @@ from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
 from secureps.store.envelope_keys import load_keys
 from secureps.store.folder_number import folder_number
+from secureps.store.initial_file import initial_path
 from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.objects import ObjectStore
 from secureps.store.passphrases import Passphrases
@@ -358,7 +359,8 @@ def _hear_waves(
     def answer(batch: bytes) -> bytes:
         return wave.play(batch, {}, make).batch
 
-    with Shutdown() as shutdown, answering(party.name, path, answer):
+    test = serving.section.insecure_for_tests
+    with Shutdown() as shutdown, answering(party.name, path, answer, test):
         tell(party.name, "Listening", f"hears waves at {path}")
         shutdown.wait()
 
@@ -377,11 +379,13 @@ def initial_schema(plan: Plan) -> Schema | None:
 
     Raises:
         ConfigError: not a safetensors file, or of types that numpy does not have.
+        DiskFailed, DamagedStore: as `initial_path`.
     """
     if plan.section.initial is None:
         return None
+    path = initial_path(plan.section.initial)
     try:
-        with safe_open(plan.section.initial, framework="numpy") as file:
+        with safe_open(path, framework="numpy") as file:
             tensors = {n: file.get_tensor(n) for n in sorted(file.keys())}
     except Exception as error:
         raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None

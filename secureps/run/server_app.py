@@ -22,11 +22,12 @@ from secureps.client.trainer import SEED_BITS, Setting
 from secureps.config.plan import GroupSection, PlanSection, SyncSection
 from secureps.config.sections import refuse_misplaced, toml_tables
 from secureps.crypto.sampling import Seed
-from secureps.errors import ConfigError, DamagedStore, naming
+from secureps.errors import ConfigError, DamagedStore, OperatorError, naming
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.report.terminal import headed
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
+from secureps.store.initial_file import initial_path
 
 MODEL = "initial.safetensors"
 """The file of version 0, with the ServerApp's decisions, in the folder of a founding."""
@@ -114,7 +115,7 @@ def found(
 
 def _is_founded(initial: str) -> bool:
     try:
-        return KEY in read_metadata(initial)
+        return KEY in read_metadata(initial_path(initial))
     except DamagedStore:
         return False  # whoever reads it says what is wrong
 
@@ -136,10 +137,13 @@ def prepare(plan: Path, folder: Path, seed: Seed, console: Console) -> None:
         raise ConfigError(f"{script}: there is no ServerApp to run, or the plan has its result")
     update = {"federation": federation.model_copy(update={"script": str(script)})}
     founding = replace(founding, section=founding.section.model_copy(update=update))
-    folder.mkdir(parents=True, exist_ok=True)
     if (folder / PLAN).exists():
         raise ConfigError(f"{folder / PLAN} is there already: name a new folder")
-    founding.write(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        founding.write(folder)
+    except OSError as error:
+        raise OperatorError(f"{folder}: cannot write what the ServerApp says: {error}") from None
     for part in founding.tables():
         console.print(part)
     model = folder / MODEL

@@ -1,4 +1,4 @@
-"""Reads a run's status and its published model, and changes nothing."""
+"""Reads a run's status and its published model; says an operator's acts to its coordinator."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import NotReady, SecurepsError, Unreachable, WrongVersion
+from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import AskRun, AskStatus, GetBlock, Status, Welcome
 from secureps.messages.run import COORDINATOR, RunInfo
@@ -30,7 +31,7 @@ Model = tuple[dict[str, int], dict[str, NDArray[Any]]]
 
 
 class StatusClient:
-    """A client of the coordinator that only reads; its party is on the roster.
+    """Asks the coordinator, as a party of the roster; only what `act` says changes anything.
 
     Args:
         kit: start-up kit with `name`'s identity.
@@ -70,6 +71,10 @@ class StatusClient:
     def run(self) -> RunInfo:
         """The run that its parties pin; NotReady before it is founded."""
         return self._run().run
+
+    def act(self, act: Act) -> None:
+        """Has the coordinator do something; it refuses whoever does not have its own key."""
+        self._ask(COORDINATOR, act)
 
     def model(self) -> Model | None:
         """(version of every group, tensors by name), or None when nothing is published yet.

@@ -116,6 +116,9 @@ class Calls:
             if long:
                 self._slow.add(to)
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
+            if call.others and isinstance(error, Unreachable):
+                next, *rest = call.others
+                call = dataclasses.replace(call, to=next, others=(*rest, to))
             again = partial(self.begin, call, tried + 1)
             self._caller.later(again, delay * self._around.jitter())
         elif isinstance(error, SecurepsError):

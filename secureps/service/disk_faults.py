@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from secureps.errors import DiskFailed
-from secureps.service.limits import exhaustion
+from secureps.exhaustion import exhaustion
 from secureps.service.logs import tell
 
 NO_DISK = "waits for its own disk"

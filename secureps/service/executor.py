@@ -8,7 +8,6 @@ What must not live here: any knowledge of a role or of a message beyond payloads
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -26,8 +25,8 @@ from secureps.errors import (
     NotReady,
     PeerError,
     SecurepsError,
-    Unreachable,
 )
+from secureps.exhaustion import exhaustion
 from secureps.messages.encoding import payload_digest
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Payload, PutBlock, Reply, Request, Subscribe
@@ -36,6 +35,7 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Call,
+    Defer,
     Effect,
     Event,
     Failed,
@@ -58,13 +58,14 @@ from secureps.roles.tasks import Task, TaskResult
 from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
-from secureps.service.limits import exhaustion
 from secureps.service.log_lines import LogLines, facts
 from secureps.service.logs import complain, tell
+from secureps.service.open_requests import OpenRequests, Reception
+from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
 from secureps.service.worker import Worker
 from secureps.store.journal import Journal
-from secureps.wire.transport import Cancel, Deliver, settle
+from secureps.wire.transport import Cancel, Deliver
 
 T = TypeVar("T")
 
@@ -73,7 +74,7 @@ T = TypeVar("T")
 class _Event:
     sender: str
     event: Event
-    answer: Future[Reply] | None = None
+    answer: Reception = None
 
 
 class Executor:
@@ -91,15 +92,13 @@ class Executor:
         self.roster: Roster | None = None
         self._party = party
         self.machine = machine
-        self._journal = journal
         self._around, self._loop, self._meter = around, around.loop, around.meter
         self._log_lines = LogLines()
-        self.worker = worker
+        self._journal, self.worker = journal, worker
         self._inbox: deque[_Event] = deque()
         self._draining = False
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._waiting: set[Future[Reply]] = set()
+        self._requests = OpenRequests(party)
+        self._settle = self._requests.settle
         self._watchers = Watchers(lambda name: self._post(_Event(name, Unwatched(name))))
         self._troubles = DiskFaults(party)
         self._full: DiskFailed | None = None
@@ -114,10 +113,9 @@ class Executor:
         self.later(self._start)
 
     def _start(self) -> None:
-        for at, record in self._journal.replay():
+        for record in replayed(self.machine, self._journal):
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
-            self.machine.apply(at, record)
             self._meter.replayed(record)
             self.hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
@@ -139,11 +137,7 @@ class Executor:
         when the party is back. May be called from any thread.
         """
         self._halt(Halt("stopped"))
-        with self._lock:
-            self._stopped = True
-            waiting, self._waiting = self._waiting, set()
-        for answer in waiting:
-            answer.set_exception(self._gone())
+        self._requests.stop()
         if self._cancel_watch is not None:
             self._cancel_watch()
 
@@ -175,24 +169,9 @@ class Executor:
         """Takes a request of another party; may be called from any thread."""
         answer: Future[Reply] = Future()
         self._meter.asked(message, answer)
-        with self._lock:
-            if self._stopped:
-                answer.set_exception(self._gone())
-                return answer
-            self._waiting.add(answer)
-        self.later(partial(self._admit, sender, message, answer))
+        if self._requests.begin(answer):
+            self.later(partial(self._admit, sender, message, answer))
         return answer
-
-    def _settle(self, answer: Future[Reply] | None, result: Reply | SecurepsError) -> None:
-        """Answers a request, if the event was one, unless `stop` has done so."""
-        with self._lock:
-            if answer is None or answer not in self._waiting:
-                return
-            self._waiting.remove(answer)
-        settle(answer, result)
-
-    def _gone(self) -> Unreachable:
-        return Unreachable(f"{self._party} is stopping")
 
     def subscribe(self, sender: str, message: Subscribe, deliver: Deliver) -> Cancel:
         """Opens a stream of orders to `sender`; returns what closes it.
@@ -357,13 +336,18 @@ class Executor:
         self._meter.stands(self.machine, self._loop.now())
         self._act(handled)
         self._schedule_tick()
+        self._compact()
+
+    def _compact(self) -> None:
+        """Compacts the journal if it has grown; all that the machine has folded is in it."""
+        compact_if_due(self._party, self.machine, self._journal)
 
     def _act(self, handled: list[tuple[_Event, Step]]) -> None:
         """Performs the effects of what is journalled."""
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
-            if not any(isinstance(e, Answer) for e in step.effects):
+            if not any(_replies(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
 
@@ -389,8 +373,11 @@ class Executor:
 
     def _perform(self, item: _Event, effect: Effect) -> None:
         match effect:
-            case Answer(message, attach):
-                self._answer(item, message, attach)
+            case Answer(message, attach, ticket):
+                for answer in self._requests.deferred(ticket) if ticket else (item.answer,):
+                    self._answer(item, answer, message, attach)
+            case Defer(ticket):
+                self._requests.defer(ticket, item.answer)
             case Order(to, message):
                 self._watchers.tell(to, message)
             case Call():
@@ -409,8 +396,9 @@ class Executor:
             case _:
                 assert_never(effect)
 
-    def _answer(self, item: _Event, message: Reply | NotReady, attach: str | None) -> None:
-        answer = item.answer
+    def _answer(
+        self, item: _Event, answer: Reception, message: Reply | SecurepsError, attach: str | None
+    ) -> None:
         if answer is None or attach is None:
             self._settle(answer, message)
             return
@@ -443,7 +431,7 @@ class Executor:
 
         def begin() -> T:
             if self.halted.done():
-                raise self._gone()
+                raise self._requests.gone()
             return action()
 
         return begin
@@ -498,3 +486,8 @@ class Executor:
         self._cancel_watch = end
         if self._troubles.said:  # whoever is watched now may not have heard
             self._say_troubles()
+
+
+def _replies(effect: Effect) -> bool:
+    """Whether the request that is being handled is answered, or will be."""
+    return isinstance(effect, Defer) or (isinstance(effect, Answer) and not effect.ticket)

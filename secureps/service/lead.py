@@ -74,6 +74,11 @@ class Lead(Executor):
         while self._held and self._held[0][0] <= self._has:
             super()._act(self._held.popleft()[1])
 
+    def _compact(self) -> None:
+        """No row is gone that a standby, which is heard, has yet to be given."""
+        if self._has >= self._rows.folded.seq or self._loop.now() >= self._heard + AWAY:
+            super()._compact()
+
     # --- the standby --------------------------------------------------------------
 
     def _admit(self, sender: str, message: Request, answer: Future[Reply]) -> None:

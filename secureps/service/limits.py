@@ -1,15 +1,14 @@
-"""Checks the operating system's limits before a process begins, and names one that ended it.
+"""Checks the operating system's limits before a process begins, and while it works.
 
 A process that can start no thread and open no file cannot do its work, and must not look alive:
 it ends, says which limit it met, and is started again. One that has keys leaves no memory behind.
-What must not live here: the process's life
+What must not live here: which limit an error comes of (`exhaustion`), and the process's life
 (`service.process`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import resource
 import threading
@@ -58,19 +57,6 @@ def demand_descriptors(parties: int) -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
-def exhaustion(error: BaseException | None) -> str:
-    """Says which limit of the operating system caused an error; empty if none did."""
-    while error is not None:
-        if isinstance(error, MemoryError):
-            return _told("memory is used up", "-v", resource.RLIMIT_AS)
-        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
-            return _told("no new thread can be started", "-u", resource.RLIMIT_NPROC)
-        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
-            return _told("file descriptors are used up", "-n", resource.RLIMIT_NOFILE)
-        error = error.__cause__ or error.__context__
-    return ""
-
-
 FIRST_THREADS = 4
 """Threads to start in a first probe: gRPC crashes natively if it cannot start its first one."""
 
@@ -95,12 +81,3 @@ def probe(threads: int = 1) -> None:
         over.set()
         for thread in started:
             thread.join()
-
-
-def _told(what: str, option: str, kind: int) -> str:
-    soft, _ = resource.getrlimit(kind)
-    limit = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
-    return (
-        f"{what} (ulimit {option}: {limit}, or the container's own limit): this process ends; give "
-        "it more and start it again, it goes on where it was"
-    )

@@ -60,6 +60,8 @@ class LogLines:
             case coordinator_records.ShardLocated(shard, unsafe):
                 mark = f"; {NO_PRIVACY}" if unsafe else ""
                 return f"{shard.name} is at {shard.advertise}{mark}"
+            case coordinator_records.ShardLeft(shard_name, reason):
+                return f"{shard_name} has left the run: {reason}"
             case coordinator_records.MemberJoined(client):
                 return f"{client} joined"
             case (

@@ -6,6 +6,7 @@ goes along, so that the answer comes with it. What must not live here: roles, wh
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -13,17 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.crypto.identity import Identity
-from secureps.errors import Malformed, ScriptFailed
-from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Call
+from secureps.errors import KitError, Malformed, ScriptFailed, WrongRun
+from secureps.messages.records import RunPinned
+from secureps.messages.run import COORDINATOR, other_run
+from secureps.roles.fold import Fold
+from secureps.roles.machine import Call, Halt
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
+from secureps.service.logs import tell
+from secureps.service.replay import replayed
 from secureps.service.wave_loop import WaveLoop
 from secureps.store.atomic_file import one_at_a_time
 from secureps.store.dated_journal import DatedJournal
-from secureps.store.journal import Record, SqliteJournal
+from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Record
 from secureps.store.keyring import PublicKit
 from secureps.store.ownership import own
 from secureps.store.spool import DiskSpool
@@ -44,9 +50,15 @@ Make = Callable[[Stores, Environment], Executor]
 """Puts the party together; called twice in a wave."""
 
 
+TOLD = (WrongRun, KitError)
+"""Complaints whose words its server hears: others may tell of records, or what a site keeps to
+itself, and it hears of which class they are."""
+
+
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a party says in a wave: its batch; and why it takes part no more, if it does not."""
+    """What a party says in a wave: its batch; and, in words for its server, why it takes part no
+    more, if it does not."""
 
     batch: bytes
     ended: str = ""
@@ -69,7 +81,8 @@ class OneWave:
             data: the batch; payloads: of answers in it, by digest.
 
         Raises:
-            SecurepsError: the batch is not this run's server's, or whatever ended this party.
+            WrongRun: the batch is of another run than the one that the state folder is of.
+            SecurepsError: it is not this run's server's, or whatever ended this party.
         """
         own(self.state)
         batch = opened(data, MOST_BYTES, self._verify)
@@ -80,11 +93,14 @@ class OneWave:
             one_at_a_time(self.state / "wave"),
             closing(DatedJournal(SqliteJournal(self.state / "journal.db"), time.time)) as journal,
         ):
+            kept = _ReadOnce(journal)
+            ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
+            if batch.run and ours and batch.run != ours:
+                raise WrongRun(other_run(self.name, ours, batch.run))
             transport = WaveTransport(one_wave=True)
             transport.take(batch.entries, payloads)
             loop = WaveLoop(journal.last)
             around = Environment(transport, loop, lambda: 1.0)
-            kept = _ReadOnce(journal)
             stores = Stores(kept, DiskSpool(self.state / "spool"), self.state)
             executor = make(stores, around)
             executor.start()
@@ -95,13 +111,22 @@ class OneWave:
                 halt = executor.halted.result()
                 if halt.error is ScriptFailed:  # it may train the next time, and told more than we
                     raise ScriptFailed(halt.reason)
-                ended = halt.reason
+                ended = self._ended(halt)
             else:
                 first = tuple(_first(make(stores, around), kept, loop.now()))
                 said = (*_without(said, first), *first)
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
         return Answer(sealed(answer, self._sign), ended)
+
+    def _ended(self, halt: Halt) -> str:
+        """Says here why it takes part no more; what its server hears of that."""
+        if halt.error is None:
+            return halt.reason
+        tell(self.name, "Ended", halt.reason, logging.ERROR)
+        if issubclass(halt.error, TOLD):
+            return halt.reason
+        return f"{halt.error.__name__}; the node's log says why"
 
     def _sign(self, data: bytes) -> bytes:
         return self.identity.sign(WAVE_DOMAIN, data)
@@ -122,6 +147,11 @@ class _ReadOnce:
         if self.rows is not None:
             self.rows += ((at, record) for record in records)
 
+    def records(self) -> Iterator[Record]:
+        """What its machine applies, but for what the fold says otherwise."""
+        yield from () if self.fold is None else self.fold.records
+        yield from (record for _, record in self.replay())
+
     def replay(self) -> Iterator[tuple[float, Record]]:
         if self.rows is None:
             self.rows = list(self.journal.replay())
@@ -129,6 +159,18 @@ class _ReadOnce:
 
     def close(self) -> None:
         self.journal.close()
+
+    @property
+    def fold(self) -> Fold | None:
+        return self.journal.fold
+
+    @property
+    def due(self) -> bool:
+        return self.journal.due
+
+    def compact(self, fold: Fold) -> None:
+        self.journal.compact(fold)
+        self.rows = []
 
     @property
     def mark(self) -> Mark:
@@ -142,8 +184,8 @@ class _ReadOnce:
 def _first(executor: Executor, journal: _ReadOnce, now: float) -> Iterator[Entry]:
     """What a party's next process will ask before it hears anything: by its journal."""
     machine = executor.machine
-    for at, record in journal.replay():
-        machine.apply(at, record)
+    for _ in replayed(machine, journal):
+        pass
     for effect in machine.resume(now).effects:
         if isinstance(effect, Call):
             yield Entry(Kind.FIRST, effect.to.encode(), encode(effect.message))

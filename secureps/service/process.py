@@ -16,18 +16,21 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, OperatorError, UnknownParty, Unsigned
+from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
+from secureps.exhaustion import exhaustion
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
+from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, exhaustion, probe
+from secureps.service.limits import FIRST_THREADS, demand_descriptors, probe
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
@@ -36,6 +39,7 @@ from secureps.service.trace_settings import tracing
 from secureps.store.atomic_file import replace_text
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
+from secureps.store.journal_height import NO_SPACE
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.store.spool import DiskSpool
@@ -185,6 +189,8 @@ def run_process(
     except Exception as error:
         if refused := exhaustion(error):
             raise OperatorError(refused) from error
+        if isinstance(error, OSError) and error.errno in NO_SPACE:
+            raise DiskFailed(f"{error.filename or party.state}: {error.strerror}") from error
         raise
     finally:
         closed.set()
@@ -230,10 +236,14 @@ def _run(
                 executor.fail(error)
 
         thread = threading.Thread(target=turn, name="loop", daemon=True)
+        before = threading.excepthook
+        threading.excepthook = partial(_hear, executor, before)
         try:
             (keep_pieces if serve is None else give_back_payloads)()  # before there are threads
             executor.start()
             KitWatch(party.name, executor, party.kit).start()
+            if party.role == "client":
+                ActWatch(party.name, executor, party.state, party.identity.public).start()
             thread.start()
             if serve is not None:
 
@@ -261,7 +271,18 @@ def _run(
                 thread.join()
             if traces is not None:
                 traces.close()
+            threading.excepthook = before
     return executor.halted.result()
+
+
+def _hear(
+    executor: Executor, otherwise: Callable[[Any], object], ended: threading.ExceptHookArgs
+) -> None:
+    """Ends the process with a thread that met a limit, also one of gRPC: nobody does its work."""
+    if exhaustion(ended.exc_value) and ended.exc_value is not None:
+        executor.fail(ended.exc_value)
+    else:
+        otherwise(ended)
 
 
 def settle(state: Path, listen: str) -> str:

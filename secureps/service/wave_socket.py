@@ -1,5 +1,8 @@
 """A local socket by which a party hears its waves: whoever relays them reads none of its files.
 
+Who asks may not be a process that could read them: the same user's, or root's. File modes hold the
+others off.
+
 A frame is a kind (uint8: a batch, or an error in words), a length (uint64, little endian), and as
 many bytes; one goes each way, and the connection ends. What must not live here: what a batch says
 (`wire.waves.batch`), of which both its signatures are looked at where it is read.
@@ -8,6 +11,7 @@ many bytes; one goes each way, and the connection ends. What must not live here:
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import socketserver
 import stat
@@ -18,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from secureps.errors import (
+    ConfigError,
     Malformed,
     NotReady,
     OperatorError,
@@ -34,14 +39,19 @@ SECONDS = 120.0
 
 _BATCH, _ERROR = 0, 1
 _HEAD = struct.Struct("<BQ")
+_PEER = struct.Struct("3i")
+"""Linux's word for who is at the other end: process, user, group."""
 
 
 @contextmanager
-def answering(party: str, path: Path, answer: Callable[[bytes], bytes]) -> Iterator[None]:
+def answering(
+    party: str, path: Path, answer: Callable[[bytes], bytes], test: bool = False
+) -> Iterator[None]:
     """Listens on a socket, and answers one batch after another, while the context is open.
 
     Args:
         party: for the log; answer: of a batch; its SecurepsErrors go back in words.
+        test: no real records are at stake: who asks may read this party's files.
 
     Raises:
         OperatorError: it cannot listen there.
@@ -52,7 +62,10 @@ def answering(party: str, path: Path, answer: Callable[[bytes], bytes]) -> Itera
             line: socket.socket = self.request
             line.settimeout(SECONDS)
             try:
-                kind, data = _BATCH, answer(_received(line))
+                batch = _received(line)
+                if not test:
+                    refuse_reader(line)
+                kind, data = _BATCH, answer(batch)
             except SecurepsError as error:
                 tell(party, "Complaint", str(error), logging.WARNING)
                 kind, data = _ERROR, str(error).encode()
@@ -77,6 +90,21 @@ def answering(party: str, path: Path, answer: Callable[[bytes], bytes]) -> Itera
         server.shutdown()
         server.server_close()
         path.unlink(missing_ok=True)
+
+
+def refuse_reader(line: socket.socket) -> None:
+    """ConfigError if who asks could read this process's files, or its memory, whatever their modes.
+
+    One in a container of its own has no process id here, nor our files.
+    """
+    process, user, _ = _PEER.unpack(line.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    own = os.geteuid()
+    if process and user in (0, own):
+        raise ConfigError(
+            f"the app that relays runs as user {user} and this key holder as {own}: code of the "
+            "run could read its keys and ledger. Give the key holder a user of its own, its node "
+            "another that is not root, and the socket's folder a group of both (chmod 2750)"
+        )
 
 
 def asked(path: Path, batch: bytes) -> bytes:

@@ -82,7 +82,8 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
     """Makes a directory, and those above it that are missing, durably; OSError if the disk refuses.
 
     One that is there is listed durably too: whoever made it may have been killed before that, and
-    without its name all that is synced in it is gone.
+    without its name all that is synced in it is gone. One with something in it was: nobody puts
+    anything into a directory before this has returned.
 
     Args:
         mode: of the directory itself, but for the umask; a group's parties may share one.
@@ -90,6 +91,9 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
     if not path.parent.is_dir():
         make_directory(path.parent)
     path.mkdir(mode=mode, exist_ok=True)
+    with os.scandir(path) as entries:
+        if any(entries):
+            return
     with contextlib.suppress(PermissionError):  # of an operator who made this one in it
         sync(path.parent)
 

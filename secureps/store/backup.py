@@ -27,15 +27,17 @@ from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
 from secureps.store.atomic_file import make_directory, sync, write_durably
-from secureps.store.journal import SqliteJournal, last_row, read_only
+from secureps.store.compaction import run_pinned
+from secureps.store.folder_number import FOLDER_NUMBER
+from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
 from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
 
-_PASSING = ("address", "metrics-address")
-"""What a process says of itself while it runs."""
+_PASSING = ("address", "metrics-address", FOLDER_NUMBER)
+"""What a process says of itself while it runs, and the number that no copy of a folder has."""
 
 
 def backup(state: Path, copy: Path) -> int:
@@ -163,6 +165,8 @@ def _demand_whole(path: Path) -> None:
         with closing(SqliteJournal(path)) as journal:
             for _ in journal.replay():
                 pass
+            for _ in read_rows(path):  # those before the fold, too
+                pass
     finally:
         height_path(path).unlink()
         path.with_name(path.name + ".lock").unlink()
@@ -174,7 +178,11 @@ def run_of(journal: Path) -> bytes | None:
         with read_only(journal) as reader:
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             row = reader.execute(query, (RunPinned.__name__,)).fetchone()
-        return None if row is None else from_plain(RunPinned, json.loads(row[0])).run.id
+            if row is None:
+                pinned = run_pinned(journal, reader)
+            else:
+                pinned = from_plain(RunPinned, json.loads(row[0]))
+        return None if pinned is None else pinned.run.id
     except (Malformed, ValueError, TypeError, RecursionError) as error:
         raise DamagedStore(f"{journal}: {error}") from None
 

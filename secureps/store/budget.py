@@ -9,22 +9,26 @@ What must not live here: what a fact costs (`privacy.accountant`).
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from secureps.errors import BudgetSpent, DiskFailed, OperatorError, PlanRefused
+from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
-from secureps.messages.member_records import BudgetCharged
+from secureps.messages.member_records import BudgetCharged, BudgetLowered
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
 from secureps.store.journal_height import NO_SPACE
 
 Fact = Charge | Release
+
+Rows = list[tuple[float, BudgetCharged | BudgetLowered]]
+"""All that is on record, with Unix seconds, in order."""
 
 HOUR = 3600.0
 """Seconds in which a site counts trainings."""
@@ -50,7 +54,8 @@ class BudgetLedger:
 
     Args:
         path: of the file.
-        budget: the epsilon that all runs together may come to; None: it is only counted.
+        budget: the epsilon that all runs together may come to, or a smaller one that is on record;
+            None: it is only counted, unless one is.
         updates_per_hour: how many trainings of all runs may begin in an hour; None: none is
             counted.
         clock: Unix seconds.
@@ -72,10 +77,11 @@ class BudgetLedger:
             OperatorError: it cannot be written.
         """
         with self._tx():
-            known = _facts(self._read())
+            rows = self._read()
+            known = _facts(rows)
             if (run, fact) in known:
                 return
-            self._demand(known, [fact], delta)
+            self._demand(rows, [fact], delta)
             by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
             self._append(BudgetCharged(run, *by_unit))
 
@@ -94,7 +100,7 @@ class BudgetLedger:
             return 0.0
         with self._tx():
             rows = self._read()
-            now, begun = self.clock(), (at for at, row in rows if not (row.charge or row.release))
+            now, begun = self.clock(), (at for at, row in rows if _training(row))
             # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
@@ -108,24 +114,45 @@ class BudgetLedger:
         Raises:
             BudgetSpent, PlanRefused, DamagedStore, OperatorError: as `charge`.
         """
-        if self.budget is None:
-            return
-        known = self.facts()
+        rows = self.rows()
+        known = _facts(rows)
         new = [fact for fact in ahead if (run, fact) not in known]
         if new:
-            self._demand(known, new, delta)
+            self._demand(rows, new, delta)
 
-    def _demand(
-        self, known: Sequence[tuple[bytes, Fact]], new: Sequence[Fact], delta: float
-    ) -> None:
-        if self.budget is None:
+    @property
+    def limit(self) -> float | None:
+        """The budget that holds now; None if there is none. Raises as `charge` does."""
+        return self._limit(self.rows())
+
+    def lower(self, budget: float) -> None:
+        """All runs together may come to less from now on, whoever charges; durably.
+
+        Raises:
+            ConfigError: it is no finite epsilon above 0, or lowers nothing.
+            DamagedStore, OperatorError: as `charge`.
+        """
+        if not 0 < budget < math.inf:
+            raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
+        with self._tx():
+            limit = self._limit(self._read())
+            if limit is not None and budget >= limit:
+                raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
+            self._append(BudgetLowered(budget))
+
+    def _limit(self, rows: Rows) -> float | None:
+        lowered = [row.budget for _, row in rows if isinstance(row, BudgetLowered)]
+        return min([*lowered, *([] if self.budget is None else [self.budget])], default=None)
+
+    def _demand(self, rows: Rows, new: Sequence[Fact], delta: float) -> None:
+        if (limit := self._limit(rows)) is None:
             return
-        total = epsilon_of((*(fact for _, fact in known), *new), min(delta, OWN_DELTA))
-        if total > self.budget:
+        known = (fact for _, fact in _facts(rows))
+        total = epsilon_of((*known, *new), min(delta, OWN_DELTA))
+        if total > limit:
             raise BudgetSpent(
                 f"another update would bring epsilon to {total:.2f} over all runs that {self.path} "
-                f"counts, and the budget is {self.budget:g}, of {unit_of(new)}: nothing more is "
-                "sealed"
+                f"counts, and the budget is {limit:g}, of {unit_of(new)}: nothing more is sealed"
             )
 
     def others(self, run: bytes) -> tuple[Fact, ...]:
@@ -136,7 +163,7 @@ class BudgetLedger:
         """All facts with their runs, in order; raises as `charge` does."""
         return _facts(self.rows())
 
-    def rows(self) -> list[tuple[float, BudgetCharged]]:
+    def rows(self) -> Rows:
         """All that is on record, with Unix seconds, in order; raises as `charge` does."""
         if not self.path.is_file():
             return []
@@ -152,11 +179,12 @@ class BudgetLedger:
             RunSpent(run, len(own), epsilon_of(own, OWN_DELTA)) for run, own in runs.items()
         )
 
-    def _read(self) -> list[tuple[float, BudgetCharged]]:
+    def _read(self) -> Rows:
+        kinds = (BudgetCharged, BudgetLowered)
         with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-            return [(at, row) for at, row in journal.replay() if isinstance(row, BudgetCharged)]
+            return [(at, row) for at, row in journal.replay() if isinstance(row, kinds)]
 
-    def _append(self, record: BudgetCharged) -> None:
+    def _append(self, record: BudgetCharged | BudgetLowered) -> None:
         with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
             journal.append(self.clock(), [record])
 
@@ -182,9 +210,15 @@ class BudgetLedger:
         )
 
 
-def _facts(rows: Sequence[tuple[float, BudgetCharged]]) -> list[tuple[bytes, Fact]]:
+def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     """The facts among these rows, with their runs."""
-    return [(row.run, fact) for _, row in rows for fact in (row.charge, row.release) if fact]
+    charged = (row for _, row in rows if isinstance(row, BudgetCharged))
+    return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
+
+
+def _training(row: BudgetCharged | BudgetLowered) -> bool:
+    """Whether a row counts a training that began."""
+    return isinstance(row, BudgetCharged) and not (row.charge or row.release)
 
 
 def epsilon_of(facts: Sequence[Fact], delta: float) -> float:

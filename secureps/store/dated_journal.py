@@ -15,8 +15,10 @@ from contextlib import suppress
 from secureps.errors import SecurepsError
 from secureps.messages.following import JournalRow
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
-from secureps.store.journal import FollowedJournal, Journal, Record
+from secureps.roles.fold import Fold
+from secureps.store.journal import FollowedJournal, Journal
 from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Record
 
 APART = 60.0
 """Seconds by which a date on record may be off."""
@@ -69,6 +71,26 @@ class DatedJournal:
         """All records but those that no machine knows, with the time of each."""
         unknown = (Dated, RequestsRefused)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
+
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.folded
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to."""
+        return self._journal.fold
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be compacted."""
+        return self._journal.due
+
+    def compact(self, fold: Fold) -> None:
+        """Has a fold stand for all records; as the journal within."""
+        self._journal.compact(fold)
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after one of them, all kinds; see `FollowedJournal`."""

@@ -13,6 +13,9 @@ from secureps.store.atomic_file import replace_text
 
 BYTES = 16
 
+FOLDER_NUMBER = "folder-number"
+"""The name of its file."""
+
 
 def folder_number(state: Path) -> bytes:
     """The number that a folder was given when it was first asked for; 16 random bytes.
@@ -20,7 +23,7 @@ def folder_number(state: Path) -> bytes:
     Raises:
         OperatorError: its file is damaged.
     """
-    path = state / "folder-number"
+    path = state / FOLDER_NUMBER
     if not path.exists():
         replace_text(path, f"{os.urandom(BYTES).hex()}\n", 0o600)
     try:

@@ -15,35 +15,23 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from secureps.errors import (
     ConfigError,
-    Conflict,
     DamagedStore,
     DiskFailed,
     InternalError,
-    Malformed,
     OperatorError,
 )
-from secureps.messages import (
-    charge,
-    coordinator_records,
-    holder_records,
-    member_records,
-    records,
-    shard_records,
-)
-from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
+from secureps.roles.fold import Fold
+from secureps.store import compaction
 from secureps.store.atomic_file import sync
 from secureps.store.journal_height import (
     START,
@@ -55,35 +43,30 @@ from secureps.store.journal_height import (
     refuse_behind,
 )
 from secureps.store.journal_lock import lock, restoring_path
-
-Record = Any
-"""An instance of a class of RECORDS."""
+from secureps.store.journal_rows import (
+    DAMAGED,
+    RECORDS,
+    ROWS,
+    Record,
+    Row,
+    body_of,
+    kind_of,
+    link,
+    read_row,
+    rows_after,
+)
 
 SYNCHRONOUS = "FULL"
 """SQLite's word for: a commit has waited for the disk."""
 
 CHECKPOINT_PAGES = 256
 """Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
-what one damaged page can take. A version is some 170 to a coordinator, mostly receipts and shares.
-"""
+what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
 
-_PAGE = 1000
-"""Rows fetched at once by `replay`."""
-
-_DAMAGED = (sqlite3.Error, UnicodeDecodeError)
-"""Errors of SQLite over a damaged file; the second where a complaint would quote its bytes."""
-
-_SCHEMA = """
-CREATE TABLE journal (
-    seq INTEGER PRIMARY KEY, at REAL NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL,
-    chain BLOB NOT NULL);
+_HEAD = """
 CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
 """
-
-RECORDS: dict[str, type] = dataclasses_of(
-    coordinator_records, holder_records, member_records, records, shard_records, charge
-) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)}
-"""Every class that may be journalled, by name."""
+_SCHEMA = ROWS + _HEAD + compaction.SCHEMA
 
 
 class Journal(Protocol):
@@ -100,7 +83,19 @@ class Journal(Protocol):
         """
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records, oldest first, with their stamps; DamagedStore names a bad row."""
+        """All records after the fold, oldest first, with their stamps; DamagedStore names a bad
+        row."""
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to; None if none is gone."""
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be compacted."""
+
+    def compact(self, fold: Fold) -> None:
+        """Has the fold of all records stand for them; OperatorError if the disk refuses."""
 
     def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -119,7 +114,12 @@ class FollowedJournal(Journal, Protocol):
     """A journal whose rows a standby copies."""
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        """The rows after this one, about `most` bytes of them; Conflict if there is no such row."""
+        """The rows after this one, about `most` bytes of them.
+
+        Raises:
+            Conflict: there is no such row.
+            Refused: some of them are gone.
+        """
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows as another journal has them, durably; returns their records.
@@ -128,12 +128,9 @@ class FollowedJournal(Journal, Protocol):
             DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
         """
 
-
-def _kind(record: Record) -> str:
-    name = type(record).__name__
-    if RECORDS.get(name) is not type(record):
-        raise InternalError(f"a {name} is no record of a journal")
-    return name
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold: with the next one, rows up to it are gone."""
 
 
 class MemoryJournal:
@@ -148,7 +145,7 @@ class MemoryJournal:
         if self._closed:
             raise InternalError("the journal is closed")
         for record in records:
-            _kind(record)
+            kind_of(record)
         self.rows.extend((at, record) for record in records)
 
     def replay(self) -> Iterator[tuple[float, Record]]:
@@ -158,7 +155,7 @@ class MemoryJournal:
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """Rows as `FollowedJournal` has them, all that there are; here no digest chains them."""
         rows = self.rows[mark.seq :]
-        return tuple(JournalRow(at, _kind(each), _body(each), b"") for at, each in rows)
+        return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows; see `FollowedJournal`."""
@@ -166,6 +163,24 @@ class MemoryJournal:
         for row, record in zip(rows, taken, strict=True):
             self.append(row.at, [record])
         return taken
+
+    @property
+    def folded(self) -> Mark:
+        """No row."""
+        return START
+
+    @property
+    def fold(self) -> Fold | None:
+        """None: all records are there."""
+        return None
+
+    @property
+    def due(self) -> bool:
+        """Never: a list in memory is short."""
+        return False
+
+    def compact(self, fold: Fold) -> None:
+        """Does nothing: all records stay."""
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""
@@ -210,6 +225,8 @@ class SqliteJournal:
             self._base = stack.enter_context(closing(self._connect()))
             self._prepare()
             self._seq, self._chain, self._height = self._at_height()
+            self._kept = compaction.kept(self._path, self._base)
+            self._grown = self._rows_size()
             stack.callback(self._height.close)
             self._open = stack.pop_all()
 
@@ -223,11 +240,11 @@ class SqliteJournal:
         """The newest second on record; DamagedStore if what is there is no time."""
         try:
             (last,) = self._base.execute("SELECT max(at) FROM journal").fetchone()
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise DamagedStore(f"{self._path}: {error}") from None
         if not isinstance(last, float | None):
             raise DamagedStore(f"{self._path}: a row's time is no number")
-        return last or 0.0
+        return max(last or 0.0, 0.0 if self._kept is None else self._kept.last)
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         """Appends records, all of them or none; InternalError once closed."""
@@ -236,8 +253,8 @@ class SqliteJournal:
         rows = []
         seq, chain = self._seq, self._chain
         for record in records:
-            kind, body = _kind(record), _body(record)
-            seq, chain = seq + 1, _link(chain, seq + 1, at, kind, body)
+            kind, body = kind_of(record), body_of(record)
+            seq, chain = seq + 1, link(chain, seq + 1, at, kind, body)
             rows.append((seq, at, kind, body, chain))
         self._insert(rows)
 
@@ -245,19 +262,11 @@ class SqliteJournal:
         if not rows:
             return
         seq, *_, chain = rows[-1]
-        try:
-            self._base.execute("BEGIN IMMEDIATE")
-            try:
-                self._base.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
-                self._base.execute("UPDATE head SET seq = ?, chain = ?", (seq, chain))
-                self._base.execute("COMMIT")
-            except BaseException:
-                if self._base.in_transaction:
-                    self._base.execute("ROLLBACK")
-                raise
-        except sqlite3.Error as error:
-            raise self._refused("cannot write: ", error) from None
+        with self._transaction("cannot write: "):
+            self._base.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
+            self._base.execute("UPDATE head SET seq = ?, chain = ?", (seq, chain))
         self._seq, self._chain = seq, chain
+        self._grown += sum(len(row[3]) for row in rows)
         try:
             self._height.advance(self.mark)
         except OperatorError:
@@ -266,17 +275,12 @@ class SqliteJournal:
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after one of them; see `FollowedJournal`."""
-        query = "SELECT chain FROM journal WHERE seq = ?"
-        if mark != START and self._base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
-            raise Conflict(f"row {mark.seq} of this journal is another one")
-        found, size = list[JournalRow](), 0
-        query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
-        for columns in self._base.execute(query, (mark.seq,)):
-            found.append(JournalRow(*columns))
-            size += len(found[-1].body)
-            if size > most:
-                break
-        return tuple(found)
+        return compaction.after(self._path, self._base, mark, most)
+
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold."""
+        return START if self._kept is None else self._kept.mark
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal; see `FollowedJournal`."""
@@ -284,16 +288,64 @@ class SqliteJournal:
         taken: list[Record] = []
         for seq, row in enumerate(rows, self._seq + 1):
             columns.append((seq, row.at, row.kind, row.body, row.chain))
-            taken.append(_read(self._path, chain, *columns[-1]).record)
+            taken.append(read_row(self._path, chain, *columns[-1]).record)
             chain = row.chain
         self._insert(columns)
         return taken
 
     def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records from the first, with the time of each."""
+        """All records after the fold, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        return ((row.at, row.record) for row in _rows(self._path, self._base, self.mark))
+        rows = rows_after(self._path, self._base, self.folded, self.mark)
+        return ((row.at, row.record) for row in rows)
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to."""
+        return None if self._kept is None else self._kept.fold
+
+    @property
+    def due(self) -> bool:
+        """Whether the rows after the fold are more than it, and enough."""
+        return self._grown >= max(compaction.LEAST, 0 if self._kept is None else self._kept.size)
+
+    def compact(self, fold: Fold) -> None:
+        """Has a fold stand for all rows, and archives those up to the fold before it.
+
+        Raises:
+            OperatorError: the disk refuses; DiskFailed: it is full. Nothing has changed then.
+        """
+        if self._closed:
+            raise InternalError("the journal is closed")
+        mark, last = self.mark, self.last
+        with self._transaction("cannot compact: "):
+            size = compaction.compact(self._base, self._path, mark, last, fold)
+        self._kept = compaction.Kept(mark, last, fold, size)
+        self._grown = 0
+
+    @contextmanager
+    def _transaction(self, doing: str) -> Iterator[None]:
+        """All that is done in it, or nothing."""
+        try:
+            self._base.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._base.execute("COMMIT")
+            except BaseException:
+                if self._base.in_transaction:
+                    self._base.execute("ROLLBACK")
+                raise
+        except sqlite3.Error as error:
+            raise self._refused(doing, error) from None
+
+    def _rows_size(self) -> int:
+        """Bytes of the records after the fold."""
+        try:
+            query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
+            return int(self._base.execute(query, (self.folded.seq,)).fetchone()[0])
+        except DAMAGED as error:
+            raise DamagedStore(f"{self._path}: {error}") from None
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""
@@ -332,7 +384,7 @@ class SqliteJournal:
                 version = f"PRAGMA user_version = {FORMAT};"
                 self._base.executescript(f"BEGIN;{_SCHEMA}{start}{version}COMMIT;")
                 sync(self._path.parent)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise self._refused("", error, DamagedStore) from None
 
     def _refused(
@@ -356,7 +408,7 @@ class SqliteJournal:
             if mark is not None and mark != START:
                 self._refuse_other(own, mark)
             height = Height(beside, own)
-        except _DAMAGED as error:
+        except DAMAGED as error:
             raise DamagedStore(f"{self._path}: {error}") from None
         return own.seq, own.chain, height
 
@@ -371,18 +423,10 @@ class SqliteJournal:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A record in its place: `seq` counts from 1, `chain` is the digest over all rows up to it."""
-
-    seq: int
-    at: float
-    record: Record
-    chain: bytes
-
-
 def read_rows(path: Path) -> Iterator[Row]:
     """All rows of a journal, which some process may be writing, oldest first; changes nothing.
+
+    Of rows that are gone those that were archived, in their short form (`store.compaction`).
 
     Raises:
         ConfigError: it is of another format.
@@ -393,52 +437,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         base.execute("BEGIN")  # head and rows are of one moment
         own = _head(path, base) if _tables(path, base, FORMAT) else START
         refuse_behind(path, own, height or START)
-        yield from _rows(path, base, own)
-
-
-def _rows(path: Path, base: sqlite3.Connection, last: Mark) -> Iterator[Row]:
-    seq, chain = 0, b""
-    while seq < last.seq:
-        for columns in _page(path, base, seq, last.seq):
-            seq += 1
-            if columns[0] != seq:
-                raise DamagedStore(f"{path}: row {seq} is missing")
-            row = _read(path, chain, *columns)
-            chain = row.chain
-            yield row
-    if chain != last.chain:
-        raise DamagedStore(f"{path}: row {last.seq} is not the one that the head names")
-
-
-def _page(
-    path: Path, base: sqlite3.Connection, seq: int, last: int
-) -> list[tuple[int, float, str, str, bytes]]:
-    query = "SELECT * FROM journal WHERE seq > ? AND seq <= ? ORDER BY seq LIMIT ?"
-    try:
-        rows = base.execute(query, (seq, last, _PAGE)).fetchall()
-    except _DAMAGED as error:
-        raise DamagedStore(f"{path}: after row {seq}: {error}") from None
-    if not rows:
-        raise DamagedStore(f"{path}: row {seq + 1} is missing")
-    return rows
-
-
-def _read(
-    path: Path, before: bytes, seq: int, at: float, kind: str, body: str, chain: bytes
-) -> Row:
-    where = f"{path}: row {seq}"
-    try:
-        sound = chain == _link(before, seq, at, kind, body)
-    except (AttributeError, TypeError, struct.error):
-        sound = False  # a column of another type
-    if not sound:
-        raise DamagedStore(f"{where} does not match its digest")
-    if kind not in RECORDS:
-        raise DamagedStore(f"{where} is a {kind}, which this version does not know")
-    try:
-        return Row(seq, at, from_plain(RECORDS[kind], json.loads(body)), chain)
-    except (Malformed, ValueError, RecursionError) as error:
-        raise DamagedStore(f"{where} cannot be read: {error}") from None
+        yield from compaction.archive(path, base)
+        yield from rows_after(path, base, compaction.gone(path, base), own)
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
@@ -461,7 +461,7 @@ def read_only(path: Path) -> Iterator[sqlite3.Connection]:
         uri = f"{path.absolute().as_uri()}?mode=ro"
         with closing(sqlite3.connect(uri, uri=True)) as base:
             yield base
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
 
 
@@ -480,21 +480,9 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
     try:
         head = base.execute("SELECT seq, chain FROM head").fetchall()
         rows = base.execute("SELECT seq, chain FROM journal ORDER BY seq DESC LIMIT 1").fetchall()
-    except _DAMAGED as error:
+    except DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
     if len(head) != 1 or head != (rows or [(0, b"")]):
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")
     return Mark(*head[0])
-
-
-def _link(before: bytes, seq: int, at: float, kind: str, body: str) -> bytes:
-    stamp = struct.pack("<qd", seq, at)
-    return digest("secureps-journal", before, stamp, kind.encode(), body.encode())
-
-
-def _body(record: Record) -> str:
-    try:
-        return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None

@@ -66,8 +66,7 @@ def read_height(path: Path) -> Mark | None:
         return None
     except OSError as error:
         raise OperatorError(f"{path}: cannot read: {error.strerror}") from None
-    found = [_parsed(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
-    marks = [mark for mark in found if mark is not None]
+    marks = [mark for mark in _slots(content) if mark is not None]
     if not marks:
         raise DamagedStore(
             f"{path}: damaged: it says how far the journal beside it has come, and without it "
@@ -80,7 +79,7 @@ class Height:
     """The file, open for the one process that holds its journal.
 
     Args:
-        path: made if it does not exist.
+        path: made if it does not exist, or does not say that already.
         mark: what it says from now on.
 
     Raises:
@@ -90,11 +89,15 @@ class Height:
     def __init__(self, path: Path, mark: Mark) -> None:
         self._path = path
         try:
-            write_height(path, mark)
+            slot = _held(path, mark)
+            if slot is None:
+                write_height(path, mark)
+            self._slot = slot or 0
             self._file = os.open(path, os.O_WRONLY)
+            if slot is not None:  # whoever wrote it may have been killed before it was durable
+                os.fdatasync(self._file)
         except OSError as error:
             raise refused(path, "write", error) from error
-        self._slot = 0
 
     def advance(self, mark: Mark) -> None:
         """Notes a commit, durably when it returns; OperatorError if the disk refuses."""
@@ -108,6 +111,20 @@ class Height:
     def close(self) -> None:
         """Releases the file."""
         os.close(self._file)
+
+
+def _held(path: Path, mark: Mark) -> int | None:
+    """The slot of a file that is whole and says this mark; None where it is to be made anew.
+
+    A party that lives for one wave opens its journal for each. At the start it is made anew: it may
+    have been named by a process that was killed before the name was durable.
+    """
+    if mark == START or path.is_symlink() or not path.is_file():
+        return None
+    found = _slots(path.read_bytes())
+    if None in found or mark not in found or max(each.seq for each in found if each) > mark.seq:
+        return None
+    return found.index(mark)
 
 
 def write_height(path: Path, mark: Mark) -> None:
@@ -147,6 +164,11 @@ def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
 def _slot(mark: Mark) -> bytes:
     body = _BODY.pack(_MAGIC, mark.seq, mark.chain)
     return (body + digest("secureps-height", body)).ljust(PAGE, b"\0")
+
+
+def _slots(content: bytes) -> list[Mark | None]:
+    """What each slot says; None for one that is not whole."""
+    return [_parsed(content[at : at + PAGE]) for at in range(0, _SLOTS * PAGE, PAGE)]
 
 
 def _parsed(slot: bytes) -> Mark | None:

@@ -16,6 +16,7 @@ What must not live here: formats of keys (`crypto`), and networks: a kit travels
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import string
@@ -33,6 +34,7 @@ from secureps.errors import ClientError, ConfigError, KitError, UnknownParty
 from secureps.messages.encoding import DIGEST_BYTES, file_digest
 from secureps.messages.run import on_loopback
 from secureps.store.holder_keys import ENVELOPE, KINDS, HolderSecret, KeyKind
+from secureps.store.journal_height import refused
 from secureps.store.kit_files import read, read_secret, write
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
@@ -157,11 +159,17 @@ def load_roster(directory: Path, pinned: str | None = None) -> tuple[PublicIdent
                 f"{directory} is signed by another CA: its fingerprint is {ca.fingerprint} "
                 f"and the pinned one {pinned}"
             )
-        roster = Roster.from_bytes(data)
-        roster.verify(ca)
+        return ca, _verified(ca, data)
     except ClientError as error:
         raise _damaged(directory, error) from None
-    return ca, roster
+
+
+@functools.lru_cache(4)
+def _verified(ca: PublicIdentity, data: bytes) -> Roster:
+    """The roster in these bytes: one process may play many nodes of a simulation, wave by wave."""
+    roster = Roster.from_bytes(data)
+    roster.verify(ca)
+    return roster
 
 
 def _damaged(directory: Path, error: ClientError) -> KitError:
@@ -302,9 +310,16 @@ def own_seed(path: Path) -> SecretSeed:
     """A client's own seed, fresh from the operating system the first time (mode 0600).
 
     It must outlive the process: training again after a crash repeats the same noise.
+
+    Raises:
+        KitError: as `read_secret`.
+        DiskFailed, OperatorError: the disk is full, or refuses.
     """
     if not path.exists():
-        write(path, os.urandom(SEED_BYTES), 0o600)
+        try:
+            write(path, os.urandom(SEED_BYTES), 0o600)
+        except OSError as error:
+            raise refused(path, "write", error) from None
     return read_secret(SecretSeed, path, "a restart")
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -18,6 +19,9 @@ from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.extras import from_extras
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://.")
+_PIECE = 8 << 20
+"""Bytes that are read of an object at a time."""
+
 _TOLD = 300
 """Characters of an error of somebody else's that are told."""
 
@@ -29,6 +33,8 @@ def is_url(place: str) -> bool:
 
 def shown(url: str) -> str:
     """A URL without user, password and query: those open the store to whoever reads them."""
+    if re.search(r"\?.*@", url, re.S):  # which of the two signs is whose, nobody knows
+        return re.sub(r"://.*", "://***", url, flags=re.S)
     return re.sub(r"://.*@", "://***@", re.sub(r"\?.*", "?***", url, flags=re.S), flags=re.S)
 
 
@@ -95,6 +101,28 @@ class ObjectStore:
                 return bytes(self._files.cat_file(self._path(name)))
             except FileNotFoundError:
                 raise DamagedStore(f"{self.name}/{name}: absent") from None
+
+    def bring(self, name: str, path: Path, most: int) -> None:
+        """Writes the bytes of an object into a file of this machine, piece by piece.
+
+        Args:
+            most: the longest that it may be, whatever the store says of it.
+
+        Raises:
+            ConfigError: it is longer; the file has what was read.
+            DamagedStore: there is none.
+            DiskFailed: as `create`; or the disk of this machine refuses.
+        """
+        with self._asking(name):
+            try:
+                source = self._files.open(self._path(name), "rb")
+            except FileNotFoundError:
+                raise DamagedStore(f"{self.name}/{name}: absent") from None
+            with source, path.open("wb") as file:
+                while piece := source.read(_PIECE):
+                    if file.tell() + len(piece) > most:
+                        raise ConfigError(f"{self.name}/{name}: longer than {most} bytes")
+                    file.write(piece)
 
     def sizes(self, folder: str = "") -> dict[str, int]:
         """The bytes of all objects below a folder, by their names there; {} if there is none.

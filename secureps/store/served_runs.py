@@ -16,6 +16,7 @@ from typing import Any
 
 from secureps.errors import DamagedStore, KitError
 from secureps.messages.records import RunPinned
+from secureps.roles.fold import Fold
 from secureps.store.atomic_file import write_durably
 from secureps.store.journal import Journal
 from secureps.store.journal_height import Height, Mark, read_height
@@ -66,7 +67,9 @@ class ServedJournal:
         self._ledger = ledger
         self._path = path
         self._height: Height | None = None
-        self._note([record for _, record in ledger.replay()])  # killed between the two
+        before = () if ledger.fold is None else ledger.fold.records
+        rows = (record for _, record in ledger.replay())
+        self._note([*before, *rows])  # killed between the two
 
     def append(self, at: float, records: Sequence[Any]) -> None:
         """Appends records to the ledger, and notes how far it has come."""
@@ -86,6 +89,20 @@ class ServedJournal:
     def replay(self) -> Iterator[tuple[float, Any]]:
         """All records from the first, with the time of each."""
         return self._ledger.replay()
+
+    @property
+    def fold(self) -> Fold | None:
+        """What the records before those of `replay` came to."""
+        return self._ledger.fold
+
+    @property
+    def due(self) -> bool:
+        """Whether it is to be compacted."""
+        return self._ledger.due
+
+    def compact(self, fold: Fold) -> None:
+        """Has a fold stand for all records; as the journal within."""
+        self._ledger.compact(fold)
 
     def close(self) -> None:
         """Closes the ledger and what was noted of it."""

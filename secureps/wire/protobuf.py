@@ -27,6 +27,7 @@ from google.protobuf.message import DecodeError, EncodeError, Message
 
 from secureps.errors import Malformed, Oversized
 from secureps.messages import (
+    acts,
     charge,
     envelope_keys,
     evaluation,
@@ -35,6 +36,7 @@ from secureps.messages import (
     requests,
     run,
     schema,
+    steps,
     submission,
 )
 from secureps.messages.encoding import DIGEST_BYTES, dataclasses_of, field_types
@@ -59,7 +61,8 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    charge, envelope_keys, schema, submission, run, evaluation, following, requests, orders
+    *(acts, charge, envelope_keys, schema, steps, submission, run, evaluation, following),
+    *(requests, orders),
 )
 """Every dataclass that crosses the wire, by name."""
 

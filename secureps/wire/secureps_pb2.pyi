@@ -93,6 +93,44 @@ class Evaluated(_message.Message):
     signature: bytes
     def __init__(self, run: _Optional[bytes] = ..., party: _Optional[str] = ..., version: _Optional[int] = ..., model: _Optional[_Iterable[bytes]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., examples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
+class Act(_message.Message):
+    __slots__ = ("what", "client", "reason")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    client: str
+    reason: str
+    def __init__(self, what: _Optional[str] = ..., client: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class CohortSteps(_message.Message):
+    __slots__ = ("group", "number", "version", "members", "began", "closed", "held", "opened", "prepared", "committed", "ended", "why")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    OPENED_FIELD_NUMBER: _ClassVar[int]
+    PREPARED_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    ENDED_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    number: int
+    version: int
+    members: int
+    began: float
+    closed: float
+    held: float
+    opened: float
+    prepared: float
+    committed: float
+    ended: str
+    why: str
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., members: _Optional[int] = ..., began: _Optional[float] = ..., closed: _Optional[float] = ..., held: _Optional[float] = ..., opened: _Optional[float] = ..., prepared: _Optional[float] = ..., committed: _Optional[float] = ..., ended: _Optional[str] = ..., why: _Optional[str] = ...) -> None: ...
+
 class EnvelopeKeyAnnounced(_message.Message):
     __slots__ = ("run", "holder", "number", "key", "least", "signature")
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -271,15 +309,23 @@ class GroupPlacement(_message.Message):
     owners: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, group: _Optional[str] = ..., owners: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class Replicas(_message.Message):
+    __slots__ = ("groups",)
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
+    def __init__(self, groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+
 class Placement(_message.Message):
-    __slots__ = ("epoch", "shards", "groups")
+    __slots__ = ("epoch", "shards", "groups", "replicas")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     SHARDS_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     shards: _containers.RepeatedScalarFieldContainer[str]
     groups: _containers.RepeatedCompositeFieldContainer[GroupPlacement]
-    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ...) -> None: ...
+    replicas: Replicas
+    def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe")
@@ -668,7 +714,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -682,6 +728,10 @@ class Status(_message.Message):
     FAILURE_FIELD_NUMBER: _ClassVar[int]
     ADJACENCY_FIELD_NUMBER: _ClassVar[int]
     DELTA_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    BURNT_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -695,7 +745,11 @@ class Status(_message.Message):
     failure: str
     adjacency: str
     delta: float
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ...) -> None: ...
+    paused: str
+    steps: _containers.RepeatedCompositeFieldContainer[CohortSteps]
+    burnt: int
+    checkpoint: int
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")
@@ -720,20 +774,22 @@ class Stored(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ..., have: _Optional[int] = ...) -> None: ...
 
 class GetBlock(_message.Message):
-    __slots__ = ("run", "group", "version", "block", "offset", "base")
+    __slots__ = ("run", "group", "version", "block", "offset", "base", "state")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     BASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     group: str
     version: int
     block: int
     offset: int
     base: bytes
-    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ...) -> None: ...
+    state: bool
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
 
 class GetSum(_message.Message):
     __slots__ = ("run", "group", "cohort", "block", "offset")
@@ -1010,7 +1066,7 @@ class Finish(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class Envelope(_message.Message):
-    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish", "roster_changed", "envelope_key_announced", "holder_keys", "erase_keys", "seal_for", "follow", "rows", "take_over")
+    __slots__ = ("register", "join", "subscribe", "heartbeat", "submit", "held", "missing", "opened", "open_refused", "spoilt", "decline", "retire", "withdraw", "evaluated", "examined", "key_share", "prepared", "checkpointed", "telemetry", "ask_status", "ask_run", "noted", "welcome", "status", "put_block", "ask_block", "trouble", "proposal", "stored", "get_block", "get_sum", "payload", "refusal", "configure", "found", "hold", "examine", "open", "prepare", "commit", "write_checkpoint", "discard", "invite", "published", "settled", "send_again", "seal_again", "finish", "roster_changed", "envelope_key_announced", "holder_keys", "erase_keys", "seal_for", "follow", "rows", "take_over", "act")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     JOIN_FIELD_NUMBER: _ClassVar[int]
     SUBSCRIBE_FIELD_NUMBER: _ClassVar[int]
@@ -1067,6 +1123,7 @@ class Envelope(_message.Message):
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
     TAKE_OVER_FIELD_NUMBER: _ClassVar[int]
+    ACT_FIELD_NUMBER: _ClassVar[int]
     register: Register
     join: Join
     subscribe: Subscribe
@@ -1123,4 +1180,5 @@ class Envelope(_message.Message):
     follow: Follow
     rows: Rows
     take_over: TakeOver
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., roster_changed: _Optional[_Union[RosterChanged, _Mapping]] = ..., envelope_key_announced: _Optional[_Union[EnvelopeKeyAnnounced, _Mapping]] = ..., holder_keys: _Optional[_Union[HolderKeys, _Mapping]] = ..., erase_keys: _Optional[_Union[EraseKeys, _Mapping]] = ..., seal_for: _Optional[_Union[SealFor, _Mapping]] = ..., follow: _Optional[_Union[Follow, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ...) -> None: ...
+    act: Act
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., join: _Optional[_Union[Join, _Mapping]] = ..., subscribe: _Optional[_Union[Subscribe, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., submit: _Optional[_Union[Submit, _Mapping]] = ..., held: _Optional[_Union[Held, _Mapping]] = ..., missing: _Optional[_Union[Missing, _Mapping]] = ..., opened: _Optional[_Union[Opened, _Mapping]] = ..., open_refused: _Optional[_Union[OpenRefused, _Mapping]] = ..., spoilt: _Optional[_Union[Spoilt, _Mapping]] = ..., decline: _Optional[_Union[Decline, _Mapping]] = ..., retire: _Optional[_Union[Retire, _Mapping]] = ..., withdraw: _Optional[_Union[Withdraw, _Mapping]] = ..., evaluated: _Optional[_Union[Evaluated, _Mapping]] = ..., examined: _Optional[_Union[Examined, _Mapping]] = ..., key_share: _Optional[_Union[KeyShare, _Mapping]] = ..., prepared: _Optional[_Union[Prepared, _Mapping]] = ..., checkpointed: _Optional[_Union[Checkpointed, _Mapping]] = ..., telemetry: _Optional[_Union[Telemetry, _Mapping]] = ..., ask_status: _Optional[_Union[AskStatus, _Mapping]] = ..., ask_run: _Optional[_Union[AskRun, _Mapping]] = ..., noted: _Optional[_Union[Noted, _Mapping]] = ..., welcome: _Optional[_Union[Welcome, _Mapping]] = ..., status: _Optional[_Union[Status, _Mapping]] = ..., put_block: _Optional[_Union[PutBlock, _Mapping]] = ..., ask_block: _Optional[_Union[AskBlock, _Mapping]] = ..., trouble: _Optional[_Union[Trouble, _Mapping]] = ..., proposal: _Optional[_Union[Proposal, _Mapping]] = ..., stored: _Optional[_Union[Stored, _Mapping]] = ..., get_block: _Optional[_Union[GetBlock, _Mapping]] = ..., get_sum: _Optional[_Union[GetSum, _Mapping]] = ..., payload: _Optional[_Union[Payload, _Mapping]] = ..., refusal: _Optional[_Union[Refusal, _Mapping]] = ..., configure: _Optional[_Union[Configure, _Mapping]] = ..., found: _Optional[_Union[Found, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., examine: _Optional[_Union[Examine, _Mapping]] = ..., open: _Optional[_Union[Open, _Mapping]] = ..., prepare: _Optional[_Union[Prepare, _Mapping]] = ..., commit: _Optional[_Union[Commit, _Mapping]] = ..., write_checkpoint: _Optional[_Union[WriteCheckpoint, _Mapping]] = ..., discard: _Optional[_Union[Discard, _Mapping]] = ..., invite: _Optional[_Union[Invite, _Mapping]] = ..., published: _Optional[_Union[Published, _Mapping]] = ..., settled: _Optional[_Union[Settled, _Mapping]] = ..., send_again: _Optional[_Union[SendAgain, _Mapping]] = ..., seal_again: _Optional[_Union[SealAgain, _Mapping]] = ..., finish: _Optional[_Union[Finish, _Mapping]] = ..., roster_changed: _Optional[_Union[RosterChanged, _Mapping]] = ..., envelope_key_announced: _Optional[_Union[EnvelopeKeyAnnounced, _Mapping]] = ..., holder_keys: _Optional[_Union[HolderKeys, _Mapping]] = ..., erase_keys: _Optional[_Union[EraseKeys, _Mapping]] = ..., seal_for: _Optional[_Union[SealFor, _Mapping]] = ..., follow: _Optional[_Union[Follow, _Mapping]] = ..., rows: _Optional[_Union[Rows, _Mapping]] = ..., take_over: _Optional[_Union[TakeOver, _Mapping]] = ..., act: _Optional[_Union[Act, _Mapping]] = ...) -> None: ...

@@ -20,7 +20,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from secureps.errors import InternalError, SecurepsError, Unreachable
+from secureps.errors import Busy, InternalError, SecurepsError, Unreachable
+from secureps.exhaustion import exhaustion
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import COORDINATOR, STANDBY
 
@@ -325,8 +326,8 @@ def closed() -> Unreachable:
 
 
 def settle(future: Future[Any], result: Any) -> None:
-    """Ends a future with an answer, or with a SecurepsError."""
-    if isinstance(result, SecurepsError):
+    """Ends a future with an answer, or with an error."""
+    if isinstance(result, Exception):
         future.set_exception(result)
     else:
         future.set_result(result)
@@ -340,8 +341,16 @@ def outcome(done: Future[Any]) -> Any:
     return done.result() if error is None else told(error)
 
 
+EXHAUSTED_SECONDS = 1.0
+"""Seconds until a request is tried again for which one of the two processes had no room."""
+
+
 def told(error: BaseException) -> SecurepsError:
     """What a sender may hear of an error: SecurepsErrors as they are, nothing of others."""
+    known = isinstance(error, SecurepsError)
+    # No fault of the request: a client drops an update for which it hears of a bug.
+    if exhaustion(error) and (not known or isinstance(error, InternalError)):
+        return Busy("no memory, thread or open file is left for this request", EXHAUSTED_SECONDS)
     if isinstance(error, SecurepsError):
         return error
     _LOG.error("a request ended in a bug", exc_info=error)

@@ -19,7 +19,7 @@ from secureps.messages.coordinator_records import (
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import Dated, Incarnated, RosterFollowed
 from secureps.messages.submission import Cohort, Member, SubmissionId, cohort_digest
-from secureps.store.journal import RECORDS, Row
+from secureps.store.journal_rows import RECORDS, Row
 from tests.golden.values import full as example
 from tests.kits.roles_kit import ROSTER
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -132,8 +133,13 @@ def test_nothing_serious_is_found_by_axe_and_nothing_is_cut_off(
     page: Any, name: str, scheme: str
 ) -> None:
     trained(page)
-    page.emulate_media(color_scheme=scheme)
     page.evaluate(f"location.hash = '{name}'")
+    sound(page, name, scheme)
+
+
+def sound(page: Any, name: str, scheme: str) -> None:
+    """Nothing serious is found by axe, and nothing is cut off, on a desk and on a telephone."""
+    page.emulate_media(color_scheme=scheme)
     playwright.expect(page.locator("h2").first).to_be_visible()
     for width in (1280, 400):
         page.set_viewport_size({"width": width, "height": 900})
@@ -152,6 +158,135 @@ def test_nothing_serious_is_found_by_axe_and_nothing_is_cut_off(
         assert serious == []
     if not AXE:
         pytest.skip("axe-core was not asked: SECUREPS_AXE names its axe.min.js")
+
+
+class Asked:
+    """The questions of a page, each answered as it is told to."""
+
+    def __init__(self, page: Any) -> None:
+        self.said: list[str] = []
+        self.agrees = False
+        page.on("dialog", self._answer)
+
+    def _answer(self, dialog: Any) -> None:
+        self.said.append(dialog.message)
+        if self.agrees:
+            dialog.accept()
+        else:
+            dialog.dismiss()
+
+
+@contextmanager
+def looking(chromium: Any, *arguments: str) -> Iterator[Any]:
+    """The page of another dashboard, which complains of nothing."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "secureps", "dashboard", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    other, complaints = chromium.new_context(viewport={"width": 1280, "height": 900}), []
+    try:
+        page = other.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto(process.stdout.readline().split()[-1])
+        playwright.expect(page.locator("#link")).to_have_text("connected", timeout=LIMIT)
+        yield page
+        assert complaints == []
+    finally:
+        other.close()
+        process.terminate()
+        with process:
+            process.wait(20)
+
+
+def by_keyboard(page: Any, name: str) -> None:
+    """Presses a button that is reached by the keyboard alone."""
+    page.locator("#page").focus()
+    for _ in range(200):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == name:
+            page.keyboard.press("Enter")
+            return
+    raise AssertionError(f"the keyboard does not reach {name!r}")
+
+
+def test_an_operator_pauses_and_goes_on_by_keyboard(chromium: Any, run: tuple[Path, str]) -> None:
+    with looking(chromium, str(run[0]), "--act") as page:
+        trained(page)
+        asked = Asked(page)
+        for scheme in ("light", "dark"):
+            sound(page, "acts", scheme)
+        by_keyboard(page, "Pause")
+        assert asked.said[0].startswith("Pause this run?")
+        assert "paused" not in page.locator("#headline").inner_text()
+        asked.agrees = True
+        page.get_by_label("Why").fill("a visit")
+        by_keyboard(page, "Pause")
+        headline = page.locator("#headline")
+        playwright.expect(headline).to_contain_text(
+            "paused by the operator, a visit", timeout=LIMIT
+        )
+        if SHOTS:
+            page.emulate_media(color_scheme="light")
+            page.set_viewport_size({"width": 1280, "height": 900})
+            page.locator("#acts").screenshot(path=f"{SHOTS}/dashboard-acts.png")
+        by_keyboard(page, "Make a checkpoint")
+        by_keyboard(page, "Go on")
+        playwright.expect(headline).not_to_contain_text("paused", timeout=LIMIT)
+
+
+def test_an_operator_leaves_a_client_out_and_the_run_goes_on(
+    chromium: Any, run: tuple[Path, str]
+) -> None:
+    with looking(chromium, str(run[0]), "--act") as page:
+        asked = Asked(page)
+        asked.agrees = True
+        line = page.locator("p.acts", has=page.get_by_role("button", name="Leave out"))
+        line.get_by_label("Client").select_option("client-05")
+        line.get_by_role("button", name="Leave out").click(timeout=LIMIT)
+        clients = page.locator("#clients")
+        playwright.expect(clients).to_contain_text("left out: by the operator", timeout=LIMIT)
+        assert asked.said[0].startswith("Leave client-05 out?")
+        at = page.locator("#steps h3").first.inner_text()
+        playwright.expect(page.locator("#steps h3").first).not_to_have_text(at, timeout=LIMIT)
+        page.get_by_role("button", name="Take back").click(timeout=LIMIT)
+        playwright.expect(clients).not_to_contain_text("left out", timeout=LIMIT)
+
+
+def test_a_page_without_the_coordinators_folder_has_its_timeline(
+    chromium: Any, run: tuple[Path, str]
+) -> None:
+    address = (run[0] / "state" / "coordinator" / "address").read_text().strip()
+    with looking(chromium, "--server", address, "--kit", str(run[0] / "kit")) as page:
+        chart = page.get_by_role("img", name="Seconds of each step, by version")
+        playwright.expect(chart).to_be_visible(timeout=LIMIT)
+        playwright.expect(page.locator("#burnt")).to_contain_text("No cohort was burnt.")
+
+
+def test_a_data_holder_pauses_its_client_and_lowers_its_budget(
+    chromium: Any, run: tuple[Path, str]
+) -> None:
+    with looking(chromium, str(run[0]), "--name", "client-04", "--act") as page:
+        playwright.expect(page.locator("#sent")).to_contain_text("update", timeout=LIMIT)
+        asked = Asked(page)
+        for scheme in ("light", "dark"):
+            sound(page, "holder", scheme)
+        by_keyboard(page, "Pause")
+        assert len(asked.said) == 1
+        assert not (run[0] / "state" / "client-04" / "acts.jsonl").exists()
+        asked.agrees = True
+        by_keyboard(page, "Pause")
+        playwright.expect(page.locator("#acts")).to_contain_text("is paused", timeout=LIMIT)
+        page.get_by_role("spinbutton").fill("4000")
+        page.get_by_role("button", name="Lower it").click()
+        playwright.expect(page.locator("#budget")).to_contain_text("own 4000", timeout=LIMIT)
+        page.get_by_role("button", name="Go on").click()
+        playwright.expect(page.locator("#acts")).not_to_contain_text("is paused", timeout=LIMIT)
+        acts = page.locator("#acts table")
+        for what in ("pause", "lower-budget 4000.0", "go-on"):
+            playwright.expect(acts).to_contain_text(what, timeout=LIMIT)
 
 
 def test_the_dark_page_is_dark(page: Any) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,7 @@ from secureps.roles.member.tasks import kept_key
 from secureps.run.export import newest_model
 from secureps.run.party_names import client_names
 from secureps.store.checkpoint import checkpoint_directories, latest_good
+from tests.chaos.evidence import Evidence
 from tests.chaos.schedule import CHEATS, CLIENTS, Setting
 from tests.chaos.world import World
 from tests.kits.federations import Tensors, same
@@ -37,6 +38,18 @@ from tests.kits.feedback_kit import recomputed
 GROUP = "all"
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the files of a run lie, if the machine has memory for files."""
+
+
+class Known(Protocol):
+    """What a run's versions can be computed from once more, beside its journal."""
+
+    @property
+    def plan(self) -> Plan:
+        """That of the run."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """What its clients have sealed."""
 
 
 @cache
@@ -77,13 +90,13 @@ def _left_behind(world: World) -> list[str]:
     if (lost := world.lost.get(COORDINATOR)) is not None:
         journals.append([record for _, record in lost.replay()])
     for journal in journals:
-        values, wrong = _by_receipts(world, journal)
+        values, wrong = by_receipts(world, journal)
         known.append(values)
-        found += [*_once(journal), *wrong]
+        found += [*once(journal), *wrong]
     return [*found, *_checkpoint(world, known)]
 
 
-def _of(journal: Iterable[Any], kind: type[Any]) -> list[Any]:
+def of_kind(journal: Iterable[Any], kind: type[Any]) -> list[Any]:
     return [record for record in journal if isinstance(record, kind)]
 
 
@@ -114,16 +127,16 @@ def _end(world: World) -> list[str]:
 # --- what was counted -------------------------------------------------------------
 
 
-def _committed(journal: list[Any]) -> dict[int, Cohort]:
+def committed_cohorts(journal: list[Any]) -> dict[int, Cohort]:
     """The cohort of every committed version of the group."""
     closed = {
         record.cohort.number: record.cohort
-        for record in _of(journal, records.CohortClosed)
+        for record in of_kind(journal, records.CohortClosed)
         if record.cohort.group == GROUP
     }
-    opened = {r.number for r in _of(journal, records.CohortOpened) if r.group == GROUP}
-    burnt = {r.number for r in _of(journal, records.CohortBurnt) if r.group == GROUP}
-    versions = {r.version for r in _of(journal, records.VersionCommitted) if r.group == GROUP}
+    opened = {r.number for r in of_kind(journal, records.CohortOpened) if r.group == GROUP}
+    burnt = {r.number for r in of_kind(journal, records.CohortBurnt) if r.group == GROUP}
+    versions = {r.version for r in of_kind(journal, records.VersionCommitted) if r.group == GROUP}
     made = (closed[number] for number in sorted(opened - burnt))
     return {cohort.version: cohort for cohort in made if cohort.version in versions}
 
@@ -131,16 +144,16 @@ def _committed(journal: list[Any]) -> dict[int, Cohort]:
 def _counted(world: World) -> list[str]:
     """Each submission at most once; each is accounted for."""
     journal = journal_of(world)
-    received = {record.receipt.id for record in _of(journal, records.Received)}
-    fates = world.coordinator.federation.fates
-    silent = [f"nobody says what became of {id}" for id in sorted(received - fates.keys())]
-    return [*_once(journal), *silent]
+    received = {record.receipt.id for record in of_kind(journal, records.Received)}
+    fate = world.coordinator.federation.settled.of
+    silent = [f"nobody says what became of {id}" for id in sorted(received) if fate(id) is None]
+    return [*once(journal), *silent]
 
 
-def _once(journal: list[Any]) -> list[str]:
+def once(journal: list[Any]) -> list[str]:
     """Each submission at most once, by its name and by what is in it."""
-    cohorts, found = _committed(journal), []
-    made = len([v for v in _of(journal, records.VersionCommitted) if v.group == GROUP])
+    cohorts, found = committed_cohorts(journal), []
+    made = len([v for v in of_kind(journal, records.VersionCommitted) if v.group == GROUP])
     if made and made != len(cohorts) + 1:
         found.append(f"{made} versions were committed, and {len(cohorts)} cohorts opened for them")
     members = [member for cohort in cohorts.values() for member in cohort.members]
@@ -149,9 +162,11 @@ def _once(journal: list[Any]) -> list[str]:
     for what, times in (names + contents).items():
         if times > 1:
             found.append(f"{what} was counted {times} times")
-    received = Counter(record.receipt.id for record in _of(journal, records.Received))
+    received = Counter(record.receipt.id for record in of_kind(journal, records.Received))
     # Once more for each cohort that was dissolved since a shard has its blocks no more.
-    lost = Counter(id for record in _of(journal, records.CohortReopened) for id in record.missing)
+    lost = Counter(
+        id for record in of_kind(journal, records.CohortReopened) for id in record.missing
+    )
     again = received - lost
     found += [f"{id} was received {received[id]} times" for id in again if again[id] > 1]
     found += [f"{m.id} was counted, and never received" for m in members if m.id not in received]
@@ -167,7 +182,7 @@ def _ledgers(world: World) -> list[str]:
         return []
     found = []
     federation = world.coordinator.federation
-    receipts = [record.receipt for record in _of(journal_of(world), records.Received)]
+    receipts = [record.receipt for record in of_kind(journal_of(world), records.Received)]
     for client in client_names(CLIENTS):
         member = world.parties[client].machine
         assert isinstance(member, Member)
@@ -189,7 +204,9 @@ def _ledgers(world: World) -> list[str]:
     except SecurepsError as error:
         return [*found, f"no checkpoint: {error}"]
     kept = {*manifest.ledger, *manifest.releases}
-    summed = {m.id for cohort in _committed(journal_of(world)).values() for m in cohort.members}
+    summed = {
+        m.id for cohort in committed_cohorts(journal_of(world)).values() for m in cohort.members
+    }
     for receipt in receipts:
         if receipt.id in summed and receipt.fact is not None and receipt.fact not in kept:
             found.append(f"the last checkpoint lacks {receipt.fact}")
@@ -201,7 +218,7 @@ def _ledgers(world: World) -> list[str]:
 
 def _model(world: World) -> list[str]:
     """That of the undisturbed run, or that of the receipts that were committed."""
-    values, found = _by_receipts(world, journal_of(world))
+    values, found = by_receipts(world, journal_of(world))
     found += _checkpoint(world, [values])
     pinned = world.coordinator.federation.pinned
     if not world.emptied:
@@ -219,34 +236,34 @@ def _model(world: World) -> list[str]:
     return found
 
 
-def _by_receipts(world: World, journal: list[Any]) -> tuple[list[NDArray[np.float32]], list[str]]:
+def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float32]], list[str]]:
     """Every version computed once more in plain integers, from what the clients sealed."""
     found, made = list[str](), list[NDArray[np.float32]]()
-    receipts = {r.receipt.id: r.receipt for r in _of(journal, records.Received)}
-    committed = [r.version for r in _of(journal, records.VersionCommitted) if r.group == GROUP]
+    receipts = {r.receipt.id: r.receipt for r in of_kind(journal, records.Received)}
+    committed = [r.version for r in of_kind(journal, records.VersionCommitted) if r.group == GROUP]
     if not committed:
         return made, found
-    (pinned,) = _of(journal, RunPinned)
-    layout = world.plan.layout(pinned.run.schema).group(GROUP)
+    (pinned,) = of_kind(journal, RunPinned)
+    layout = known.plan.layout(pinned.run.schema).group(GROUP)
     prepared = {
         (r.version, r.shard): r.blocks
-        for r in _of(journal, records.ShardPrepared)
+        for r in of_kind(journal, records.ShardPrepared)
         if r.group == GROUP
     }
-    placement = pinned.placement.of(GROUP)
+    placement = pinned.placement
     *_, founder = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
-    values = world.evidence.founding[founder.root]
-    state = world.plan.optimizer(GROUP).init(values)
-    cohorts = _committed(journal)
+    values = known.evidence.founding[founder.root]
+    state = known.plan.optimizer(GROUP).init(values)
+    cohorts = committed_cohorts(journal)
     for version in committed:
         if version > 0:
-            codes = _codes(world.plan, layout, cohorts[version], values)
-            mean = _mean(world, cohorts[version], receipts, layout, codes)
-            exact, state = world.plan.optimizer(GROUP).apply(mean, values, state)
-            values = _published(world.plan, layout, exact, values, codes)
+            codes = _codes(known.plan, layout, cohorts[version], values)
+            mean = _mean(known, cohorts[version], receipts, layout, codes)
+            exact, state = known.plan.optimizer(GROUP).apply(mean, values, state)
+            values = _published(known.plan, layout, exact, values, codes)
         made.append(values)
         for (at, shard), blocks in prepared.items():
-            spans = (layout.span(block) for block in placement.blocks_of(shard))
+            spans = (layout.span(block) for block in placement.blocks_of(GROUP, shard))
             parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
             if at == version and tuple(map(payload_digest, parts)) != blocks:
                 found.append(f"version {version} of {shard} is not what its receipts come to")
@@ -307,7 +324,7 @@ def _published(
 
 
 def _mean(
-    world: World,
+    known: Known,
     cohort: Cohort,
     receipts: dict[SubmissionId, Receipt],
     layout: GroupLayout,
@@ -318,12 +335,12 @@ def _mean(
     for member in cohort.members:
         receipt = receipts[member.id]
         assert receipt.purpose == UPDATE
-        integers, own = world.evidence.integers[member.id, receipt.root]
+        integers, own = known.evidence.integers[member.id, receipt.root]
         weight += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
-    grid = world.plan.grid(GROUP, layout.sent)
+    grid = known.plan.grid(GROUP, layout.sent)
     mean = grid.weighted_mean(np.array(total, np.int64), weight, cohort.weight)
-    if world.plan.chain(GROUP).plain:
+    if known.plan.chain(GROUP).plain:
         return mean
     parts = [mean[slice(*layout.sent_span(block))] for block in range(layout.blocks)]
     return np.concatenate([code.decode(part) for code, part in zip(codes, parts, strict=True)])

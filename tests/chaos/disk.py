@@ -19,7 +19,8 @@ from unittest.mock import patch
 
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.store import journal
-from secureps.store.journal import RECORDS, MemoryJournal
+from secureps.store.journal import MemoryJournal
+from secureps.store.journal_rows import RECORDS
 
 Gate = Callable[[str], None]
 """Called before and after each operation: it may raise what a full disk or a death does."""

@@ -106,6 +106,7 @@ def plan_of(setting: Setting) -> Plan:
         "name": "chaos",
         "versions": VERSIONS,
         "shards": SHARDS,
+        "replicas": setting.replicas,
         "block_size": 64,
         "local": ["*.count"],
         "cipher": cipher,

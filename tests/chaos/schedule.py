@@ -9,6 +9,9 @@ older     the party dies, and comes back with its disk as it was at that event
 away      the coordinator dies, comes back with an empty disk, dies again, and has its own back
 rots      a file on the shard's disk has other bytes
 asks      somebody looks on: the party asks which run this is, and how it stands
+stands    an operator pauses the run, and has it go on later
+saves     an operator wants a checkpoint
+omits     an operator leaves the client out, and takes it back later
 pause     the party does nothing for a while, as after SIGSTOP
 jump      the party's clock leaps ahead
 full      the party's disk refuses every write for a while
@@ -29,7 +32,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import client_names, holder_names, shard_names
@@ -41,7 +44,7 @@ CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
 class Setting:
     """The plan of a seed: `all` is the synchronous rule that waits for every member.
 
-    `codec` is one of `tests.chaos.plans.CODECS`.
+    `codec` is one of `tests.chaos.plans.CODECS`; of every block there are so many `replicas`.
     """
 
     rule: str
@@ -49,6 +52,7 @@ class Setting:
     privacy: str = ""
     evaluated: bool = False
     codec: str = ""
+    replicas: int = 1
 
 
 SETTINGS = (
@@ -86,6 +90,11 @@ SELDOM, LOSS = 0.15, 0.3
 two disks may be lost at once."""
 TWICE = 0.4
 """How often then two are."""
+
+STANDS, SAVES, OMITS = "stands", "saves", "omits"
+ACTS = (STANDS, SAVES, OMITS)
+ACTED = 0.4
+"""How often an operator acts."""
 
 REPLACED, REVOKED, RENEWED = "replaced", "revoked", "renewed"
 ROSTERS = (REPLACED, REVOKED, RENEWED)
@@ -128,13 +137,13 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, LOSSES, ROSTERS or TAKEOVERS, ROTS or ASKS.
+        kind: of KINDS, LOSSES, ROSTERS, ACTS or TAKEOVERS, ROTS or ASKS.
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
         seconds: how long it lasts, or until the party is started again; of `older`: until it dies;
-            of ROSTERS: until the coordinator has the next roster.
+            of ROSTERS: until the coordinator has the next roster; of ACTS: until it is taken back.
         to: the other party; message: the class of one.
     """
 
@@ -165,7 +174,8 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in (*KINDS, *LOSSES, *ROSTERS, *TAKEOVERS, ROTS, ASKS):
+    kinds = (*KINDS, *LOSSES, *ROSTERS, *ACTS, *TAKEOVERS, ROTS, ASKS)
+    if found is None or found["kind"] not in kinds:
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -176,7 +186,8 @@ def _parsed(text: str) -> Fault:
 
 def setting_of(seed: int) -> Setting:
     """The plan of a seed: all of them take turns."""
-    return SETTINGS[seed % len(SETTINGS)]
+    setting = SETTINGS[seed % len(SETTINGS)]
+    return replace(setting, replicas=2) if seed // len(SETTINGS) % 3 == 2 else setting
 
 
 def holders_of(setting: Setting) -> tuple[str, ...]:
@@ -205,9 +216,17 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
         faults.append(Fault(ROTS, rng.choice(shard_names(SHARDS)), rng.randrange(1, EVENTS)))
     if not lost and rng.random() < CHANGE:
         faults += _changed(rng, setting)
+    if rng.random() < ACTED:
+        faults += [_act(rng) for _ in range(rng.randint(1, 3))]
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
     return tuple(faults)
+
+
+def _act(rng: random.Random) -> Fault:
+    kind, at = rng.choice(ACTS), rng.randrange(1, EVENTS)
+    who = rng.choice(client_names(CLIENTS)) if kind == OMITS else COORDINATOR
+    return Fault(kind, who, at, round(rng.uniform(1.0, 60.0), 1))
 
 
 def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:

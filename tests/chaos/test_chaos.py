@@ -27,6 +27,7 @@ from tests.chaos.loop import PartyLoop
 from tests.chaos.plans import plan_of
 from tests.chaos.play import play
 from tests.chaos.schedule import (
+    ACTS,
     ASKS,
     KINDS,
     LOSSES,
@@ -223,7 +224,7 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, *ROSTERS, ROTS, ASKS}
+    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, *ROSTERS, *ACTS, ROTS, ASKS}
     wiped = [fault.who for fault in faults if fault.kind == WIPED]
     assert {who.rpartition("-")[0] for who in wiped} == {"", "shard", "holder", "client"}
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)

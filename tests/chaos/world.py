@@ -42,6 +42,7 @@ from tests.chaos.evidence import Evidence
 from tests.chaos.issuer import Issuer
 from tests.chaos.loop import Dead, PartyLoop
 from tests.chaos.network import ChaosNetwork, Delays, table
+from tests.chaos.operator import Operator
 from tests.chaos.plans import SHAPE, kit_of, plan_of
 from tests.chaos.schedule import (
     CHEATS,
@@ -132,6 +133,7 @@ class World(Simulation):
             patch.object(simulation, "memory_kit", lambda plan, clients: self._first),
         ):
             super().__init__(plan_of(setting), cast, folder, conditions)
+        self._operator = Operator(self.network, self.loop, self.evidence, self._ended_well)
 
     # --- the run ------------------------------------------------------------------
 
@@ -253,6 +255,8 @@ class World(Simulation):
             case "part":
                 assert isinstance(self.network, ChaosNetwork)
                 self.network.part(fault.who, fault.to, fault.seconds)
+            case "stands" | "saves" | "omits":
+                self._operator.act(fault)
             case "replaced" | "revoked" | "renewed":
                 self._change(fault)
             case "gone" | "frozen" | "commanded":

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from secureps.client.initial_model import initial_digest, refuse_other_start
+from secureps.client.initial_model import (
+    initial_digest,
+    refuse_other_start,
+    schema_of,
+)
 from secureps.client.script import Script
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import WrongRun
+from secureps.errors import WrongRun, WrongShape
 from secureps.messages.encoding import file_digest
 from secureps.messages.schema import TensorSpec
 from secureps.model.layout import GroupLayout
@@ -89,3 +94,10 @@ def test_a_served_version_0_that_is_not_the_files_is_refused(tmp_path: Path) -> 
     for halt in play("other"):
         assert halt.error is WrongRun
         assert "version 0 of the run is not the model of the file" in halt.reason
+
+
+@pytest.mark.parametrize("model", [[np.zeros(3)], None])
+def test_a_model_that_is_no_dict_is_said_to_be_none(model: Any) -> None:
+    kind = type(model).__name__
+    with pytest.raises(WrongShape, match=f"it is a {kind}, and must be a dict of NumPy arrays"):
+        schema_of(model)

@@ -38,6 +38,7 @@ def test_it_is_one_line_however_long_the_error_is() -> None:
         raise ValueError("many\nlines\n" * 1000)
     assert "\n" not in str(failed.value)
     assert len(str(failed.value)) < TEXT_LIMIT + 200
+    assert " ... (test_script_errors.py:" in str(failed.value)
 
 
 def test_an_exit_ends_no_thread_unheard() -> None:

@@ -2,8 +2,10 @@ import hashlib
 import re
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -218,6 +220,18 @@ def test_batch_norm_under_record_privacy_is_refused_before_anything_trains() -> 
         holder.refuse_settings({}, PRIVACY)
 
 
+@pytest.mark.parametrize(
+    ("model", "instead"),
+    [(lambda: nn.GRU(4, 3), "DPGRU"), (lambda: nn.MultiheadAttention(4, 2), "DPMultihead")],
+)
+def test_what_opacus_has_a_layer_for_is_refused_with_its_name(
+    model: Callable[[], nn.Module], instead: str
+) -> None:
+    with pytest.raises(PlanRefused, match=rf"take opacus\.layers\.{instead}") as caught:
+        trainer(model).refuse_settings({}, PRIVACY)
+    assert "GroupNorm" not in str(caught.value)
+
+
 def test_bfloat16_travels_as_float32() -> None:
     holder = trainer(lambda: nn.Linear(6, 3).to(torch.bfloat16))
     start = holder.parameters(1)
@@ -300,6 +314,47 @@ def test_constructor_refuses_what_cannot_train() -> None:
         TorchTrainer(mlp, (x, y), (x, y[:3]))
     with pytest.raises(ConfigError, match="device 'abacus'"):
         TorchTrainer(mlp, (x, y), (x, y), device="abacus")
+
+
+# --- numbers as targets -------------------------------------------------------------
+
+
+def numbers(width: int, **given: Any) -> TorchTrainer:
+    x = np.random.default_rng(2).normal(size=(30, 4)).astype(np.float32)
+    y = x[:, 0] * 2
+
+    def model() -> nn.Module:
+        end = nn.Flatten(0) if width == 0 else nn.Identity()
+        return nn.Sequential(nn.Linear(4, max(width, 1)), end)
+
+    return TorchTrainer(model, (x, y), (x, y), device="cpu", **given)
+
+
+def test_numbers_are_learnt_by_a_loss_for_numbers() -> None:
+    holder = numbers(0, loss=nn.functional.mse_loss)
+    start = holder.parameters(1)
+    fitted = holder.fit(start, FitConfig({}, 3, {"lr": 0.1, "local_epochs": 20}))
+    before, after = holder.evaluate(start), holder.evaluate(fitted.parameters)
+    assert after.metrics == {}
+    assert before.loss is not None
+    assert after.loss is not None
+    assert after.loss < 0.1 * before.loss
+
+
+def test_numbers_under_the_default_loss_are_refused_before_anything_trains() -> None:
+    with pytest.raises(ConfigError, match=r"train: targets are float32, .*loss=torch\.nn\.funct"):
+        numbers(0)
+
+
+def test_outputs_of_another_shape_than_targets_train_nothing() -> None:
+    holder = numbers(1, loss=nn.functional.mse_loss)
+    start = holder.parameters(1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as a client does that was told to
+        with pytest.raises(UserWarning, match="different to the input size"):
+            holder.fit(start, CONFIG)
+        with pytest.raises(UserWarning, match="different to the input size"):
+            holder.evaluate(start)
 
 
 # --- rows that the records touch ----------------------------------------------------

@@ -91,12 +91,17 @@ def test_neither_are_those_of_delays(number: float) -> None:
 
 def test_settings_that_begin_with_a_dot_are_paths_from_their_file(tmp_path: Path) -> None:
     settings = {"data": "./a.npz", "up": "../b", "name": "c", "lr": 0.5, "dots": ".hidden"}
+    settings |= {"here": ".", "above": "..", "more": "..more", "none": ""}
     assert placed(settings, tmp_path / "plans") == {
         "data": str(tmp_path / "plans" / "a.npz"),
         "up": str(tmp_path / "b"),
         "name": "c",
         "lr": 0.5,
         "dots": ".hidden",
+        "here": ".",
+        "above": str(tmp_path),
+        "more": "..more",
+        "none": "",
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Role
 from secureps.dashboard.access import Access, Viewer
-from secureps.dashboard.actions import Act, Acts
+from secureps.dashboard.actions import Acts
 from secureps.dashboard.application import HEADERS, KINDS, STREAMS, application
 from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.holder_view import HolderView
@@ -22,6 +22,7 @@ from secureps.dashboard.observation import Observation
 from secureps.dashboard.pages import pages
 from secureps.dashboard.server import bound, serving
 from secureps.errors import ConfigError
+from secureps.store.act_lines import ActLine
 from tests.kits.dashboards import CLIENTS, STATUS, Browser, without
 from tests.kits.nursery import ROOT
 
@@ -179,14 +180,21 @@ class Noted(Acts):
         self.asked: list[str] = []
 
     @property
-    def done(self) -> tuple[Act, ...]:
-        return tuple(Act(n, "", "", each, "") for n, each in enumerate(self.asked, 1))
+    def offered(self) -> tuple[str, ...]:
+        return ("end",)
 
-    def do(self, what: str) -> str:
+    @property
+    def done(self) -> tuple[ActLine, ...]:
+        return tuple(ActLine(n, "", "", each, "") for n, each in enumerate(self.asked, 1))
+
+    def may(self, viewer: Viewer) -> bool:
+        return viewer.names
+
+    def do(self, what: str, of: Mapping[str, str]) -> str:
         if what != "end":
             raise ConfigError(f"{what} is nothing that can be done here")
         self.asked.append(what)
-        return "done"
+        return f"done {dict(of)}" if of else "done"
 
 
 @pytest.mark.parametrize("viewer", [OPERATOR, Viewer("shard-0", "shard")])
@@ -210,7 +218,10 @@ def test_only_the_page_of_who_may_know_names_acts(viewer: Viewer) -> None:
         assert (status, text) == (200, "done")
         assert acts.asked == ["end"]
         assert browser.get("/act/pause", "POST", Origin=own)[0] == 409
-        assert json.loads(pages(board.facts, viewer))["acts"][0]["what"] == "end"
+        assert json.loads(pages(board.facts, viewer))["acts"]["done"][0]["what"] == "end"
+        text = browser.get("/act/end?client=client-00&reason=b%26c", "POST", Origin=own)[2]
+        assert text == "done {'client': 'client-00', 'reason': 'b&c'}"
+        assert browser.get(f"/act/end?reason={'x' * 20_000}", "POST", Origin=own)[0] == 431
 
 
 def test_where_nothing_may_be_done_nothing_is(browser: Browser) -> None:
@@ -268,7 +279,7 @@ def test_the_oldest_stream_ends_for_one_too_many(browser: Browser) -> None:
 def test_a_client_sees_its_own_page_and_nobody_elses() -> None:
     view = HolderView(
         *("client-00", "ab", "digits", 0.5, 8.0, 1e-5, "one record", False, 0.5, None, 1e-5, ""),
-        *((), (), 0, 0, (), (), 0, ()),
+        *((), (), 0, 0, (), (), 0, (), 0, ""),
     )
     facts = Facts(owner="client-00", own=view, troubles={"ledger": "is damaged"})
     own = json.loads(pages(facts, Viewer("client-00", "client")))

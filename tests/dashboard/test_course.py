@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.course import KEPT, HolderRecord, course
+from secureps.dashboard.course import HolderRecord, course
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
-from secureps.store.journal import Record, Row, read_rows
+from secureps.roles.coordinator.timeline import KEPT
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Record, Row
 
 
 @pytest.fixture(scope="module")

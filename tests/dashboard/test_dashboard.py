@@ -26,6 +26,7 @@ from secureps.extras import command
 from secureps.messages.charge import Release
 from secureps.roles.member.terms import Terms
 from secureps.run.run_lock import ORIGIN, claimed
+from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin
@@ -95,10 +96,20 @@ def test_where_it_may_not_be_served_is_said(kit: Path) -> None:
         pass
 
 
-def test_acts_are_for_a_run_of_up_alone(kit: Path) -> None:
-    looking = Looking(kit, "observer", acts=True)
-    with pytest.raises(ConfigError, match="--act is for the folder of a run"), dashboard(looking):
-        pass
+@pytest.mark.parametrize("name", ["observer", "client-00", "shard-0", "coordinator"])
+def test_acts_are_on_loopback_and_of_the_coordinators_own_key(kit: Path, name: str) -> None:
+    target = StatusTarget(kit, name, "127.0.0.1:9", insecure=True)
+    wrong = [Looking(kit, name, target, acts=True, listen=BEYOND)]
+    if name != "client-00":
+        wrong.append(Looking(kit, name, acts=True))
+    if name not in ("client-00", "coordinator"):
+        wrong.append(Looking(kit, name, target, acts=True))
+    for looking in wrong:
+        with pytest.raises(ConfigError, match="on loopback"), dashboard(looking):
+            pass
+    if name in ("client-00", "coordinator"):  # of a client: on its own
+        with dashboard(Looking(kit, name, target, acts=True)) as address:
+            assert address.startswith("http://127.0.0.1:")
 
 
 # --- beyond loopback ------------------------------------------------------------------

@@ -14,7 +14,8 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.privacy.ledger import Ledger
 from secureps.store.budget import RunSpent
-from secureps.store.journal import Row, read_rows
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Row
 
 HOLDERS = ("holder-0", "holder-1", "holder-2")
 

@@ -7,10 +7,11 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from secureps.dashboard.course import Course, Steps
+from secureps.dashboard.course import Course
 from secureps.dashboard.observation import Observation, Seen
 from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blocking, operator_view
 from secureps.messages.requests import MemberStatus, Status
+from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.group import Phase
 from tests.kits.dashboards import CLIENTS, STATUS, without
 from tests.kits.federations import small_plan
@@ -139,13 +140,21 @@ def test_clients_in_trouble_come_first_and_not_all_of_many_are_listed() -> None:
     assert view.states == {"waits": 4999, "gone": 1}
 
 
-STEPS_BURNT = Steps("all", 2, 3, 3, 0.0, 1.0, ended="burnt", why="client-00 sent nonsense")
+STEPS_BURNT = CohortSteps("all", 2, 3, 3, 0.0, 1.0, ended="burnt", why="client-00 sent nonsense")
 COURSE = Course(None, 40, (STEPS_BURNT,), (STEPS_BURNT,), 1, (), (), 3)
 
 
-def test_without_the_journal_the_page_says_that_it_does_not_know() -> None:
-    view = operator_view(seen(STATUS), None, PLAN, True)
-    assert (view.timeline, view.burnt, view.checkpoint) == (None, None, None)
+def test_without_the_journal_a_page_has_its_timeline_of_the_status() -> None:
+    made = CohortSteps("all", 1, 2, 3, 0.0, 1.0, 1.5, 2.0, 2.5, 3.0)
+    status = replace(STATUS, steps=(made, STEPS_BURNT), burnt=7, checkpoint=2)
+    view = operator_view(seen(status), None, PLAN, True)
+    assert view.timeline == (made, STEPS_BURNT)
+    assert (view.burnt, view.burnt_in_all, view.checkpoint) == ((STEPS_BURNT,), 7, 2)
+    hidden = operator_view(seen(status), None, PLAN, False)
+    assert hidden.timeline is not None
+    assert "client-00" not in json.dumps(asdict(hidden))
+    nothing = operator_view(seen(replace(STATUS, run=b"")), None, PLAN, True)
+    assert (nothing.timeline, nothing.burnt, nothing.checkpoint) == (None, None, None)
     known = operator_view(seen(STATUS), COURSE, PLAN, True)
     assert known.burnt == (STEPS_BURNT,)
     assert (known.burnt_in_all, known.checkpoint) == (1, 3)
@@ -174,3 +183,9 @@ def test_words_of_whoever_ended_a_run_are_for_those_who_may_know_names(over: boo
     unnamed = operator_view(silent, None, PLAN, False)
     assert "client-05" not in json.dumps(asdict(unnamed))
     assert unnamed.headline == ("it is over" if over else "the coordinator is silent")
+
+
+def test_a_pause_is_said_and_names_nobody_to_who_may_not_know() -> None:
+    status = replace(STATUS, paused="paused by the operator, client-00 asked for it")
+    assert operator_view(seen(status), None, PLAN, True).paused == status.paused
+    assert "client-00" not in operator_view(seen(status), None, PLAN, False).paused

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import socket
 import threading
@@ -24,7 +25,17 @@ LIMIT = 20.0
 async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/fails":
         raise RuntimeError("a secret in an error")
+    if scope["path"] == "/stays":
+        await stays(send)
     await PlainTextResponse("here")(scope, receive, send)
+
+
+async def stays(send: Send) -> None:
+    """A stream, which says something again and again."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    while True:
+        await send({"type": "http.response.body", "body": b"news", "more_body": True})
+        await asyncio.sleep(0.01)
 
 
 @pytest.fixture
@@ -111,6 +122,25 @@ def test_the_oldest_connection_goes_for_one_too_many(
         ]
         assert ends(lines[0])
         assert asked(port).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_stream_stays_however_many_strangers_come(
+    port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server, "PATIENCE", 10 * LIMIT)
+    with ExitStack() as stack:
+
+        def connected() -> socket.socket:
+            return stack.enter_context(socket.create_connection(("127.0.0.1", port), LIMIT))
+
+        stream = connected()
+        stream.sendall(b"GET /stays HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert stream.recv(1 << 16)
+        strangers = [connected() for _ in range(OPEN + 4)]
+        assert ends(strangers[0])
+        assert asked(port).startswith(b"HTTP/1.1 200 ")
+        for _ in range(5):
+            assert b"news" in stream.recv(1 << 16)
 
 
 def test_an_error_tells_nobody_what_it_was(

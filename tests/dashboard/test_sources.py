@@ -164,3 +164,21 @@ def test_sources_are_looked_at_until_the_end_and_complaints_come_and_go() -> Non
         assert looked.wait(20)
         until({})
     assert board.facts == Facts(logs=())
+
+
+def test_a_look_that_fails_as_nobody_expected_is_said_and_not_the_last() -> None:
+    board, looks = Board(), 0
+    again = threading.Event()
+
+    def look(board: Board) -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            raise OverflowError("intermediate overflow in fsum")
+        assert dict(board.facts.troubles) == {
+            "status": "OverflowError: intermediate overflow in fsum"
+        }
+        again.set()
+
+    with fed(board, [Source("status", look, 0.01)]):
+        assert again.wait(20)

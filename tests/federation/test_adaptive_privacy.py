@@ -133,7 +133,7 @@ def test_the_scale_is_in_the_last_block_and_in_no_model(tmp_path: Path) -> None:
     layout = saved.layout.group("all")
     assert layout.scaled
     assert layout.size == VALUES + 1
-    owner = simulation.coordinator.federation.last_owner("all")
+    owner = simulation.coordinator.federation.last_owners("all")[0]
     machine, worker = simulation.parties[owner].machine, simulation.parties[owner].worker
     assert isinstance(machine, Shard)
     assert isinstance(worker, ShardWorker)

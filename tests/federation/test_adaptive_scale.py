@@ -48,7 +48,7 @@ class Scaled(World):
 
     def reply(self, to: str, order: Any) -> Any:
         made = super().reply(to, order)
-        if isinstance(made, requests.Prepared) and to == self.federation.last_owner(made.group):
+        if isinstance(made, requests.Prepared) and to == self.federation.last_owners(made.group)[0]:
             return dataclasses.replace(made, scale=self.scale if made.version else 1.0)
         return made
 
@@ -65,7 +65,7 @@ def claimed(world: World, kind: type[Any], by_owner: bool = True) -> Any:
     """What the shard of the last block, or the other one, is about to answer to such an order."""
     while not any(isinstance(due.order, kind) for due in world.due):
         world.pump(1)
-    owner = world.federation.last_owner("all")
+    owner = world.federation.last_owners("all")[0]
     answers = (due for due in world.due if isinstance(due.order, kind))
     return next(due for due in answers if (due.to == owner) is by_owner)
 
@@ -136,7 +136,7 @@ def test_a_founder_cannot_choose_the_scale(tmp_path: Path) -> None:
     conditions = Conditions(spool=lambda name: spools.setdefault(name, MemorySpool()))
     simulation = federation(adaptive_plan("local", "plain"), tmp_path, conditions=conditions)
     simulation.run(lambda: simulation.versions() == {"all": 0})
-    owner = simulation.coordinator.federation.last_owner("all")
+    owner = simulation.coordinator.federation.last_owners("all")[0]
     shard, worker = simulation.parties[owner].machine, simulation.parties[owner].worker
     assert isinstance(shard, Shard)
     header = next(

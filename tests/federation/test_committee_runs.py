@@ -357,7 +357,7 @@ def test_a_shard_gives_no_sum_to_a_holder_that_does_not_decrypt(tmp_path: Path) 
     pinned = simulation.coordinator.federation.pinned
     assert pinned is not None
     number = simulation.coordinator.federation.groups["all"].number
-    block = pinned.placement.of("all").blocks_of("shard-0")[0]
+    block = pinned.placement.blocks_of("all", "shard-0")[0]
     shard = simulation.parties["shard-0"].machine
     with pytest.raises(UnknownParty, match="only a key holder that decrypts sums"):
         shard.handle(0.0, "holder-0", requests.GetSum(pinned.run.id, "all", number, block))

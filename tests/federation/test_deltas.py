@@ -18,7 +18,7 @@ from secureps.model.optimizer import EXACT
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Answer, Step
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.shard.shard import Shard
+from secureps.roles.shard import serving
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -361,21 +361,21 @@ def test_a_wrong_difference_changes_nothing_and_is_told(
     assert len(told) == 6 * 3 * blocks, "once for each block and each version after the first"
 
 
-def test_who_lies_of_whole_blocks_too_is_blamed(tmp_path: Path) -> None:
+def test_who_lies_of_whole_blocks_too_is_blamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     simulation = small_federation(plan(), tmp_path)
     simulation.run(lambda: simulation.versions() == {"all": 1})
     spoilt(simulation, flipped)
-    shard = simulation.parties["shard-0"].machine
-    assert isinstance(shard, Shard)
-    right = shard._get
+    right = serving.serve
 
-    def named(sender: str, event: Any) -> Step:
+    def named(name: str, *asked: Any) -> Step:
         """With the digest of what is served."""
-        (answer,) = right(sender, event).effects
+        (answer,) = right(name, *asked).effects
         assert isinstance(answer, Answer)
         return Step(effects=[Answer(Payload(b""), answer.attach)])
 
-    shard._get = named  # type: ignore[method-assign]
+    monkeypatch.setattr("secureps.roles.shard.shard.serve", named)
     simulation.run(lambda: simulation.parties["client-00"].halted.done())
     halt = simulation.parties["client-00"].halted.result()
     assert "is not the one that was published; tell the aggregator's operator" in halt.reason

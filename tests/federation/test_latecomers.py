@@ -16,7 +16,8 @@ from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Contribute
-from secureps.roles.shard.shard import UNSETTLED, Shard
+from secureps.roles.shard.shard import Shard
+from secureps.roles.shard.state import UNSETTLED
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal

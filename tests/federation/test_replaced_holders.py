@@ -21,6 +21,7 @@ from tests.federation.test_rosters import plan_of
 from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import lies, small_error
 from tests.kits.federations import Tensors, finished, same
+from tests.kits.folding import differing
 from tests.kits.streams import BUFFERED, PRIORITY, SSP, seconds, stream_plan
 
 NEW, LOST = "holder-9", "holder-1"
@@ -291,6 +292,7 @@ def test_who_was_away_while_two_rosters_came_hears_of_both(away: str, tmp_path: 
     machine: Any = play.parties[away].machine
     follower = machine._ledger.follower if isinstance(machine, Holder) else machine._follower
     play.run()
+    assert not differing(play, seed=3, points=2), "rosters that came are part of a fold"
     for committee in play.coordinator.federation.committees:
         assert follower.number_of(committee.committee) >= 0
     assert same(play.model(), unharmed())

@@ -19,6 +19,7 @@ from secureps.errors import ConfigError
 from secureps.flower import SecureFedAvg
 from secureps.flower.federation import simulated_kit
 from secureps.policy.plan import load_plan
+from secureps.run import assemble
 from secureps.run.party_names import client_names, holder_names
 from tests.kits.engine_apps import initial, make_app, record, write_plan
 from tests.kits.flower_grid import Fault, LocalGrid, a_task
@@ -50,6 +51,21 @@ def test_encrypted_it_is_the_same_model(tmp_path: Path) -> None:
     assert not (tmp_path / "plain" / "run" / "logs").exists()
 
 
+def test_in_a_simulation_no_round_waits_until_envelopes_are_looked_into(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    founding, examined = assemble.Founding, []
+
+    def noted(*given: Any) -> assemble.Founding:
+        made = founding(*given)
+        examined.append(made.examined)
+        return made
+
+    monkeypatch.setattr(assemble, "Founding", noted)
+    play(tmp_path / "run", "plain")
+    assert examined == [False]
+
+
 # --- key holders behind nodes -----------------------------------------------------
 
 
@@ -71,7 +87,7 @@ def served(folder: Path, whole: Path) -> Iterator[dict[str, Path]]:
             kit, sockets[name] = part(whole, home / "kit", name), home / "waves"
             (home / "holder.toml").write_text(
                 f'name = "{name}"\nkit = "{kit}"\nstate = "{home / "state"}"\nminimum = 2\n'
-                f'socket = "{sockets[name]}"\n'
+                f'socket = "{sockets[name]}"\ninsecure_for_tests = true\n'
             )
             program = [sys.executable, "-m", "secureps", "serve", "keyholder"]
             running.append(subprocess.Popen([*program, "--config", str(home / "holder.toml")]))

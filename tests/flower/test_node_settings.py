@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.flower.node_settings import NodeSettings
+from secureps.flower.node_settings import NodeSettings, objection, policy_of
+from secureps.roles.member.terms import NO_TERMS, Terms
 
 SIMULATED: dict[str, object] = {"partition-id": 2, "num-partitions": 12}
 TOLD: dict[str, str | int] = {"kit": "/run/kit", "unsafe-seed": 4}
@@ -44,3 +45,40 @@ def test_what_is_not_enough(
 ) -> None:
     with pytest.raises(ConfigError, match=why):
         NodeSettings.of(config, told)
+
+
+ALLOWS = Terms(messages=("query.ages",))
+
+
+@pytest.mark.parametrize(
+    ("kind", "terms", "own", "heard"),
+    [
+        ("train", NO_TERMS, "", ""),
+        ("evaluate", NO_TERMS, "", ""),
+        ("query.ages", ALLOWS, "", ""),
+        ("query.Ages", ALLOWS, "the run uses query.Ages", "by its site's policy: messages"),
+        ("query", ALLOWS, "the run uses query of the app", "by its site's policy: messages"),
+        ("train.other", ALLOWS, "the run uses train.other", "by its site's policy: messages"),
+        ("evaluate.other", NO_TERMS, "the run uses evaluate.other", "site's policy: messages"),
+        ("evaluate", Terms(evaluation=False), "evaluation = false", "site's policy: evaluation"),
+        ("evaluate", Terms(evaluation=False, reveal="nothing"), "evaluation", "by its site's po"),
+    ],
+)
+def test_an_app_is_given_what_its_site_allows(
+    kind: str, terms: Terms, own: str, heard: str
+) -> None:
+    said, told = objection(kind, terms)
+    assert bool(said) == bool(own)
+    assert own in said
+    assert heard in told
+
+
+@pytest.mark.parametrize("more", ["network = false", f'scripts = ["{"0" * 64}"]'])
+def test_a_policy_that_nobody_can_keep_here_is_refused(tmp_path: Path, more: str) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(f"minimum = 2\n{more}\n")
+    with pytest.raises(ConfigError, match="inside Flower's engine the run ships the app"):
+        policy_of(site)
+    site.write_text("minimum = 2\n")
+    assert policy_of(site).terms.minimum == 2
+    assert policy_of(None).terms == NO_TERMS

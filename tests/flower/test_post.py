@@ -59,6 +59,8 @@ def test_records_that_are_none() -> None:
         content(batch=ArrayRecord({"batch": plain})),
         content(payloads=ArrayRecord({"short": array(b"x")})),
         content(payloads=ArrayRecord({"Z" * 64: array(b"x")})),
+        content(payloads=ArrayRecord({"abc": array(b"x")})),
+        content(payloads=ArrayRecord({"ab" * 33: array(b"x")})),
         RecordDict({MARKER: ConfigRecord({"a": 1.5})}),
     ):
         with pytest.raises(Malformed):

@@ -54,6 +54,7 @@ def play(
     folder: Path, grid: LocalGrid, rounds: int = 2, plan: Path | None = None, **settings: Any
 ) -> Result:
     """A run of `rounds` over a grid; its folder is RUN of the test's."""
+    folder.mkdir(exist_ok=True)
     plan = plan or write_plan(folder, clients=len(grid.nodes))
     own = {"fraction_evaluate": 0.0} | settings if "strategy" not in settings else settings
     strategy = SecureFedAvg(plan, run=folder / "run", unsafe_seed=SEED, **own)
@@ -116,6 +117,20 @@ def test_the_same_bits_as_in_our_own_simulation(tmp_path: Path, unharmed: Tensor
     same(tensors(result), unharmed)
     same({name: unharmed[name] for name in sorted(unharmed)}, of_simulation(tmp_path))
     assert list(result.arrays) == list(initial())
+
+
+def test_a_run_is_called_as_its_plan_and_says_where_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    caplog.set_level("INFO")
+    plan = write_plan(tmp_path).rename(tmp_path / "other.toml")
+    strategy = SecureFedAvg(plan, unsafe_seed=SEED, fraction_evaluate=0.0)
+    grid = LocalGrid.simulated(make_app(), CLIENTS)
+    strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=60)
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith(f"{load_plan(plan).section.name}-2")
+    assert f"the run's folder is {run}" in caplog.text
 
 
 def test_one_wave_a_round_after_the_founding(tmp_path: Path) -> None:
@@ -465,7 +480,3 @@ def test_a_node_that_was_away_is_asked_again_at_once(
     grid.faults[1, 1] = killed
     same(tensors(play(tmp_path, grid)), unharmed)
     assert len(grid.nodes[11].seen) == 1 + 1 + 2
-
-
-def test_what_nodes_say_is_one_line_of_a_log() -> None:
-    assert waves._words("one\n\x1b[2Jtwo" + "x" * 600) == "one ?[2Jtwo" + "x" * 489

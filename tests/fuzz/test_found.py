@@ -34,7 +34,8 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.run.script.channel import Channel
 from secureps.run.script.cut_off import Calls
 from secureps.store.issuing import _parameters, _revoked, create_kit
-from secureps.store.journal import SqliteJournal, _link, _read, read_rows
+from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal_rows import link, read_row
 from tests.kits.nursery import ROOT
 
 pytestmark = pytest.mark.filterwarnings("ignore:Parsed a serial number:UserWarning")
@@ -140,9 +141,9 @@ def test_a_damaged_journal_whose_bytes_sqlite_quotes(tmp_path: Path) -> None:
 
 
 def test_a_row_of_brackets_is_damaged() -> None:
-    chain = _link(b"", 1, 0.0, "Incarnated", DEEP)
+    chain = link(b"", 1, 0.0, "Incarnated", DEEP)
     with pytest.raises(DamagedStore, match="cannot be read"):
-        _read(Path("journal.db"), b"", 1, 0.0, "Incarnated", DEEP, chain)
+        read_row(Path("journal.db"), b"", 1, 0.0, "Incarnated", DEEP, chain)
 
 
 def test_lists_of_an_issuer_that_are_brackets_are_damaged(tmp_path: Path) -> None:

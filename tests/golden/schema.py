@@ -16,8 +16,16 @@ from google.protobuf.descriptor import FieldDescriptor
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.roster import Certificate
 from secureps.messages.encoding import digest, field_types
+from secureps.roles.coordinator.receipts import OpenFold
+from secureps.roles.coordinator.state import CoordinatorState
+from secureps.roles.coordinator.timeline import TimelineFold
+from secureps.roles.fold import shape
+from secureps.roles.holder.grants import HolderFold
+from secureps.roles.member.state import MemberState
+from secureps.roles.shard.state import ShardFold
 from secureps.store import journal
 from secureps.store.checkpoint import Manifest, ShardFile
+from secureps.store.journal_rows import RECORDS
 from secureps.wire import secureps_pb2
 from tests.golden.values import kinds
 
@@ -25,13 +33,18 @@ FILES = (Manifest, ShardFile, CipherParameters, Certificate)
 """Records that lie in files of their own."""
 
 
+FOLDS = (CoordinatorState, OpenFold, TimelineFold, HolderFold, MemberState, ShardFold)
+"""What compacted journals begin with."""
+
+
 def schema() -> dict[str, Any]:
     """Of today's code."""
     known = kinds() | {kind.__name__: kind for kind in FILES}
     return {
         "records": {name: _record(kind) for name, kind in sorted(known.items())},
-        "journalled": sorted(journal.RECORDS),
+        "journalled": sorted(RECORDS),
         "journal": journal._SCHEMA.split(),
+        "folds": {kind.__name__: shape(kind) for kind in FOLDS},
         "proto": _proto(),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from secureps.messages.format import FINGERPRINT, FORMAT, OLDEST_CHECKPOINT, OLDEST_LEDGER
 from tests.golden.schema import fingerprint, schema
 from tests.golden.stage import FORMATS, read_json
+from tests.kits.nursery import ROOT
 
 
 def test_no_format_changes_under_the_same_number() -> None:
@@ -25,3 +26,15 @@ def test_numbers_only_grow() -> None:
     assert FORMAT in (max(FORMATS), max(FORMATS) + 1)
     assert min(FORMATS) >= OLDEST_CHECKPOINT
     assert min(FORMATS) >= OLDEST_LEDGER
+
+
+def test_parties_of_one_format_cannot_tell_each_others_versions() -> None:
+    """So any versions of one format mix, and each process may be upgraded by itself."""
+    saying = {"__init__.py", "run/cli.py", "service/spans.py"}  # a person, or a trace
+    package = ROOT / "secureps"
+    known = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if "__version__" in path.read_text().replace("numba.__version__", "")
+    }
+    assert known == saying

@@ -13,7 +13,7 @@ import pytest
 
 from secureps.messages.encoding import canonical, from_plain
 from secureps.messages.format import FORMAT
-from secureps.store.journal import RECORDS
+from secureps.store.journal_rows import RECORDS
 from secureps.wire.protobuf import decode, encode
 from tests.golden.stage import FORMATS, read_json
 from tests.golden.values import digests, examples, kinds, row

@@ -35,7 +35,7 @@ from secureps.messages.submission import (
     sharing_id,
     signing_bytes,
 )
-from secureps.store.journal import RECORDS
+from secureps.store.journal_rows import RECORDS
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN, Claim
 from secureps.wire.protobuf import SIZES, encode
 from tests.kits.unset import unset

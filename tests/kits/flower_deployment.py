@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -34,8 +34,8 @@ from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
 from tests.kits.flower_keys import certify, node_key
 from tests.kits.nursery import ROOT
 
-PATIENCE = 240.0
-"""Seconds for any one thing to happen: a wave takes ten of two busy cores."""
+PATIENCE = 600.0
+"""Seconds for any one thing to happen: a wave takes ten of two busy cores, or many more."""
 PORTS = range(10_000, 32_768)
 """Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"
@@ -115,7 +115,11 @@ class Deployment:
         command += ["--root-certificates", str(self._authority)]
         command += ["--auth-supernode-private-key", str(self.folder / f"node-{number}.key")]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", said]
-        self._begin(f"node-{number}", command)
+        self._begin(f"node-{number}", command, *self._user(number))
+
+    def _user(self, number: int) -> tuple[Sequence[str], Mapping[str, str]]:
+        """What a SuperNode's command begins with, and what its environment has besides."""
+        return (), {}
 
     def online(self) -> int:
         """SuperNodes that the SuperLink counts on: of one that was killed it hears after a minute,
@@ -132,16 +136,22 @@ class Deployment:
                 each.send_signal(signal.SIGKILL)
         process.wait()
 
-    def _begin(self, name: str, command: list[str]) -> None:
+    def _begin(
+        self,
+        name: str,
+        command: list[str],
+        prefix: Sequence[str] = (),
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         program = str(self._programs / command[0])
         with (self.folder / f"{name}.log").open("ab") as said:
             self._running[name] = subprocess.Popen(
-                [program, *command[1:]],
+                [*prefix, program, *command[1:]],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
                 cwd=self.folder,
-                env=self._environment(),
+                env=self._environment() | dict(more or {}),
             )
 
     def _environment(self) -> dict[str, str]:

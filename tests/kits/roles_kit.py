@@ -17,7 +17,7 @@ from secureps.errors import SecurepsError
 from secureps.messages import coordinator_records, orders, records, requests
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import digest, payload_digest
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
+from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo, ShardAddress
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import (
     FOUNDING,
@@ -154,12 +154,13 @@ ADDRESSES = tuple(ShardAddress(name, f"{name}:1", 1.0) for name in SHARDS)
 
 
 def make_placement(plan: Plan) -> Placement:
-    """Even blocks on the first shard, odd ones on the second."""
-    groups = tuple(
-        GroupPlacement(g.name, tuple(SHARDS[b % 2] for b in range(g.blocks)))
-        for g in plan.layout(SCHEMA).all_groups
+    """Even blocks on the first shard, odd ones on the second; copies on the other one."""
+    sizes = [(g.name, range(g.blocks)) for g in plan.layout(SCHEMA).all_groups]
+    first, second = (
+        tuple(GroupPlacement(name, tuple(SHARDS[b % 2 - k] for b in of)) for name, of in sizes)
+        for k in range(2)
     )
-    return Placement(1, SHARDS, groups)
+    return Placement(1, SHARDS, first, Replicas(second) if plan.section.replicas > 1 else None)
 
 
 def configure(plan: Plan, /, incarnation: int = 1, **changes: Any) -> orders.Configure:
@@ -264,9 +265,9 @@ def works(step: Step) -> list[Any]:
 
 
 def state_of(federation: CoordinatorState) -> CoordinatorState:
-    """A copy to compare with; the incarnation says how often it was restarted, no more."""
+    """A copy to compare with: without its restarts, and when fates were final."""
     copied = copy.deepcopy(federation)
-    copied.reigns = type(copied.reigns)()
+    copied.reigns, copied.settled.final = type(copied.reigns)(), {}
     return copied
 
 
@@ -368,13 +369,11 @@ class World:
         return None
 
     def blocks(self, shard: str, group: str, version: int) -> tuple[bytes, ...]:
-        assert self.federation.pinned is not None
-        owned = self.federation.pinned.placement.of(group).blocks_of(shard)
+        owned = self.federation.owners(group).get(shard, ())
         return tuple(block_digest("model", group, version, b) for b in owned)
 
     def sums(self, shard: str, group: str, number: int) -> tuple[bytes, ...]:
-        assert self.federation.pinned is not None
-        owned = self.federation.pinned.placement.of(group).blocks_of(shard)
+        owned = self.federation.owners(group).get(shard, ())
         return tuple(block_digest("sum", group, number, b) for b in owned)
 
     def opened(self, group: str, number: int) -> requests.Opened:

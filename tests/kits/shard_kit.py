@@ -34,6 +34,8 @@ from tests.kits.roles_kit import (
 )
 
 PLANS = {"plain": make_plan("plain"), "bfv": make_plan("bfv")}
+DOUBLED = {f"doubled {name}": make_plan(name, replicas=2) for name in PLANS}
+"""Every block on both shards."""
 ID = SubmissionId("c0", "all", 1)
 FOUND_ID = SubmissionId("c0", "all", 0)
 OWN = (0, 2)
@@ -46,7 +48,7 @@ class Desk:
     """shard-a with its journal; it holds blocks 0 and 2 of 4."""
 
     def __init__(self, cipher: str = "plain", name: str = SHARDS[0]) -> None:
-        self.plan = PLANS[cipher]
+        self.plan, self._kind = (PLANS | DOUBLED)[cipher], cipher
         self.run = make_run(self.plan).id
         self.name = name
         self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER)
@@ -61,7 +63,7 @@ class Desk:
         return self.give(COORDINATOR, order)
 
     def restarted(self) -> Desk:
-        again = Desk(self.plan.section.cipher.name, self.name)
+        again = Desk(self._kind, self.name)
         for record in self.journal:
             again.shard.apply(0.0, record)
         again.journal = list(self.journal)

@@ -16,6 +16,7 @@ import pytest
 
 from secureps.errors import (
     ERRORS,
+    Busy,
     InternalError,
     PeerError,
     Refused,
@@ -94,6 +95,15 @@ class EchoServer:
                 future.set_exception(RuntimeError("the password is 1234"))
             case OpenRefused(holder="bug"):
                 raise RuntimeError("the password is 1234")
+            case OpenRefused(holder="full"):
+                raise MemoryError
+            case OpenRefused(holder="full below"):
+                try:
+                    raise RuntimeError("can't start new thread")
+                except RuntimeError as error:
+                    failed = InternalError("shard-0 failed at a Tick")
+                    failed.__cause__ = error
+                future.set_exception(failed)
             case OpenRefused(holder="cancel"):
                 future = Future()
                 future.cancel()
@@ -292,6 +302,16 @@ class TransportContract:
                 world.result(transport.call(to, ask(how)))
             assert "1234" not in str(caught.value)
             assert world.result(transport.call(to, Heartbeat("a"))) == Noted()
+
+    @pytest.mark.parametrize("how", ["full", "full below"])
+    def test_a_server_without_room_is_asked_again(
+        self, world: Any, server: EchoServer, how: str
+    ) -> None:
+        """Whoever hears of a bug gives up what it sends: a limit that is met is none."""
+        for to in ("coordinator", "shard-0"):
+            with pytest.raises(Busy, match="no memory, thread or open file is left") as caught:
+                world.result(world.transport("a").call(to, ask(how)))
+            assert caught.value.retry_after == 1.0
 
     def test_a_cancelled_answer_is_unreachable(self, world: Any, server: EchoServer) -> None:
         for to in ("coordinator", "shard-0"):

@@ -304,7 +304,8 @@ def one(name: str, values: int, dtype: str) -> dict[str, Any]:
         ({"schema": Schema(SCHEMA.tensors[:1] * 2)}, "tensor 'embedding.weight' is there 2"),
         (one("z", 1, "complex64"), "'complex64'"),
         (one("z", 1, "bfloat16"), "'bfloat16'"),
-        (one("z", 0, "float32") | {"groups": [("a", "*")]}, "'a'"),
+        (one("z", 0, "float32") | {"groups": [("a", "*")]}, "nothing to train together"),
+        ({"local": ["*"]}, "the model has no values, or all are local"),
     ],
 )
 def test_unsound_plans_are_refused(changes: dict[str, Any], reason: str) -> None:

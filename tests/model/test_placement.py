@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secureps.errors import PlanRefused
 from secureps.model import placement
-from secureps.model.placement import place, place_group
+from secureps.model.placement import place, place_copies, place_group
 
 KEYS = [f"group/{i}" for i in range(20_000)]
 
@@ -112,6 +112,28 @@ def test_one_block_for_each_shard_is_one_on_each() -> None:
     for count in (2, 3, 7):
         nodes = {f"shard-{k}": 1.0 for k in range(count)}
         assert sorted(place_group("all", count, nodes)) == sorted(nodes)
+
+
+@given(
+    nodes=st.dictionaries(st.text(min_size=1), weights, min_size=3, max_size=8),
+    blocks=st.integers(0, 40),
+)
+def test_copies_of_a_block_are_on_different_nodes(nodes: dict[str, float], blocks: int) -> None:
+    ranks = place_copies("g", blocks, nodes, 3)
+    assert ranks[0] == place_group("g", blocks, nodes)
+    assert ranks[:2] == place_copies("g", blocks, nodes, 2)
+    assert all(len(set(held)) == 3 for held in zip(*ranks, strict=True))
+
+
+def test_copies_are_spread_as_evenly_as_blocks() -> None:
+    nodes = {f"shard-{k}": 1.0 for k in range(4)}
+    for rank in place_copies("g", 40, nodes, 2):
+        assert all(rank.count(node) <= 11 for node in nodes)
+
+
+def test_copies_of_more_nodes_than_there_are_are_refused() -> None:
+    with pytest.raises(PlanRefused, match="3 copies of every block lie on as many shards, not 2"):
+        place_copies("g", 4, {"a": 1.0, "b": 1.0}, 3)
 
 
 def test_bad_nodes_are_refused() -> None:

@@ -3,10 +3,24 @@
 from __future__ import annotations
 
 import shutil
+import signal
+import time
 from pathlib import Path
 
+import pytest
+from safetensors.numpy import load_file, save
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.policy.plan import load_plan
 from secureps.run.export import export
+from secureps.run.party_names import client_names
+from secureps.run.serve import initial_schema
+from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store.objects import ObjectStore
+from tests.kits.command import INSECURE
+from tests.kits.federations import Walker, same
 from tests.kits.processes import Processes
+from tests.processes.test_resume import newest, secureps, stage
 
 
 def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
@@ -48,3 +62,40 @@ def test_a_run_outlives_its_store_and_a_shard_its_disk(tmp_path: Path) -> None:
             assert each.tobytes() == published[name].tobytes()
         for name in run.shards:
             assert run.stop(name) == 0
+
+
+@pytest.mark.timeout(200)
+def test_a_run_of_up_begins_and_goes_on_from_a_store(tmp_path: Path) -> None:
+    """Its checkpoints have a place of their own there, and a lost disk comes back from it."""
+    plan, work, store = stage(tmp_path, pace=2.0), tmp_path / "work", f"file://{tmp_path}/store"
+    ObjectStore(store).create("v0.safetensors", save(Walker(0).parameters(7)))
+    text = plan.read_text().replace("[federation]", f'[federation]\ncheckpoint_copies = "{store}"')
+    plan.write_text(f'initial = "{store}/v0.safetensors"\n{text}')
+    read = load_plan(plan)
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
+    cast = Cast(trainers, UnsafeSeed(5))
+    straight = Simulation(read, cast, tmp_path / "straight", initial=initial_schema(read))
+    straight.run()
+    run, at = tmp_path / "runs" / "one", ("--copies", f"{store}/named")
+    stopped = secureps(
+        "up", str(plan), "--unsafe-seed", "5", INSECURE, "--out", str(run), *at, cwd=work
+    )
+    first = tmp_path / "store" / "named" / "one" / "checkpoints" / "000001" / "manifest.json"
+    end = time.monotonic() + 90
+    while newest(run) < 1 or not first.exists():
+        assert stopped.poll() is None, stopped.stdout and stopped.stdout.read()
+        assert time.monotonic() < end, "no copy was made"
+        time.sleep(0.02)
+    stopped.send_signal(signal.SIGINT)
+    told, _ = stopped.communicate()
+    assert stopped.returncode == 130, told
+    shutil.rmtree(run / "state" / "shard-0")
+    for part in (run / "checkpoints").glob("*/shard-0.safetensors"):
+        part.unlink()
+    (work / "pace.txt").write_text("0.0")
+    resumed = secureps("resume", str(run), cwd=tmp_path)
+    told, _ = resumed.communicate()
+    assert resumed.returncode == 0, told
+    assert same(load_file(run / "model.safetensors"), straight.model())
+    export(f"{store}/named/one", tmp_path / "copied.safetensors")
+    assert same(load_file(tmp_path / "copied.safetensors"), straight.model())

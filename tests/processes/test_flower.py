@@ -6,9 +6,12 @@ A wave of messages takes ten seconds of two cores: `make flower` runs this, `mak
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,11 +19,13 @@ import torch
 from safetensors.numpy import load_file
 
 from tests.examples.test_flower_examples import APPS
+from tests.kits import key_search
 from tests.kits.command import INSECURE, run
 from tests.kits.flower_deployment import Deployment
 from tests.kits.flower_examples import copied, private
-from tests.kits.flower_federation import SEED, PrivateDeployment
+from tests.kits.flower_federation import APP, SEED, PrivateDeployment
 from tests.kits.flower_simulation import simulate
+from tests.kits.key_search import digested, search
 
 ASKED = "SECUREPS_FLOWER"
 """In the environment: these tests are wanted."""
@@ -146,16 +151,18 @@ CRASHES = {"batch": "batch", "die": "os.kill(os.getpid(), signal.SIGKILL)"}
 """Its process is killed when its reply is out, and its context is not."""
 
 
-def deployed(folder: Path) -> PrivateDeployment:
+def deployed(
+    folder: Path, name: str = "numpy", holders_as_nodes: bool = False
+) -> PrivateDeployment:
     """Not begun yet."""
-    plan = fewer(copied("numpy", folder / "plan")) / "plan.toml"
-    return PrivateDeployment(folder / "deployed", NODES, plan)
+    plan = fewer(copied(name, folder / "plan")) / "plan.toml"
+    return PrivateDeployment(folder / "deployed", NODES, plan, holders_as_nodes)
 
 
-def begin(deployment: PrivateDeployment, folder: Path, code: str = "") -> int:
+def begin(deployment: PrivateDeployment, folder: Path, code: str = "", name: str = "numpy") -> int:
     """The private app's run."""
-    app = fewer(private("numpy", folder / "app", **deployment.said))
-    with (app / "numpyexample" / "client_app.py").open("a") as client:
+    app = fewer(private(name, folder / "app", **deployment.said))
+    with (app / f"{name}example" / "client_app.py").open("a") as client:
         client.write(code)
     return deployment.run(app)
 
@@ -166,12 +173,87 @@ def said(deployment: Deployment, node: int, words: str, times: int) -> Callable[
     return lambda: log.read_text().count(words) >= times
 
 
+@pytest.mark.parametrize("name", APPS)
 def test_the_same_bits_as_without_flowers_engine(
-    tmp_path: Path, expected: Callable[[str], Model]
+    name: str, tmp_path: Path, expected: Callable[[str], Model]
 ) -> None:
-    with deployed(tmp_path) as deployment:
-        deployment.finish(begin(deployment, tmp_path))
-        same(final(deployment.folder), expected("numpy"))
+    with deployed(tmp_path, name) as deployment:
+        deployment.finish(begin(deployment, tmp_path, name=name))
+        same(final(deployment.folder), expected(name))
+
+
+SEARCHES = """
+{search}
+
+import json, sys
+from secureps.flower import mod
+
+WANTED, OUT = json.loads({wanted!r}), Path({out!r})
+sealed = mod._sealed
+
+def searched(message, context, call_next):
+    config = dict(context.node_config)
+    report = OUT / str(config["partition-id"])
+    if "secureps-holder" in config and not report.exists():
+        pids = [p for p in os.listdir("/proc") if p.isdigit() and b"keyholder" in
+                (content(f"/proc/{{p}}/cmdline") or b"")]
+        told = [dict(os.environ), sys.argv, context, message, config]
+        roots = [WANTED["folder"], os.getcwd(), os.environ["HOME"]]
+        relay = config["secureps-holder"]
+        needles, private, pieces = (WANTED[key] for key in ("needles", "private", "pieces"))
+        found = search(needles, private, roots, told, pids, relay, pieces)
+        report.write_text(json.dumps([os.geteuid(), len(pids), found]))
+    return sealed(message, context, call_next)
+
+mod._sealed = searched
+"""
+"""At the end of a client_app.py: at a key holder's node it looks for all that the holder keeps."""
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: key holders and their nodes are two users"
+)
+def test_key_holders_are_nodes_and_an_app_that_looks_for_their_keys_finds_none(
+    expected: Callable[[str], Model],
+) -> None:
+    with TemporaryDirectory(prefix="flower-") as made:  # others may not come into pytest's
+        folder, out = Path(made), Path(made) / "out"
+        folder.chmod(0o755)
+        out.mkdir()
+        os.chown(out, APP, APP)
+        with deployed(folder, holders_as_nodes=True) as deployment:
+            homes = [deployment.folder / "kits" / name for name in deployment.holders]
+            keys = [path for home in homes for path in (home / "private").rglob("*.key")]
+            configs = [deployment.folder / f"{name}.toml" for name in deployment.holders]
+            assert len(keys) >= 2 * len(homes)
+            assert all(path.is_file() for path in configs)
+            public = homes[0] / "public" / "roster.json"
+            secrets = [*keys, *configs]
+            needles = {str(path): digested(path.read_bytes()) for path in (*secrets, public)}
+            raw = [path.read_bytes() for path in keys]
+            texts = raw + [each.hex().encode() for each in raw]
+            wanted: dict[str, Any] = {
+                "folder": str(deployment.folder),
+                "needles": needles,
+                "private": [str(deployment.folder / name) + "/" for name in deployment.holders],
+                "pieces": {f"a key, {k}": (len(t), digested(t)) for k, t in enumerate(texts)},
+            }
+            code = SEARCHES.format(
+                search=Path(key_search.__file__).read_text().replace("from __future__", "# "),
+                wanted=json.dumps(wanted),
+                out=str(out),
+            )
+            deployment.finish(begin(deployment, folder, code))
+            reports = [json.loads(path.read_text()) for path in out.iterdir()]
+            assert len(reports) == len(homes)
+            for user, pids, found in reports:
+                assert (user, pids) == (APP, len(homes)), found
+                assert {line.partition(":")[0] for line in found} == {str(public)}, found
+            same(final(deployment.folder), expected("numpy"))
+            # the same search finds all of it where it may
+            may = search(needles, wanted["private"], [str(deployment.folder)], [], [], "", {})
+            assert set(needles) <= {line.partition(":")[0] for line in may}
+            assert any(line.startswith("private: ") for line in may)
 
 
 def test_a_supernode_is_killed_in_mid_round_and_comes_back(

@@ -9,6 +9,63 @@ from tests.kits.nursery import ROOT
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 ELSEWHERE = {
+    "... has left this run: ... (the sender's fault)": (
+        "roles/coordinator/test_departures.py",
+        "has left this run: ",
+    ),
+    "... holds a copy of block ... of ...: send it to ..., which passes it on "
+    "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
+    "left by its data holder's own act": (
+        "roles/member/test_leaving.py",
+        "left by its data holder's own act",
+    ),
+    "does nothing of what its data holder wants: ...": (
+        "service/test_act_watch.py",
+        "does nothing of what its data holder wants",
+    ),
+    "acts.jsonl: act ... is not what was signed, or not in its place": (
+        "store/test_act_lines.py",
+        " is not what was signed, or not in its place",
+    ),
+    "left out of this run: by the operator... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "left out of this run: by the operator",
+    ),
+    "... is no act: it is one of ... (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is no act: it is one of",
+    ),
+    "... is of a client: name one (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is of a client: name one",
+    ),
+    "... is of no client: name none (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "is of no client: name none",
+    ),
+    "no client that trains in this run is called ... (the sender's fault)": (
+        "roles/coordinator/test_acts.py",
+        "no client that trains in this run is called",
+    ),
+    "without ... ... clients are left, and ... needs ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        " clients are left, and ",
+    ),
+    "... was not left out by an operator: ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "was not left out by an operator",
+    ),
+    "the run is over: ... (the other side's fault)": (
+        "roles/coordinator/test_acts.py",
+        "the run is over: ",
+    ),
+    "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
+    "query opens the store to them: name it without, and give keys where its library looks for "
+    "them (the operator's fault)": ("store/test_initial_file.py", "told to all parties"),
+    ".../...: longer than ... bytes (the operator's fault)": (
+        "store/test_initial_file.py",
+        ": longer than ",
+    ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
         "wire/grpc/test_client.py",
         "another kind of server",
@@ -64,6 +121,12 @@ ELSEWHERE = {
         "roles/test_extremes.py",
         "an address has 300 letters",
     ),
+    "the app that relays runs as user ... and this key holder as ...: code of the run could read "
+    "its keys and ledger. Give the key holder a user of its own, its node another that is not "
+    "root, and the socket's folder a group of both (chmod 2750) (the operator's fault)": (
+        "service/test_wave_socket_users.py",
+        "and this key holder as ",
+    ),
     "...: no file of a checkpoint: ... (the sender's fault)": (
         "roles/test_extremes.py",
         "no file of a checkpoint",
@@ -95,6 +158,10 @@ ELSEWHERE = {
     "another connection of ... goes before a call on which nothing moves; still trying": (
         "wire/grpc/test_concurrency.py",
         "goes before a call on which nothing moves",
+    ),
+    "no memory, thread or open file is left for this request; still trying": (
+        "kits/transport_kit.py",
+        "no memory, thread or open file is left",
     ),
     "64 calls of ... are under way; still trying": ("processes/test_floods.py", " are under way"),
     "the coordinator's is no placement of this run's blocks on shards of the roster: nothing was "
@@ -253,6 +320,19 @@ ELSEWHERE = {
     "run in an empty folder": (
         "processes/test_federation.py",
         "start a new run in an empty folder",
+    ),
+    "...: its fold does not match its digest (the operator's fault)": (
+        "store/test_compaction.py",
+        "fold does not match",
+    ),
+    "...: the archive up to row ... does not match its digest (the operator's fault)": (
+        "store/test_compaction.py",
+        "archive up to row ",
+    ),
+    "its journal is not compacted: ...": ("service/test_replay.py", "is not compacted: "),
+    "... is over since long; begin a new sequence (the sender's fault)": (
+        "roles/coordinator/test_fates.py",
+        "over since long",
     ),
     "...: a restore was cut short here: run secureps restore again (the operator's fault)": (
         "store/test_backup.py",

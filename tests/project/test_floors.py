@@ -17,9 +17,10 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "tracebacks", "wording"),
+    ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
     ("config", "extras", "messages"),
-    ("compiled",),
+    ("compiled", "store/objects"),
+    ("store/initial_file",),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),
@@ -56,6 +57,7 @@ FLOORS = (
     ("run/deploy", "run/profile", "run/site_check", "run/up"),
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
+    ("run/act",),
     ("dashboard",),
     ("run/commands",),
     ("run/cli",),

@@ -12,6 +12,7 @@ from tests.kits.nursery import ROOT
 ELSEWHERE = {
     # values: what is written and sent is read again, each kind of it
     "golden/test_stored_values.py": (
+        "messages/acts",
         "messages/charge",
         "messages/coordinator_records",
         "messages/envelope_keys",
@@ -25,6 +26,7 @@ ELSEWHERE = {
         "messages/run",
         "messages/schema",
         "messages/shard_records",
+        "messages/steps",
     ),
     "golden/test_format.py": ("messages/format",),
     # sections of files, and the page that lists their keys
@@ -69,12 +71,13 @@ ELSEWHERE = {
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
     "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),
     "roles/member/test_member.py": (
+        "roles/member/fold",
         "roles/member/schedule",
         "roles/member/settings",
         "roles/member/tasks",
     ),
     "roles/member/test_member_sends.py": ("roles/member/budget",),
-    "federation/test_site_policies.py": ("roles/member/leaving", "roles/member/terms"),
+    "federation/test_site_policies.py": ("roles/member/terms",),
     "client/test_site_policy.py": ("config/site",),
     "federation/test_batch_norm.py": ("policy/groups",),
     "policy/checks/test_local_work.py": ("roles/member/timing",),
@@ -108,7 +111,6 @@ ELSEWHERE = {
         "flower/names",
         "flower/node",
         "flower/trainer",
-        "flower/waves",
         "service/one_wave",
     ),
     # servers
@@ -117,6 +119,8 @@ ELSEWHERE = {
         "service/worker",
     ),
     "service/test_logs.py": ("service/log_lines",),
+    "federation/test_folds.py": ("roles/holder/grants", "roles/member/state"),
+    "store/test_journal.py": ("store/journal_rows",),
     "service/test_limits.py": ("service/disk_faults",),
     "processes/test_shard_memory.py": ("service/malloc",),
     "service/test_checkpoint_copies.py": ("store/copied_checkpoints",),
@@ -155,7 +159,6 @@ ELSEWHERE = {
         "run/deploy/files",
         "run/deploy/monitoring",
         "run/deploy/network",
-        "run/deploy/parties",
         "run/deploy/pods",
         "run/deploy/workloads",
     ),

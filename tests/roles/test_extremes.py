@@ -17,10 +17,12 @@ import pytest
 
 from secureps.errors import Malformed, PlanRefused, SecurepsError
 from secureps.messages import requests
+from secureps.messages.acts import Act
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import Follow, TakeOver
+from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
 from secureps.roles import permissions
@@ -147,7 +149,7 @@ def test_every_message_of_a_run_is_among_them() -> None:
     rare = {requests.Decline, requests.Withdraw, requests.Missing, requests.Spoilt}
     rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, requests.Trouble, Evaluated}
     committee = {requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced}
-    asked = {requests.AskRun, requests.AskStatus, Follow, TakeOver}
+    asked = {requests.AskRun, requests.AskStatus, Act, Follow, TakeOver}
     heard = frozenset().union(*permissions.TO_COORDINATOR.values())
     assert said == heard - rare - committee - asked
 
@@ -161,6 +163,7 @@ RARE: tuple[tuple[str, Any], ...] = (
     ("shard-a", requests.Trouble("shard-a", "no space left")),
     (HOLDER, requests.OpenRefused(HOLDER, "all", 0, "no", b"")),
     ("c0", requests.Retire("c0")),
+    (COORDINATOR, Act("leave-out", "c0", "no")),
     ("c0", requests.Telemetry("c0", "all", 1, (requests.Figure("seconds", 1.0),))),
 )
 

@@ -11,6 +11,7 @@ from secureps.crypto.identity import ROLES
 from secureps.crypto.roster import certify, sign_roster
 from secureps.errors import SecurepsError, UnknownParty
 from secureps.messages import orders, requests
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import Follow, TakeOver
@@ -80,6 +81,8 @@ def test_what_each_role_may_say() -> None:
                 assert heard == {"holder"}
             case _ if kind is EnvelopeKeyAnnounced:
                 assert heard == {"holder"}
+            case _ if kind is Act:
+                assert heard == {"coordinator"}
             case _:
                 assert heard == ({"client"} if kind is Evaluated else set()), kind
     for kind in KINDS:
@@ -88,9 +91,11 @@ def test_what_each_role_may_say() -> None:
             case requests.GetBlock:
                 assert heard == everybody
             case requests.PutBlock | requests.AskBlock:
-                assert heard == {"client", "holder"}
+                assert heard == {"client", "holder", "shard"}
+            case requests.Missing:
+                assert heard == {"shard"}
             case requests.GetSum:
-                assert heard == {"holder"}
+                assert heard == {"holder", "shard"}
             case _:
                 assert heard <= {"coordinator"}, kind
                 assert (not heard) or kind.__module__ == orders.__name__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import runpy
 import sys
 from pathlib import Path
@@ -92,6 +94,24 @@ def test_what_is_there_is_not_overwritten(tmp_path: Path) -> None:
 def test_a_disk_that_refuses_is_the_operators(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="cannot make the project: "):
         new("project", "numpy", tmp_path / "nowhere")
+
+
+def test_a_disk_that_is_full_midway_keeps_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Path.write_text
+
+    def full(path: Path, text: str) -> int:
+        if path.name == "test_client.py":
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path, text)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(OperatorError, match="No space left"):
+            new("project", "numpy", tmp_path)
+    assert list((tmp_path / "project").iterdir()) == []
+    assert new("project", "numpy", tmp_path)
 
 
 @pytest.mark.parametrize(

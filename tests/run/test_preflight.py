@@ -33,11 +33,12 @@ class Asked(EchoServer):
     """A coordinator that tells where one shard is."""
 
     shards: tuple[ShardAddress, ...] = ()
+    over = ""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
         future = running()
         assert isinstance(message, AskStatus), "looking changes nothing"
-        future.set_result(dataclasses.replace(STATUS, shards=self.shards))
+        future.set_result(dataclasses.replace(STATUS, shards=self.shards, finished=self.over))
         return future
 
 
@@ -111,6 +112,12 @@ def test_keys_that_are_not_here_or_that_others_may_read(kit: Path) -> None:
     assert "envelope.key" in the_only_no(Departure(kit, "holder-0"), "keys")
 
 
+def test_who_has_no_keys_at_all_is_told_once_how_to_make_them(kit: Path) -> None:
+    shutil.rmtree(kit / "private" / ME)
+    text = the_only_no(Departure(kit, ME), "keys")
+    assert f"--name {ME}` makes those of {ME}" in text
+
+
 def test_a_certificate_that_was_not_copied(kit: Path) -> None:
     (kit / "public" / "tls" / f"{ME}.pem").unlink()
     assert "secureps keys renew" in the_only_no(Departure(kit, ME), "TLS")
@@ -154,6 +161,15 @@ def test_a_server_of_another_kit_a_shard_behind_a_wall(
     assert the_only_no(Departure(other, ME, f"127.0.0.1:{port}"), "answer")
     asked.shards = (ShardAddress("shard-0", "127.0.0.1:1", 1.0),)
     assert "its port open" in the_only_no(Departure(kit, ME, f"127.0.0.1:{port}"), "shard-0")
+
+
+def test_a_server_moves_no_cursor(kit: Path, server: tuple[Asked, int]) -> None:
+    asked, port = server
+    asked.shards = (ShardAddress("a\x1b[2J", "127.0.0.1\x1b[2J:1", 1.0),)
+    asked.over = "\x1b]0;you\nwon\x07"
+    found = list(preflight(Departure(kit, ME, f"127.0.0.1:{port}")))
+    assert all((each.what + each.text).isprintable() for each in found)
+    assert "over: ?]0;you won?" in {each.what: each.text for each in found}["answer"]
 
 
 def test_a_disk_that_is_slow_small_or_not_to_be_written(

@@ -10,11 +10,11 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.run import profile as profiling
 from secureps.run.cli import app
 from secureps.run.phases import Named, Stopwatch
-from secureps.run.profile import FUNCTIONS, TRAINS, Question, profile, shown, table
+from secureps.run.profile import FUNCTIONS, TRAINS, Question, draw, profile, shown, table
 from tests.kits.nursery import ROOT
 
 PLAN = """
@@ -121,6 +121,13 @@ def test_the_command_prints_a_table_and_draws_a_timeline(tmp_path: Path) -> None
     assert "small: one update of 3,000 values" in result.output
     assert f"timeline: {out}" in result.output.replace("\n", "")
     assert out.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_timeline_that_cannot_be_written_is_an_error_in_words(tmp_path: Path) -> None:
+    found = profile(write(tmp_path), Question(values=10), silent)
+    (tmp_path / "x.png").mkdir()
+    with pytest.raises(OperatorError, match=r"x\.png: cannot draw the timeline: .*Is a directory"):
+        draw(found, tmp_path / "x.png")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from secureps.client.trainer import FitConfig, Setting, Trainer
 from secureps.config.plan import SyncSection
 from secureps.config.sections import read_toml, toml_tables
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check
 from secureps.run.cli import app as cli
@@ -305,6 +306,9 @@ def test_what_is_given_comes_back_as_it_was(tmp_path: Path) -> None:
         '{"names": [1]}',
         "x" * (MOST_BYTES + 1),
         json.dumps({"since": 0}),
+        json.dumps(asdict(Served(("w",), "query"))),  # which no site has to allow
+        json.dumps(asdict(Served(("w",), "train", "query.ages"))),
+        json.dumps(asdict(Served(("w",), "evaluate"))),
     ],
 )
 def test_what_no_server_can_have_said_is_refused(text: str, tmp_path: Path) -> None:
@@ -412,6 +416,9 @@ def test_the_command_writes_what_federations_of_several_machines_need(tmp_path: 
         prepare(plan, out, UnsafeSeed(1), Console())
     with pytest.raises(ConfigError, match="there is no ServerApp to run"):
         prepare(out / "plan.toml", tmp_path / "again", UnsafeSeed(1), Console())
+    (tmp_path / "file").touch()
+    with pytest.raises(OperatorError, match="file: cannot write what the ServerApp says: "):
+        prepare(plan, tmp_path / "file", UnsafeSeed(1), Console())
 
 
 def test_check_says_what_becomes_of_a_strategy(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from secureps.errors import Busy, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetBlock, Heartbeat, Payload, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
@@ -56,3 +57,21 @@ def test_a_sent_payload_goes_with_its_answer() -> None:
     del message, answer
     stage.play()
     assert there() is None
+
+
+def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
+    stage = played(Call("there", ASK, others=("second", "third")))
+    asked = []
+    for _ in range(4):
+        stage.play()
+        to, message, answer = stage.line.calls.pop()
+        assert message == ASK
+        asked.append(to)
+        answer.set_exception(Unreachable("is it up?"))
+    assert asked == ["there", "second", "third", "there"]
+    stage.play()
+    to, _, answer = stage.line.calls.pop()
+    assert to == "second"
+    answer.set_exception(Busy("later", 0.1))
+    stage.play()
+    assert stage.line.calls.pop()[0] == "second", "it is there, and will answer"

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
+from secureps.exhaustion import exhaustion
 from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
 from secureps.service import process
 from secureps.service.disk_faults import refused
-from secureps.service.limits import demand_descriptors, exhaustion
+from secureps.service.limits import demand_descriptors
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
 from tests.kits.executor_kit import TASK, Stage
@@ -57,24 +58,6 @@ def test_work_that_no_thread_can_do_is_no_work_that_takes_long(
             loop.offload(lambda: None, 0.0)
     loop.stop()
     assert not loop.offload(lambda: None, 0.0).done()
-
-
-@pytest.mark.parametrize(
-    ("error", "said"),
-    [
-        (RuntimeError("can't start new thread"), "no new thread can be started (ulimit -u: "),
-        (MemoryError(), "memory is used up (ulimit -v: "),
-        (OSError(errno.EMFILE, "Too many open files"), "descriptors are used up (ulimit -n: "),
-        (OSError(errno.ENOSPC, "No space left on device"), ""),
-        (RuntimeError("something else"), ""),
-    ],
-)
-def test_what_was_refused_is_named_also_as_a_cause(error: Exception, said: str) -> None:
-    assert said in exhaustion(error)
-    assert bool(exhaustion(error)) == bool(said)
-    outer = InternalError("coordinator failed at Tick")
-    outer.__cause__ = error
-    assert exhaustion(outer) == exhaustion(error)
 
 
 def test_a_process_that_is_refused_something_ends_with_an_operators_error(

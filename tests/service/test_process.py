@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
+import threading
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from secureps.errors import ConfigError
+from secureps.crypto.identity import Identity
+from secureps.crypto.roster import certify, sign_roster
+from secureps.errors import ConfigError, DiskFailed
 from secureps.run.processes.supervisor import GRACE
+from secureps.service import process
 from secureps.service.process import LAST_RESORT, settle
+from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.nursery import ROOT
 
 PARTY = """
@@ -189,3 +198,44 @@ def test_a_port_is_kept(tmp_path: Path) -> None:
 def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="listen: "):
         settle(tmp_path, listen)
+
+
+# --- a disk that is full ----------------------------------------------------------
+
+
+def test_a_disk_that_is_full_at_the_start_is_the_operators_and_no_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(process, "_run", full)
+    ca, own = Identity.generate(), Identity.generate()
+    roster = sign_roster(ca, [certify(ca, "shard-0", "shard", own.public.key, b"")])
+    party = process.Party("shard-0", own, PLAINTEXT, roster, tmp_path / "state", tmp_path)
+    with pytest.raises(DiskFailed, match=r"state: No space left on device"):
+        process.run_process(party, {}, lambda *given: pytest.fail("is not built"))
+
+
+# --- a limit that a thread meets --------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "ends"),
+    [(RuntimeError("can't start new thread"), True), (ValueError("a bug"), False)],
+)
+def test_a_thread_that_met_a_limit_ends_the_process(
+    error: Exception, ends: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one of gRPC's, which answers nothing from there on."""
+    failed, passed = list[BaseException](), list[object]()
+    executor: Any = SimpleNamespace(fail=failed.append)
+    monkeypatch.setattr(threading, "excepthook", partial(process._hear, executor, passed.append))
+
+    def fall() -> None:
+        raise error
+
+    thread = threading.Thread(target=fall)
+    thread.start()
+    thread.join()
+    assert (failed == [error], bool(passed)) == (ends, not ends)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from secureps.errors import Unreachable
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import RunPinned
+from secureps.messages.requests import GetBlock
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.environment import Meter
@@ -345,3 +348,18 @@ def test_ids_follow_from_run_group_and_version_and_of_steps_from_the_cohort() ->
     spans = {span_of(t, s, n) for t in traces for s in ("hold", "open") for n in (-1, 0, 1)}
     assert len(spans) == 48
     assert all(0 < span < 1 << 64 for span in spans)
+
+
+def test_a_pull_is_over_with_its_last_block() -> None:
+    kept, times = Kept(), iter(range(100, 200))
+    party = Tracing(kept, lambda: next(times))
+    blocks: list[Future[Any]] = [Future() for _ in range(3)]
+    for number, answer in enumerate(blocks):
+        party.called(GetBlock(b"r" * 32, "all", 4, number), answer)
+    for answer in blocks[:2]:
+        answer.set_result(None)
+    assert kept.spans == []
+    blocks[2].set_exception(Unreachable("it is gone"))
+    (pull,) = kept.spans
+    assert (pull.name, pull.facts["version"], pull.begin) == ("pull", 4, 101)
+    assert pull.end > pull.begin

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.store.atomic_file import replace_text, write_durably
+from secureps.store.atomic_file import make_directory, replace_text, write_durably
+from tests.kits.durable import durably
 
 
 def test_the_old_text_stays_until_the_new_one_is_whole(
@@ -40,3 +41,17 @@ def test_what_the_pieces_raise_comes_through_and_leaves_the_old_file_alone(tmp_p
         write_durably(path, pieces())
     assert path.read_bytes() == b"old"
     assert [each.name for each in tmp_path.iterdir()] == ["payload"]
+
+
+def test_a_directory_is_listed_durably_before_anything_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    with durably(monkeypatch) as done:
+        make_directory(path)
+        make_directory(path)  # of a process that was killed before it was listed
+    assert done == [str(tmp_path)] * 2
+    (path / "journal").touch()
+    with durably(monkeypatch) as done:
+        make_directory(path)
+    assert done == []

@@ -271,7 +271,7 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     from tests.kits.roles_kit import make_plan, make_run
 
     plan = make_plan("plain", **PRIVATE)
-    pinned = Pinned(make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
     outbox, ledger = MemorySpool(), BudgetLedger(tmp_path / "own.db", 1e-9)
 
     def nobody(group: str, version: int) -> KeyCommittee:
@@ -322,3 +322,34 @@ def test_it_is_shown(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="no ledger"):
         said(app, "budget", "show", tmp_path / "none")
+
+
+# --- a budget that is lowered ------------------------------------------------------
+
+
+def test_a_budget_is_lowered_for_all_who_charge_and_never_raised(tmp_path: Path) -> None:
+    path = tmp_path / "client-00.db"
+    ledger, other = BudgetLedger(path, cost(4) * 1.0001), BudgetLedger(path)
+    ledger.charge(ONE, spent(0))
+    assert (ledger.limit, other.limit) == (cost(4) * 1.0001, None)
+    ledger.lower(cost(2) * 1.0001)
+    assert ledger.limit == other.limit == cost(2) * 1.0001
+    for wrong in (cost(2) * 1.0001, cost(3), 0.0, -1.0, float("inf"), float("nan")):
+        with pytest.raises(ConfigError, match=r"never raised here|is a finite epsilon"):
+            other.lower(wrong)
+    other.charge(TWO, spent(0))
+    for each in (ledger, other):
+        with pytest.raises(BudgetSpent):
+            each.charge(TWO, spent(1))
+        with pytest.raises(BudgetSpent):
+            each.look(TWO, [spent(1)])
+    assert len(ledger.facts()) == 2
+    assert BudgetLedger(path, 1e-9).limit == 1e-9, "of two limits the smaller one"
+
+
+def test_a_lowered_budget_is_no_update_and_no_training(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "client-00.db", None, 1, lambda: 5000.0)
+    ledger.lower(3.0)
+    assert (ledger.spent(), ledger.facts()) == ((), [])
+    assert ledger.begin(ONE) == 0.0, "the hour has room for one"
+    assert ledger.begin(ONE) > 0.0

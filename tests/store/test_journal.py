@@ -25,6 +25,7 @@ from secureps.errors import (
     OperatorError,
 )
 from secureps.messages import (
+    acts,
     charge,
     coordinator_records,
     holder_records,
@@ -45,15 +46,9 @@ from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
 from secureps.store import journal as store
-from secureps.store.journal import (
-    RECORDS,
-    Journal,
-    MemoryJournal,
-    SqliteJournal,
-    last_row,
-    read_rows,
-)
+from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark, height_path
+from secureps.store.journal_rows import RECORDS
 from tests.conftest import AS_DEPLOYED
 
 SOME = [
@@ -193,6 +188,7 @@ def test_the_table_holds_every_record_and_nothing_else() -> None:
             records,
             shard_records,
             charge,
+            acts,
         )
         own = [module.__name__ for module in modules]
         beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import shutil
 import sqlite3
@@ -155,6 +156,70 @@ def test_a_torn_slot_leaves_the_other(tmp_path: Path) -> None:
         path.write_bytes(whole)
         assert read_height(path) == Mark(number, bytes([number]) * 32)
     height.close()
+
+
+def test_a_journal_that_is_opened_anew_writes_its_height_on_where_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "height"
+    marks = [Mark(number, bytes([number]) * 32) for number in range(1, 6)]
+    first = Height(path, START)
+    first.advance(marks[0])
+    first.close()
+    inode = path.stat().st_ino
+    for known, mark in itertools.pairwise(marks):
+        whole = path.read_bytes()
+        height = Height(path, known)
+        assert (path.stat().st_ino, path.read_bytes()) == (inode, whole)
+        height.advance(mark)
+        height.close()
+        after = path.read_bytes()
+        kept = [at for at in (0, PAGE) if whole[at : at + PAGE] == after[at : at + PAGE]]
+        assert len(kept) == 1, "the other slot: this one is whole if that one is torn"
+        path.write_bytes(
+            os.urandom(PAGE) + after[PAGE:] if kept == [PAGE] else after[:PAGE] + os.urandom(PAGE)
+        )
+        assert read_height(path) == known
+        path.write_bytes(after)
+
+
+def test_at_the_start_a_height_is_made_anew_for_its_name_may_not_be_durable(tmp_path: Path) -> None:
+    path = tmp_path / "height"
+    write_height(path, START)
+    inode = path.stat().st_ino
+    Height(path, START).close()
+    assert path.stat().st_ino != inode
+
+
+@pytest.mark.parametrize("damage", [b"torn", b"", None])
+def test_a_height_that_is_not_whole_is_made_anew(damage: bytes | None, tmp_path: Path) -> None:
+    path, mark = tmp_path / "height", Mark(2, bytes(32))
+    write_height(path, Mark(1, bytes(32)) if damage is None else mark)
+    if damage is not None:
+        path.write_bytes(path.read_bytes()[:PAGE] + damage.ljust(PAGE if damage else 0))
+    Height(path, mark).close()
+    assert path.read_bytes()[:PAGE] == path.read_bytes()[PAGE:]
+    assert read_height(path) == mark
+
+
+def test_a_link_in_a_heights_place_is_not_written_to(tmp_path: Path) -> None:
+    path, other, mark = tmp_path / "height", tmp_path / "other", Mark(1, bytes(32))
+    write_height(other, mark)
+    path.symlink_to(other)
+    height = Height(path, mark)
+    height.advance(Mark(2, bytes(32)))
+    height.close()
+    assert read_height(other) == mark
+    assert read_height(path) == Mark(2, bytes(32))
+
+
+def test_what_an_earlier_process_noted_is_durable_once_its_height_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, mark = tmp_path / "height", Mark(1, bytes(32))
+    write_height(path, mark)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    Height(path, mark).close()
+    assert len(synced) == 1
 
 
 @pytest.mark.parametrize(

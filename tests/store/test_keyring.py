@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -16,11 +17,17 @@ from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import EnvelopeKey, EnvelopePublicKey
 from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import Roster, certify, sign_roster
-from secureps.errors import KitError
+from secureps.errors import DiskFailed, KitError
 from secureps.messages.encoding import file_digest
-from secureps.store import kit_files
+from secureps.store import keyring, kit_files
 from secureps.store.issuing import create_kit, issue
-from secureps.store.keyring import check_fits, load_holder_secret, load_private, load_public
+from secureps.store.keyring import (
+    check_fits,
+    load_holder_secret,
+    load_private,
+    load_public,
+    own_seed,
+)
 from tests.kits.cipher_kit import PLACE
 
 BFV = CipherParameters("bfv", 32, 100)
@@ -397,3 +404,17 @@ def test_a_kit_must_fit_the_plan(kit: Path, committee: Path) -> None:
         check_fits(load_public(committee), Opening.HOLDER, 1)
     with pytest.raises(KitError, match="another cipher than the plan's: its holders have rlwe"):
         check_fits(load_public(committee), Opening.NOTHING, 0)
+
+
+def test_a_seed_on_a_disk_that_is_full_is_said_and_made_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*given: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as context:
+        context.setattr(keyring, "write", full)
+        with pytest.raises(DiskFailed, match=r"seed: cannot write: No space left on device"):
+            own_seed(tmp_path / "seed")
+    made, again = (own_seed(tmp_path / "seed").derive("x").integer(63) for _ in range(2))
+    assert made == again

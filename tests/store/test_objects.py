@@ -98,6 +98,8 @@ def test_a_store_that_cannot_be_reached_is_told_and_may_work_again(
         ("https://host/run?sig=abc", "https://host/run?***"),
         ("s3://bucket/run", "s3://bucket/run"),
         ("s3://key@bucket/a@b", "s3://***@b"),
+        ("s3://me:pass?word@bucket/run", "s3://***"),
+        ("https://host/run?sig=ab@cd", "https://***"),
     ],
 )
 def test_a_url_is_shown_without_what_opens_it(url: str, said: str) -> None:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from secureps.errors import Malformed, Oversized, SecurepsError
 from secureps.messages import (
+    acts,
     coordinator_records,
     envelope_keys,
     evaluation,
@@ -24,6 +25,7 @@ from secureps.messages import (
     records,
     requests,
     shard_records,
+    steps,
 )
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import field_types
@@ -56,6 +58,7 @@ NESTED = {
     *("Figure", "MemberStatus", "GroupStatus", "Holding", "MemberBlocks", "ShardSums"),
     "GroupVersion",
     "KeyCommittee",
+    "CohortSteps",
     "EvaluationStatus",
     "JournalRow",
     "ServerStatus",
@@ -133,7 +136,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation, envelope_keys, following)
+        for module in (requests, orders, evaluation, envelope_keys, acts, steps, following)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -23,7 +23,9 @@ def strategy() -> Strategy:
     from secureps.flower import SecureFedAvg
 
     plan, kit = os.environ["PEERS_PLAN"], os.environ.get("PEERS_KIT")
-    return SecureFedAvg(plan, kit=kit, fraction_evaluate=0.0, min_evaluate_nodes=0, **fewest)
+    more: dict[str, Any] = {"holders": os.environ.get("PEERS_HOLDERS", "service")}
+    more |= {"fraction_evaluate": 0.0, "min_evaluate_nodes": 0}
+    return SecureFedAvg(plan, kit=kit, **more, **fewest)
 
 
 @app.main()

@@ -108,11 +108,8 @@ class FlowerScript:
         with naming(where, ConfigError):
             examined = examine(heard, order.drop)
         model = self._model(settings, heard, order)
-        for rehearsed in (*heard.fits, *heard.evaluations):
-            if not self._app.legacy and not self._app.has(rehearsed.type):
-                raise ConfigError(
-                    f"{where}: its ServerApp asks for {rehearsed.type}, which its ClientApp lacks"
-                )
+        for action, asked in (("train", heard.fits), ("evaluate", heard.evaluations)):
+            self._refuse(action, asked)
         nothing = Round("", "", "", "[]")
         first = next(iter(heard.fits), nothing)
         served = Served(
@@ -129,6 +126,20 @@ class FlowerScript:
         return Founded(
             model.tensors, served, examined.name, examined.wishes, _told(heard, examined.fates)
         )
+
+    def _refuse(self, action: str, rounds: Sequence[Round]) -> None:
+        """Refuses messages that this app cannot take, or that are none of this action."""
+        for each in rounds:
+            if each.type.partition(".")[0] != action:
+                raise ConfigError(
+                    f"{self._app.where}: its ServerApp has clients {action} by a {each.type} "
+                    f"message: name it {action}, or {action}.NAME"
+                )
+            if not self._app.legacy and not self._app.has(each.type):
+                raise ConfigError(
+                    f"{self._app.where}: its ServerApp asks for {each.type}, which its ClientApp "
+                    "lacks"
+                )
 
     def _model(
         self, settings: Mapping[str, Setting], heard: Heard, order: FoundingOrder

@@ -56,13 +56,24 @@ class Told:
     records: Annotated[str, AfterValidator(_records)]
 
 
+def _of(action: str) -> AfterValidator:
+    """Accepts types of messages of an action, and of no other: what a site allows goes by them."""
+
+    def check(kind: str) -> str:
+        if kind and kind.partition(".")[0] != action:
+            raise ValueError(f"{kind!r:.80} is no message to {action}")
+        return kind
+
+    return AfterValidator(check)
+
+
 @dataclass(frozen=True)
 class Served:
     """The form of a ServerApp's messages; the defaults are those of Flower's FedAvg.
 
     Args:
         names: of the model's arrays, in the app's order; empty: the file's names and order.
-        train, evaluate: types of messages; empty: the ClientApp's own.
+        train, evaluate: types of messages to do that; empty: the ClientApp's own.
         arrays, config: names of the records.
         weighted_by: the metric that is a reply's weight.
         run: its changes to run_config.
@@ -70,8 +81,8 @@ class Served:
     """
 
     names: tuple[str, ...] = ()
-    train: str = ""
-    evaluate: str = ""
+    train: Annotated[str, _of("train")] = ""
+    evaluate: Annotated[str, _of("evaluate")] = ""
     arrays: str = "arrays"
     config: str = "config"
     weighted_by: str = "num-examples"

@@ -26,11 +26,11 @@ _NOT_ITS_OWN = ("site-packages", "venv", "node_modules")
 
 @dataclass(frozen=True)
 class Settings:
-    """A client's settings: Flower's node_config and run_config, and our own `initial`."""
+    """Flower's node_config and run_config of a client, and our own `initial`, a path or URL."""
 
     node: Mapping[str, Setting]
     run: Mapping[str, Setting]
-    initial: Path | None
+    initial: str | None
 
     @classmethod
     def of(
@@ -61,7 +61,7 @@ class Settings:
             if name in declared:
                 run[name] = _typed(name, value, type(declared[name]))
             elif name == "initial":
-                initial = Path(str(value))
+                initial = str(value)
             elif name in NODE or name in NODE.values():
                 node[NODE.get(name, name)] = _typed(name, value, int)
             elif declared and name not in read():

@@ -30,9 +30,17 @@ from secureps.client.flower.server import RUN, message
 from secureps.client.flower.settings import NODE, Settings
 from secureps.client.global_rng import seeded
 from secureps.client.trainer import SEED_BITS, Array, EvaluateResult, FitConfig, FitResult, Setting
-from secureps.errors import ConfigError, NotFinite, PlanRefused, SecurepsError, WrongShape
+from secureps.errors import (
+    ConfigError,
+    DamagedStore,
+    NotFinite,
+    PlanRefused,
+    SecurepsError,
+    WrongShape,
+)
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
+from secureps.store.initial_file import initial_path
 
 log = logging.getLogger("secureps")
 
@@ -203,9 +211,10 @@ class FlowerTrainer:
 
     def _started(self, seed: int) -> Start:
         if self._settings.initial is not None:
-            tensors, served = read_served(self._settings.initial)
+            path = _given(self._settings.initial)
+            tensors, served = read_served(path)
             names = () if served is None else served.names
-            digest = file_digest(Path(self._settings.initial).read_bytes()).hex()
+            digest = file_digest(path.read_bytes()).hex()
             start = Start(FlowerModel.of_file(tensors, names), served or Served(), digest)
         else:
             start = Start(self._own_model(seed), Served())
@@ -379,6 +388,14 @@ class Start:
     model: FlowerModel
     served: Served
     digest: str = ""
+
+
+def _given(initial: str) -> Path:
+    """The file of version 0 that this client was given; ConfigError if there is none."""
+    try:
+        return initial_path(initial)
+    except DamagedStore as error:
+        raise ConfigError(f"initial: {error}") from None
 
 
 def lighter(config: FitConfig) -> dict[str, Setting]:

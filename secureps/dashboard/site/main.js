@@ -7,7 +7,7 @@ import * as operator from "./operator.js";
 import { h, p } from "./dom.js";
 
 const PAGES = { operator, officer, holder };
-const REACHED = ".scroll, summary, button";
+const REACHED = ".scroll, summary, button, select, input";
 
 const page = document.getElementById("page");
 const link = document.getElementById("link");
@@ -37,8 +37,8 @@ function show() {
   }
   document.title = `secureps: ${PAGES[name].title}`;
   const sections = PAGES[name].sections(news[name]);
-  if (news.acts && name === "operator") {
-    sections.push({ id: "acts", title: "Act", wide: true, data: news.acts, make: acts.section });
+  if (news.acts && name === (news.holder ? "holder" : "operator")) {
+    sections.push({ id: "acts", title: "Act", wide: true, data: [news.acts, news.operator?.paused ?? "", news.holder?.standing ?? ""], make: acts.section });
   }
   sections.push({ id: "troubles", title: "What cannot be read", wide: true, data: Object.entries(news.troubles), make: troubles });
   if (page.dataset.page !== name) {

@@ -56,7 +56,7 @@ function steps([groups, names]) {
 function timeline([cohorts, costs]) {
   const made = [];
   if (cohorts === null) {
-    made.push(p("When each step was done is in the coordinator's journal: give its state folder, --state.", "dim"));
+    made.push(p("There is no run yet.", "dim"));
   } else {
     const spans = cohorts.filter((each) => each.committed !== null);
     const items = spans.map((each) => {
@@ -98,7 +98,7 @@ function clients([rows, states, unit]) {
 }
 
 function burnt([rows, inAll, checkpoint]) {
-  if (rows === null) return [p("Burnt cohorts are in the coordinator's journal: give its state folder, --state.", "dim")];
+  if (rows === null) return [p("There is no run yet.", "dim")];
   return [
     p(inAll ? `${inAll} cohorts were burnt: charged, and never opened.` : "No cohort was burnt.", inAll ? "warn" : "good"),
     p(checkpoint === null ? "There is no whole checkpoint yet." : `The newest whole checkpoint is number ${checkpoint}.`),

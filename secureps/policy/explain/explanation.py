@@ -108,6 +108,7 @@ class Explanation:
     versions: int
     cipher: str
     shards: int
+    replicas: int
     sights: tuple[Sight, ...]
     collusion: tuple[str, ...]
     opened: str
@@ -139,6 +140,7 @@ def explain(
         versions=plan.section.versions,
         cipher=plan.section.cipher.name,
         shards=plan.section.shards,
+        replicas=plan.section.replicas,
         sights=sights(plan),
         collusion=collusion(plan),
         opened=_opened(plan),

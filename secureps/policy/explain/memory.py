@@ -9,7 +9,8 @@ worst moment, as it is served:
                   and differences between as many versions as are shorter than a block
     work          on one block: its sum with a member's ciphertext; it is opened and stepped in
                   pieces that are next to nothing; under a codec the mean is decoded as a whole
-    uploads       as many blocks, and pieces of them, as threads take in at once
+    uploads       as many blocks, and pieces of them, as threads take in at once; and those that
+                  are passed on to other shards
     connections   what gRPC holds of every client's uploads: fixed for a connection and for a stream
 
 An estimate: not all of it falls together, and allocators keep some of what was freed. Not
@@ -28,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from secureps.model.layout import GroupLayout
-from secureps.model.placement import place_group
+from secureps.model.placement import place_copies
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 
@@ -102,17 +103,19 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     for group in groups:
         most, chain = plan.bounds(group.name).most, plan.chain(group.name)
         remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
-        for block, shard in enumerate(place_group(group.name, group.blocks, nodes)):
+        ranks = place_copies(group.name, group.blocks, nodes, plan.section.replicas)
+        for block, (primary, *replicas) in enumerate(zip(*ranks)):
             slots = group.slots(block)
             sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
             start, stop = group.span(block)
             values = stop - start
-            state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
-            if (delta := block_delta(plan, group, block)) is not None:
-                state[shard] += delta.behind * delta.length
-            sent[shard] += sealed
-            disk[shard] += most * sealed
-            held[shard] += 1
+            delta = block_delta(plan, group, block)
+            for shard in (primary, *replicas):
+                state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
+                state[shard] += 0 if delta is None else delta.behind * delta.length
+                disk[shard] += most * sealed
+            sent[primary] += sealed
+            held[primary] += 1
             decoding = 0 if chain.plain else FLOAT_BYTES * values + CODE_BYTES * slots
             work = max(work, total + sealed, decoding)
             largest = max(largest, sealed)
@@ -125,7 +128,8 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         "state": state[busiest],
         "work": work,
         "uploads": min(at_once * largest, service.in_flight)
-        + at_once * min(largest, service.piece),
+        + at_once * min(largest, service.piece)
+        + (service.streams * largest if plan.section.replicas > 1 else 0),
         "connections": service.clients * waiting,
     }
     return MemoryUse(

@@ -34,6 +34,12 @@ from secureps.policy.rules.rule import (
     too_stale,
 )
 
+BACKLOG = 4
+"""Cohorts of updates that may wait before nobody is asked for more: clients that send faster than
+versions are made would only have them wait longer, and the coordinator keep them all."""
+LEAST_BACKLOG = 64
+"""Updates that may wait under any buffer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
@@ -47,6 +53,11 @@ class Buffered:
     section: BufferedSection | AsyncSection | PrioritySection
     bounds: Bounds
 
+    @property
+    def backlog(self) -> int:
+        """How many updates wait when nobody is asked for more."""
+        return max(LEAST_BACKLOG, BACKLOG * self.bounds.most)
+
     def enter(self, state: RuleState) -> int:
         """Every member begins at clock 0."""
         return 0
@@ -55,6 +66,8 @@ class Buffered:
         """Admits while fewer than `concurrency` live members train."""
         if lacking := lacking_members(state, self.bounds.minimum):
             return lacking
+        if state.waiting >= self.backlog:
+            return Wait(None, f"{state.waiting} updates wait already", everybody=True)
         busy, most = state.invited & state.live, self.section.concurrency
         if most is not None and len(busy) >= most:
             over = sorted(state.moved.get(each, now) + self.section.deadline for each in busy)

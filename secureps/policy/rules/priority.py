@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from secureps.config.plan import PrioritySection
 from secureps.errors import PlanRefused
-from secureps.policy.rules.buffered import Buffered
+from secureps.policy.rules.buffered import BACKLOG, LEAST_BACKLOG, Buffered
 from secureps.policy.rules.rule import Arrival, Decision, Drop, RuleState, too_stale
 
 Score = Callable[[Arrival], float]
@@ -63,6 +63,11 @@ class Priority(Buffered):
 
     section: PrioritySection
     score: Score
+
+    @property
+    def backlog(self) -> int:
+        """As `Buffered.backlog`, and no fewer than it chooses from."""
+        return max(LEAST_BACKLOG, BACKLOG * max(self.bounds.most, self.section.waiting))
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         """Closes with the best of a full pool, or at the deadline; drops stale and older ones."""

@@ -62,6 +62,7 @@ class RuleState:
         passed: members that were waited for too long: without a clock until they send again.
         sent: the newest base that each member has contributed from.
         left_out: how many members never come again: nobody waits for them.
+        waiting: how many updates are here, or on their way once more, without rounds.
     """
 
     version: int
@@ -75,6 +76,7 @@ class RuleState:
     passed: Set[str] = frozenset()
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
+    waiting: int = 0
 
     @cached_property
     def places(self) -> Mapping[str, int]:

@@ -77,7 +77,7 @@ def prepared(tx: Transaction, event: Prepared) -> None:
         return
     owned = tx.federation.owners(event.group).get(event.shard, ())
     check_digests(event.shard, event.group, owned, event.blocks)
-    check_prepared(tx.plan, event, tx.federation.last_owner(event.group))
+    check_prepared(tx.plan, event, tx.federation.last_owners(event.group))
     section, result = tx.plan.section.evaluation, None
     if section is not None and event.group == EVALUATION and event.version > 0:
         metrics = from_vector(section, event.mean)

@@ -198,7 +198,8 @@ def state(tx: Transaction, group: GroupState) -> RuleState:
     if gone:
         gone = gone - {id.client for id in group.receipts}
     here = tx.takers(group.name) - group.sitting_out - gone
-    return group.open_stream.state(group.version, here, group.opened_at)
+    seen = group.open_stream.state(group.version, here, group.opened_at)
+    return replace(seen, waiting=len(group.receipts) + len(group.returning))
 
 
 def _end(tx: Transaction, group: GroupState) -> None:

@@ -19,20 +19,28 @@ from secureps.roles.machine import Work
 
 
 def order(tx: Transaction) -> None:
-    """Begins the next checkpoint, if one is due: as often as the plan says, and of the end."""
+    """Begins the next checkpoint, if one is due: as the plan says, of the end, or if asked for."""
     federation = tx.federation
     groups = federation.groups.values()
     last = federation.checkpoints[-1] if federation.checkpoints else None
     if any(group.version < 0 for group in groups) or (last and not last.complete):
         return
     kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
-    if kept and not any(_due(tx, group, last) for group in groups):
+    asked = federation.acted.checkpoint and newer(tx)
+    if kept and not asked and not any(_due(tx, group, last) for group in groups):
         return
     versions = tuple(GroupVersion(group.name, group.version) for group in groups)
     number = last.number + 1 if last else 0
     tx.write(CheckpointOrdered(number, versions))
     for shard in parts_due(tx):
         tx.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+
+
+def newer(tx: Transaction) -> bool:
+    """Whether a group has a version that no checkpoint has, whole or in the making."""
+    last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
+    groups = tx.federation.groups.values()
+    return any(last is None or group.version > last.version_of(group.name) for group in groups)
 
 
 def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bool:

@@ -20,6 +20,11 @@ MOST_REFUSED = 3
 """How often what a client sends may be refused on its way before it is asked seldom for it."""
 
 
+def after_pause(moment: float, since: float, until: float) -> float:
+    """When something was by a clock that stood still: what came meanwhile came at the end."""
+    return min(moment, since) + (until - since)
+
+
 @dataclass(slots=True)
 class Clocks:
     """Of one group.
@@ -161,6 +166,15 @@ class Clocks:
                     self.sent[id.client] = Base(base.version, base.step - 1)
             if id not in self.again and self.clocks.get(id.client, 0) > self.closed:
                 self.enter(id.client, self.clocks[id.client] - 1, at)
+
+    def stand_still(self, since: float, until: float) -> None:
+        """A pause of the run: no time has passed for anybody."""
+        self.moved = {c: after_pause(at, since, until) for c, at in self.moved.items()}
+        self.arrived = {id: after_pause(at, since, until) for id, at in self.arrived.items()}
+        self.refused = {
+            client: (version, times, after_pause(at, since, until))
+            for client, (version, times, at) in self.refused.items()
+        }
 
     def settle(self) -> None:
         """A cohort is part of a version, or came to nothing."""

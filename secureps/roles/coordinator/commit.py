@@ -25,6 +25,7 @@ from secureps.messages.requests import Prepared, Spoilt
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
+from secureps.roles.coordinator.agreement import agrees
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.wording import named
@@ -78,7 +79,10 @@ def make_hold(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) -> or
 
 def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]) -> None:
     """A shard holds the sums of the cohort; when all do, it is opened."""
-    if shard not in group.closed_cohort.held:
+    known = group.closed_cohort.held
+    if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: sums}):
+        return
+    if known.get(shard) != sums:  # whoever lost its disk may have drawn other noise: nobody saw any
         tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
     if group.phase is not Phase.OPENING:
         return
@@ -269,12 +273,16 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
             found(tx, group, receipt)
         return False
     version = group.version + 1
+    known = group.coming.blocks
+    if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
+        return False
     if by.shard not in group.coming.blocks:
         made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         tx.write(made)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
+    tx.sessions.holds(by.shard, group.name)
     owners = tx.federation.owners(group.name)
-    if len(group.coming.blocks) < len(owners):
+    if not owners.keys() <= group.coming.blocks.keys():
         return False
     if unsure := [shard for shard in owners if _unsure(tx, group, shard)]:
         for shard in unsure:

@@ -17,6 +17,7 @@ from secureps.errors import (
     UnknownParty,
 )
 from secureps.messages import requests
+from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.following import TakeOver
@@ -26,6 +27,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator import (
+    acts,
     answers,
     checkpointing,
     committees,
@@ -49,6 +51,7 @@ from secureps.roles.coordinator.status import servers, status
 from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -117,6 +120,21 @@ class Coordinator:
         self._federation.apply(at, record)
         self._lay_out()
 
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        pinned = self._federation.pinned
+        records = (*(() if pinned is None else (pinned,)), *self._follower.records)
+        return Fold(records, to_state(CoordinatorState, self._federation))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
+        self._federation = from_state(CoordinatorState, fold.state)
+        for name, group in self._federation.groups.items():
+            group.open_receipts.enough = enough[name]
+
     def resume(self, now: float) -> Step:
         """Begins another incarnation; ConfigError if the journal is of another plan or roster."""
         if (pinned := self._federation.pinned) is not None:
@@ -174,7 +192,9 @@ class Coordinator:
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
             self._sessions.watchers.discard(event.party)
-            return Step()
+            if self._plan.section.replicas == 1:
+                return Step()
+            return self._close_turn(self._tx(now))  # a shard leaves if it stays away
         if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         if isinstance(event, Answered):  # another coordinator has heard that this one rules
@@ -256,6 +276,7 @@ class Coordinator:
                     known = tx.federation.pending(party)
                     self._sessions.lost[party] = known.difference(unsettled)
                 self._sessions.watchers.add(party)
+                self._sessions.away.pop(party, None)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
                 if not reign.name_itself(tx, event):
@@ -321,6 +342,8 @@ class Coordinator:
                 self._telemetry.take(event, tx.federation.groups)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
+            case Act():
+                acts.do(tx, event)
             case requests.AskRun():
                 return self._welcome(tx)
             case requests.AskStatus():

@@ -45,7 +45,7 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
     id, flaw, open_receipts = answer.id, answer.flaw[:REASON_LIMIT], group.open_receipts
     if answer.holder in open_receipts.examined.get(id, ()):
         return
-    if id in open_receipts.receipts and answer.about != tx.federation.receipts[id]:
+    if id in open_receipts.receipts and answer.about != tx.federation.settled.receipts[id]:
         raise Conflict(f"{answer.holder} answers for another receipt of {id}")
     if not flaw:
         if id in open_receipts.receipts:

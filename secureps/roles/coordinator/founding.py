@@ -14,9 +14,9 @@ from secureps.errors import NotReady, WrongShape
 from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
-from secureps.messages.run import GroupPlacement, Placement, RunInfo
+from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo
 from secureps.messages.schema import Schema
-from secureps.model.placement import place_group
+from secureps.model.placement import place_copies
 from secureps.roles.coordinator import commit, committees, recovery
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -89,13 +89,14 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     if schema.told != {spec.name for spec in layout.frozen or ()}:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
     shards = {name: s.weight for name, s in sorted(federation.shards.items())}
-    placement = Placement(
-        1,
-        tuple(shards),
-        tuple(
-            GroupPlacement(g.name, place_group(g.name, g.blocks, shards)) for g in layout.all_groups
-        ),
-    )
+    copies = plan.section.replicas
+    placed = [place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups]
+    ranks = [
+        tuple(GroupPlacement(g.name, of[rank]) for g, of in zip(layout.all_groups, placed))
+        for rank in range(copies)
+    ]
+    more = Replicas(tuple(each for rank in ranks[1:] for each in rank)) if ranks[1:] else None
+    placement = Placement(1, tuple(shards), ranks[0], more)
     roster = settings.roster
     run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)
     addresses = tuple(federation.shards[name] for name in shards)
@@ -119,10 +120,11 @@ def make_configure(tx: Transaction) -> Configure:
 
 def moved(tx: Transaction) -> None:
     """A shard is elsewhere, or serves for the first time: who dials it hears of it."""
-    if tx.federation.pinned is None:
+    if (pinned := tx.federation.pinned) is None:
         return
     configure = make_configure(tx)
-    for party in (*tx.federation.members, *tx.holders):
+    peers = pinned.placement.shards if pinned.placement.replicas is not None else ()
+    for party in (*tx.federation.members, *tx.holders, *peers):
         tx.order(party, configure)
 
 

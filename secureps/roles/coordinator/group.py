@@ -11,12 +11,11 @@ from enum import Enum
 from typing import assert_never
 
 from secureps.messages import coordinator_records as records
-from secureps.messages.outcome import Outcome
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, model_digest
 from secureps.policy.base import Base
 from secureps.policy.cohorts.suspicion import Suspicion
 from secureps.policy.rules.rule import RuleState
-from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.clocks import Clocks, after_pause
 from secureps.roles.coordinator.cohort import CohortInProgress, PreparedVersion
 from secureps.roles.coordinator.receipts import OpenReceipts
 
@@ -43,15 +42,6 @@ class Owed:
     group: str
     client: str
     ask: Ask | None
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """What became of a submission."""
-
-    outcome: Outcome
-    version: int
-    reason: str
 
 
 @dataclass(slots=True)
@@ -299,6 +289,13 @@ class GroupState:
         """It will not send what it was asked for without rounds."""
         if self.stream is not None:
             self.stream.forget(client)
+
+    def stand_still(self, since: float, until: float) -> None:
+        """Nothing that waited has waited longer for a pause of the run."""
+        if self.opened_at is not None:
+            self.opened_at = after_pause(self.opened_at, since, until)
+        if self.stream is not None:
+            self.stream.stand_still(since, until)
 
     def end_round(self) -> None:
         """Between rounds."""

@@ -39,7 +39,7 @@ from secureps.roles.machine import Say
 from secureps.roles.pinned_run import PinnedRun
 from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.validation import check_sequence
-from secureps.wording import named
+from secureps.wording import named, printable
 
 
 def join(tx: Transaction, settings: PinnedRun, message: Join) -> NotReady | Proposal | None:
@@ -279,4 +279,4 @@ def evaluated(tx: Transaction, roster: Roster, message: Evaluated) -> None:
 
 def said(reason: str) -> str:
     """Another party's own words, as they are kept."""
-    return "".join(c if c.isprintable() else "?" for c in reason[: commit.REASON_LIMIT])
+    return printable(reason[: commit.REASON_LIMIT])

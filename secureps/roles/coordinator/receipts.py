@@ -10,8 +10,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Any
 
 from secureps.messages.submission import Receipt, SubmissionId
+from secureps.roles.fold import from_state, to_state
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFold:
+    """The same, each receipt once, and nothing that follows from the rest (`roles.fold`)."""
+
+    enough: int
+    receipts: tuple[Receipt, ...]
+    examined: dict[SubmissionId, frozenset[str]]
+    doubted: dict[SubmissionId, frozenset[str]]
+    ready: tuple[SubmissionId, ...]
+    changes: int
+    looked: Counter[str]
 
 
 @dataclass(slots=True)
@@ -37,6 +52,25 @@ class OpenReceipts:
     changes: int = 0
     _looked: Counter[str] = field(default_factory=Counter)
     """Into how many of those that are not ready each holder has looked."""
+
+    def packed(self) -> Any:
+        """In plain values: a receipt is some kilobytes."""
+        receipts, ready = tuple(self.receipts.values()), tuple(self.ready)
+        answers = self.examined, self.doubted
+        state = OpenFold(self.enough, receipts, *answers, ready, self.changes, self._looked)
+        return to_state(OpenFold, state)
+
+    @classmethod
+    def unpacked(cls, plain: Any) -> OpenReceipts:
+        """The receipts again."""
+        state = from_state(OpenFold, plain)
+        receipts = {receipt.id: receipt for receipt in state.receipts}
+        clients: dict[str, dict[SubmissionId, None]] = {}
+        for id in receipts:
+            clients.setdefault(id.client, {})[id] = None
+        ready = {id: receipts[id] for id in state.ready}
+        answers = state.examined, state.doubted
+        return cls(state.enough, receipts, *answers, ready, clients, state.changes, state.looked)
 
     def put(self, receipt: Receipt) -> None:
         """A receipt was accepted."""

@@ -56,6 +56,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if objection := _objection(tx, event, role):
         return objection
     if role == "shard":
+        tx.sessions.reached[party] = frozenset(at.group for at in event.reached)
         address = ShardAddress(party, event.advertise, event.weight)
         moved = federation.shards.get(party) != address
         unsafe = event.unsafe and tx.plan.noisy_shards
@@ -77,6 +78,8 @@ def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return founding.elsewhere(tx, party, event.run)
+    if role == "shard" and (reason := tx.federation.left.get(party)):
+        raise UnknownParty(f"{party} has left this run: {reason}")
     if role == "shard" and party not in pinned.placement.shards:
         raise UnknownParty(f"{party} holds no blocks of this run, which is placed already")
     if event.run not in (b"", pinned.run.id):

@@ -64,7 +64,7 @@ def repeat(
         if located != federation.addresses:  # a shard moved after its client had joined
             tx.order(party, make_configure(tx))
         for id in unsettled:
-            if id in federation.fates:
+            if federation.settled.of(id) is not None:
                 tx.tell_fates((id,))
             elif not federation.known(id):
                 commit.send_again(tx, (id,))

@@ -16,6 +16,7 @@ from secureps.roles.coordinator import (
     asynchronous,
     checkpointing,
     commit,
+    departures,
     evaluation,
     founding,
     key_release,
@@ -32,11 +33,12 @@ def advance(tx: Transaction) -> float | None:
     """Moves every group on; returns when time alone could move one (None: never)."""
     if tx.federation.pinned is None or tx.federation.finished:
         return None
+    leaves = departures.leave(tx)
     founding.choose_founder(tx)
     if evaluation.unkept(tx):
         checkpointing.order(tx)  # a round may wait for it
     untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
-    untils.append(_await_evaluator(tx))
+    untils += (leaves, _await_evaluator(tx))
     checkpointing.order(tx)
     key_release.release(tx)
     termination.finish(tx)
@@ -53,7 +55,9 @@ def _advance_group(tx: Transaction, group: GroupState) -> float | None:
 def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
     succession.settle(tx, group)
-    if group.name == EVALUATION:
+    if paused := _paused(tx, group):
+        yield Wait(None, paused)
+    elif group.name == EVALUATION:
         yield synchronous.open_evaluation(tx, group)
     elif not tx.plan.bounds(group.name).rounds:
         if group.version >= 0:
@@ -62,8 +66,18 @@ def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
         yield synchronous.open_round(tx, group)
     if group.phase is Phase.OPENING and opening.wanted(tx.plan):
         yield commit.try_answers(tx, group)
-    if group.phase is Phase.COLLECTING and not group.streaming:
+    if group.phase is Phase.COLLECTING and not group.streaming and not paused:
         yield synchronous.decide(tx, group)
+
+
+def _paused(tx: Transaction, group: GroupState) -> str:
+    """Why a group between two versions stays there; empty for one that goes on, or is over.
+
+    A cohort that is closed comes to its version all the same.
+    """
+    between = group.phase in (Phase.WAITING, Phase.COLLECTING)
+    held = between and not termination.over(tx, group)
+    return tx.federation.acted.paused if held else ""
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

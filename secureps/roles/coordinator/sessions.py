@@ -31,6 +31,10 @@ class Sessions:
     gone: set[SubmissionId] = field(default_factory=set)
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
     located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
+    away: dict[str, float] = field(default_factory=dict)
+    """Since when shards of the run are not here."""
+    reached: dict[str, frozenset[str]] = field(default_factory=dict)
+    """Of which groups shards have versions, as they said since they last came up."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -53,6 +57,10 @@ class Sessions:
         self.troubles.pop(party, None)
         if reason:
             self.troubles[party] = reason
+
+    def holds(self, shard: str, group: str) -> None:
+        """A shard has a version of a group."""
+        self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
     def renew(self, client: str, until: float) -> None:
         """A client's lease runs until then."""

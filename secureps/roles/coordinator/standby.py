@@ -23,7 +23,9 @@ from secureps.policy.plan import Plan
 from secureps.roles import permissions
 from secureps.roles.coordinator.reign import STALE
 from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.tasks import KeepRows, RowsKept
+from secureps.roles.fold import Fold, from_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -98,8 +100,16 @@ class Standby:
             case RosterFollowed():
                 self._follower.apply(record)
 
+    def unfold(self, fold: Fold) -> None:
+        """As `Unfolds`: of a coordinator's state, what a standby goes by."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        self.reigns = from_state(CoordinatorState, fold.state).reigns
+
     def resume(self, now: float) -> Step:
         """Asks for rows; goes on as the coordinator if it took over before."""
+        if other := self._other_plan():
+            return other
         if self.reigns.ruler == self._number:
             return Step(effects=[Halt(TAKES_OVER)])
         self._heard, self._wake = now, now + SILENT
@@ -161,15 +171,20 @@ class Standby:
         before = self.follows
         for record in event.records:
             self.apply(now, record)
-        if (pinned := self._pinned) is not None and pinned.run.plan != self._plan.text:
-            text = "the coordinator's plan is another one than this standby's: give it the same"
-            return Step(effects=[Halt(text, ConfigError)])
+        if other := self._other_plan():
+            return other
         step = Step(effects=[self._follow()])
         if self.follows and not before:
             step.effects.append(Say("has all that the coordinator has, which waits for it now"))
         if self._commanded:
             self._soon(now)
         return step
+
+    def _other_plan(self) -> Step | None:
+        if self._pinned is None or self._pinned.run.plan == self._plan.text:
+            return None
+        text = "the coordinator's plan is another one than this standby's: give it the same"
+        return Step(effects=[Halt(text, ConfigError)])
 
     @property
     def follows(self) -> bool:

@@ -14,6 +14,7 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
+from secureps.messages.acts import Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
@@ -29,9 +30,13 @@ from secureps.messages.run import ShardAddress
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.coordinator.acted import Acted
 from secureps.roles.coordinator.cohort import PreparedVersion
-from secureps.roles.coordinator.group import Fate, GroupState, Owed, Phase
+from secureps.roles.coordinator.fates import Fate, Fates
+from secureps.roles.coordinator.group import GroupState, Owed, Phase
+from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
 
 
@@ -53,40 +58,6 @@ class CheckpointState:
         return next((gv.version for gv in self.versions if gv.group == group), -1)
 
 
-@dataclass(slots=True)
-class Evaluations:
-    """What became of the versions that were to be evaluated.
-
-    Args:
-        results: by version; skipped: why, by version.
-        subject: the version that members were last asked to evaluate, 0 before the first;
-            model: the digests of its groups; rounds: how often they were asked.
-        since: when the newest version of any group was committed.
-    """
-
-    results: dict[int, VersionEvaluated] = field(default_factory=dict)
-    skipped: dict[int, str] = field(default_factory=dict)
-    subject: int = 0
-    model: tuple[bytes, ...] = ()
-    rounds: int = 0
-    since: float = 0.0
-
-    @property
-    def newest(self) -> tuple[VersionEvaluated, ...]:
-        """All results, in the order of versions."""
-        return tuple(self.results[version] for version in sorted(self.results))
-
-    def settled(self, version: int) -> bool:
-        """Whether a version was evaluated, or never will be."""
-        return version in self.results or version in self.skipped
-
-    def begin(self, model: tuple[GroupState, ...]) -> None:
-        """Members are asked to evaluate the version that the model is at."""
-        version = model[0].version
-        self.rounds = self.rounds + 1 if version == self.subject else 1
-        self.subject, self.model = version, tuple(group.digest for group in model)
-
-
 REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
 
@@ -98,17 +69,17 @@ class CoordinatorState:
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
             that each did; told: what each tells of how many examples it has, 0 for nothing.
-        receipts: digest of every receipt that was accepted; next: the sequence after the
-            newest, by (client, group).
-        fates: what became of submissions; undurable: those of them that are included in a
-            version and in no checkpoint yet.
-        included: how many updates of a client are part of versions of the model.
-        ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
-        failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
+        left: shards that are part of the run no more, and why.
+        settled: what became of submissions, and the digests of their receipts; next: the
+            sequence after the newest, by (client, group).
+        undurable: those included in a version and in no checkpoint yet; included: how many
+            updates of a client are part of versions of the model.
+        ending: why no more rounds open; finished: why the run is over, empty while it goes on;
+            failure: the error that it ends with (`errors.ERRORS`), empty if its plan foresees it.
         retired: members that take part no more, by their own word; why_gone: what they and those
             that rest for a while say of why, without a reason empty; isolated: clients that are
-            left out, and why.
-        outside: by group, the clients that joined without contributing to it.
+            left out, and why; acted: what an operator has had it do.
+        timeline: when steps of the newest cohorts were done; outside: by group, who only joined.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             those that were found out, and how.
         accused: clients in whose envelopes holders found flaws, and which; committees: in turn.
@@ -121,13 +92,13 @@ class CoordinatorState:
     reigns: Reigns = field(default_factory=Reigns)
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
+    left: dict[str, str] = field(default_factory=dict)
     members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
     founder: str = ""
-    receipts: dict[SubmissionId, bytes] = field(default_factory=dict)
+    settled: Fates = field(default_factory=Fates)
     next: dict[tuple[str, str], int] = field(default_factory=dict)
-    fates: dict[SubmissionId, Fate] = field(default_factory=dict)
     undurable: dict[SubmissionId, int] = field(default_factory=dict)
     included: Counter[str] = field(default_factory=Counter)
     checkpoints: list[CheckpointState] = field(default_factory=list)
@@ -143,6 +114,8 @@ class CoordinatorState:
     why_gone: dict[str, str] = field(default_factory=dict)
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
+    acted: Acted = field(default_factory=Acted)
+    timeline: Timeline = field(default_factory=Timeline)
     evaluations: Evaluations = field(default_factory=Evaluations)
     committees: list[KeyCommittee] = field(default_factory=list)
     ending: str = ""
@@ -153,6 +126,11 @@ class CoordinatorState:
     def incarnation(self) -> int:
         """Of this coordinator, or of whoever ruled last by its journal."""
         return self.reigns.incarnation
+
+    @property
+    def fates(self) -> dict[SubmissionId, Fate]:
+        """Those that may be asked for."""
+        return self.settled.known
 
     @property
     def model_groups(self) -> tuple[GroupState, ...]:
@@ -174,14 +152,14 @@ class CoordinatorState:
     def owners(self, group: str) -> dict[str, tuple[int, ...]]:
         """Which shard holds which blocks of a group, in this epoch; shards without are left out."""
         assert self.pinned is not None
-        placed = self.pinned.placement.of(group)
-        owned = {s: placed.blocks_of(s) for s in self.pinned.placement.shards}
+        placed = self.pinned.placement
+        owned = {s: placed.blocks_of(group, s) for s in placed.shards}
         return {s: blocks for s, blocks in owned.items() if blocks}
 
-    def last_owner(self, group: str) -> str:
-        """Which shard holds a group's last block, and the scale of an adaptive clip with it."""
+    def last_owners(self, group: str) -> tuple[str, ...]:
+        """Which shards hold a group's last block, and the scale of an adaptive clip with it."""
         assert self.pinned is not None
-        return self.pinned.placement.of(group).owners[-1]
+        return self.pinned.placement.holders(group, -1)
 
     def by_block(self, group: str, parts: dict[str, tuple[bytes, ...]]) -> tuple[bytes, ...]:
         """Digests per shard, put into the order of the blocks."""
@@ -219,25 +197,29 @@ class CoordinatorState:
     def known(self, id: SubmissionId) -> bool:
         """Whether a receipt of this submission was accepted, whatever became of it."""
         group = self.groups.get(id.group)
-        return id in self.fates or (group is not None and id in group.receipts)
+        here = group is not None and id in group.receipts
+        return here or self.settled.of(id) is not None
 
     def stands(self, id: SubmissionId) -> bool:
         """Whether a submission that is known is not dropped."""
-        fate = self.fates.get(id)
+        fate = self.settled.of(id)
         return fate is None or fate.outcome != Outcome.DROPPED
 
     def past(self, id: SubmissionId) -> bool:
         """Whether nobody will ever need a submission's blocks again."""
-        fate = self.fates.get(id)
+        fate = self.settled.of(id)
         return fate is not None and fate.outcome in (Outcome.DROPPED, Outcome.DURABLE)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
+        self.timeline.take(at, record)
         match record:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
             case RunPinned():
                 self.pinned = record
+            case records.ShardLeft(shard, reason):
+                self._leave(shard, reason)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
                 if unsafe:
@@ -267,6 +249,7 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
+                self.acted.checkpoint = False
             case records.CheckpointPart(number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):
@@ -289,12 +272,16 @@ class CoordinatorState:
                 self._receive(at, receipt)
             case records.ClientIsolated(client=client, reason=reason):
                 self.isolated[client] = reason
+                self.acted.out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
             case records.ClientRevoked(client):
                 self.isolated[client] = REVOKED
+                self.acted.out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
+            case Act():
+                self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
                     self.owed[holder, last] = tuple(self._owed())
@@ -336,7 +323,8 @@ class CoordinatorState:
 
     def _receive(self, at: float, receipt: Receipt) -> None:
         id = receipt.id
-        self.receipts[id] = receipt_digest(receipt)
+        self.settled.receipts[id] = receipt_digest(receipt)
+        self.settled.trained_from(id.client, id.group, receipt.version)
         self.groups[id.group].receive(at, replace(receipt))  # without the texts: twice its size
         self._use(id)
         if receipt.unsafe:
@@ -385,9 +373,7 @@ class CoordinatorState:
             case records.SumsHeld(held=held):
                 known = group.closed_cohort.held
                 known[held.shard] = held.sums
-                if len(known) == len(self.owners(group.name)):
-                    group.phase = Phase.OPENING
-                    group.reason = "every shard holds; the key holders open"
+                self._hold(group)
             case records.CohortOpened(sums=sums):
                 making, holders = group.closed_cohort, record.holders or ()
                 making.opened, making.key, making.opened_by = sums, record.key, holders
@@ -463,6 +449,20 @@ class CoordinatorState:
             case _:
                 assert_never(record)
 
+    def _hold(self, group: GroupState) -> None:
+        if self.owners(group.name).keys() <= group.closed_cohort.held.keys():
+            group.phase = Phase.OPENING
+            group.reason = "every shard holds; the key holders open"
+
+    def _leave(self, shard: str, reason: str) -> None:
+        """Whatever others are asked for, they have; what it said before stays said."""
+        assert self.pinned is not None
+        self.left[shard] = reason
+        self.pinned = replace(self.pinned, placement=self.pinned.placement.without(shard))
+        for group in self.groups.values():
+            if group.phase is Phase.HOLDING:
+                self._hold(group)
+
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}
 
@@ -477,8 +477,8 @@ class CoordinatorState:
         part = {m.id for m in group.cohort.members} if group.cohort else set(group.receipts)
         included = tuple(id for id in group.summed if id in part)
         late = tuple(id for id in group.summed if id not in part)
-        settled = Fate(Outcome.INCLUDED, version, f"part of version {version}")
-        self.fates |= dict.fromkeys(included, settled)
+        fate = Fate(Outcome.INCLUDED, version, f"part of version {version}")
+        self.settled.known |= dict.fromkeys(included, fate)
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
@@ -488,10 +488,13 @@ class CoordinatorState:
     def _complete(self, number: int) -> None:
         for id in self.covered(number):
             version = self.undurable.pop(id)
-            self.fates[id] = Fate(Outcome.DURABLE, version, f"in checkpoint {number}")
+            fate = Fate(Outcome.DURABLE, version, f"in checkpoint {number}")
+            self.settled.settle(id, fate, self.groups[id.group].version)
         self.checkpoint(number).complete = True
         complete = [c for c in self.checkpoints if c.complete]
         self.checkpoints = complete[-2:] + [c for c in self.checkpoints if not c.complete]
 
     def _drop(self, group: GroupState, ids: Iterable[SubmissionId], reason: str) -> None:
-        self.fates |= dict.fromkeys(ids, Fate(Outcome.DROPPED, group.version, reason))
+        fate = Fate(Outcome.DROPPED, group.version, reason)
+        for id in ids:
+            self.settled.settle(id, fate, group.version)

@@ -56,6 +56,10 @@ def status(
         failure=federation.failure,
         adjacency=adjacency(tx.plan),
         delta=0.0 if privacy is None else privacy.delta,
+        paused="" if federation.finished else federation.acted.paused,
+        steps=federation.timeline.steps,
+        burnt=federation.timeline.burnt_in_all,
+        checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
 
@@ -88,7 +92,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
         spans = [
             group.span(block)
             for group in layout.groups
-            for block in placement.of(group.name).blocks_of(shard)
+            for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
         yield requests.Holding(shard, len(spans), 4 * values)
@@ -114,7 +118,9 @@ def servers(
     its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
-    placed = federation.pinned.placement.shards if federation.pinned is not None else None
+    placed = None
+    if federation.pinned is not None:
+        placed = (*federation.pinned.placement.shards, *federation.left)
     found = [
         requests.ServerStatus(
             each.name,
@@ -126,6 +132,7 @@ def servers(
                 here.troubles.get(each.name),
                 _other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
+                f"has left: {federation.left[each.name]}" if each.name in federation.left else None,
             ),
         )
         for each in roster.certificates
@@ -171,7 +178,8 @@ def why(
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    names = [each.name for each in servers if not each.live and each.role != COORDINATOR]
+    gone = federation.left
+    names = [s.name for s in servers if not s.live and s.role != COORDINATOR and s.name not in gone]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:
@@ -214,6 +222,8 @@ def _member(tx: Transaction, name: str) -> requests.MemberStatus:
         away += f": {reason}" if reason else ""
     if (out := federation.isolated.get(name)) is not None:
         state = away = "revoked" if out == REVOKED else "left out"
+        if name in federation.acted.out:
+            state = away = f"{state}: {out}"
     return requests.MemberStatus(
         name=name,
         live=live,

@@ -154,7 +154,7 @@ def _admitted(
     return invited, (reasons or ["no member is live"])[0]
 
 
-def _leave_out(tx: Transaction, group: GroupState) -> bool:
+def leave_out(tx: Transaction, group: GroupState) -> bool:
     """Who is left out of the run takes no part in the open round, whatever it has sent.
 
     Returns:
@@ -171,7 +171,7 @@ def _leave_out(tx: Transaction, group: GroupState) -> bool:
 
 def decide(tx: Transaction, group: GroupState) -> Wait:
     """Asks the rule about the open round, and does what it says; returns what is waited for."""
-    if not _leave_out(tx, group):
+    if not leave_out(tx, group):
         return tx.again
     receipts, waiting = opening.examined(tx, group)
     decision = decided(tx, group, alike(receipts))

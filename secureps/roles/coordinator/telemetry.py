@@ -9,7 +9,6 @@ What must not live here: the status (`roles.coordinator.status`).
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from collections.abc import Container, Iterable
 
@@ -23,6 +22,9 @@ from secureps.roles.coordinator.transaction import Transaction
 
 KEPT = 4096
 """Reports that a status shows; who wants them all asks before so many have come."""
+
+MOST = 1e15
+"""Of a party's figure: a petabyte. Figures of many are summed, and no sum of theirs is infinite."""
 
 WAITED, ARRIVED = "waited_seconds", "arrived"
 """What the coordinator says of a client: seconds from the round's opening; 1 if it came, else 0."""
@@ -65,8 +67,8 @@ class Window:
             raise Malformed("telemetry has at most 16 figures, with names of 64 letters")
         if wrong := {WAITED, ARRIVED, UP}.intersection(names):
             raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
-        if not all(0 <= figure.value < math.inf for figure in report.figures):
-            raise Malformed("telemetry has seconds and bytes: finite, at least 0")
+        if not all(0 <= figure.value <= MOST for figure in report.figures):
+            raise Malformed(f"telemetry has seconds and bytes: from 0 to {MOST:g}")
         self._reports.append(report)
 
     def measure(self, tx: Transaction) -> None:

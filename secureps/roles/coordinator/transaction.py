@@ -97,7 +97,8 @@ class Transaction:
         """Tells clients what became of their submissions."""
         number = self.federation.incarnation
         for id in ids:
-            fate, group = self.federation.fates[id], self.federation.groups.get(id.group)
+            fate, group = self.federation.settled.of(id), self.federation.groups.get(id.group)
+            assert fate is not None
             again = self.plan.seals_again and group is not None and group.may_return(id)
             told = Settled(number, id, fate.outcome, fate.version, fate.reason, again)
             self.order(id.client, told)

@@ -66,15 +66,17 @@ class BfvHolder(Holder[Opening]):
 
     def assign(self, order: Open) -> Opening:
         """The sums of an order's cohort, by shard; refuses those that do not fit the placement."""
-        placed = self.pinned.placement.of(order.cohort.group)
+        group, placement = order.cohort.group, self.pinned.placement
         digests = {held.shard: held.sums for held in order.held}
-        blocks = dict(enumerate(placed.owners))
+        blocks = dict(enumerate(placement.of(group).owners))
         expected: dict[int, bytes] = {}
-        for shard in set(placed.owners):
-            own = placed.blocks_of(shard)
+        for shard in placement.shards:
+            own = placement.blocks_of(group, shard)
             if len(digests.get(shard, ())) != len(own):
                 raise Refused(f"{shard} does not hold the cohort")
-            expected |= dict(zip(own, digests[shard]))
+            for block, sum in zip(own, digests.get(shard, ())):
+                if expected.setdefault(block, sum) != sum:
+                    raise Refused(f"{shard} holds another sum of block {block} than its peers")
         return Opening(order.cohort, blocks, expected)
 
     def begin(self, opening: Opening) -> list[Effect]:

@@ -16,6 +16,7 @@ from secureps.messages.requests import Figure, Register, Request, Subscribe, Tel
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
 from secureps.roles.disk_reports import DiskReports
+from secureps.roles.fold import Fold
 from secureps.roles.holder.ledger import HolderLedger
 from secureps.roles.machine import (
     WORKER,
@@ -72,6 +73,14 @@ class Holder(ABC, Generic[T]):
         """Folds one journalled record into the state."""
         self._ledger.apply(record)
 
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        return self._ledger.folded()
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        self._ledger.unfold(fold)
+
     def resume(self, now: float) -> Step:
         """Greets the coordinator, after a start or restart."""
         self._watches = False
@@ -114,7 +123,10 @@ class Holder(ABC, Generic[T]):
             case WorkFailed(task, error):
                 return self._spoilt(task, error)
             case Configure() if sender == COORDINATOR:
-                return self._ledger.configure(event)
+                before, configured = self._ledger.placement, self._ledger.configure(event)
+                if before != self._ledger.placement:  # what it asked of a shard that left comes not
+                    self._openings.clear()
+                return configured
             case Open() if sender == COORDINATOR:
                 return self._open(event)
         step = self.own(sender, event)

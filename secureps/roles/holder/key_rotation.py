@@ -12,6 +12,7 @@ from __future__ import annotations
 from secureps.config.plan import CipherSection
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.holder_records import KeyReplaced, KeysErased
+from secureps.roles.holder.grants import KeyFold
 
 KEPT = 24 * 3600.0
 """Seconds after which a key that was replaced is erased at the latest."""
@@ -42,6 +43,15 @@ class KeyRotation:
             case KeysErased(below):
                 self.least = max(self.least, below)
                 self._replaced = {n: at for n, at in self._replaced.items() if n > below}
+
+    def folded(self) -> KeyFold:
+        """What its records came to; for reading."""
+        return KeyFold(self.announced, self.least, self._served, self._began, self._replaced)
+
+    def unfold(self, known: KeyFold) -> None:
+        """Takes up what earlier records came to."""
+        self.announced, self.least = known.announced, known.least
+        self._served, self._began, self._replaced = known.served, known.began, known.replaced
 
     def serve(self) -> None:
         """A cohort is released."""

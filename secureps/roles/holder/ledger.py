@@ -48,6 +48,8 @@ from secureps.messages.submission import (
 )
 from secureps.policy.base import Base
 from secureps.policy.cohorts.overlap import base_of, both_open, check_weights
+from secureps.roles.fold import Fold, from_state, to_state
+from secureps.roles.holder.grants import Grant, HolderFold, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Halt, Locate, Record, Step
@@ -82,35 +84,6 @@ class HolderRules:
     minimum: int
     served: frozenset[bytes] = frozenset()
     threshold: int | None = None
-
-
-@dataclass(slots=True)
-class Grant:
-    """A cohort that is bound: digests of it with its sums, and of its receipts."""
-
-    cohort: bytes
-    receipts: bytes
-    released: bool = False
-
-
-NONE = Base(-1, 0)
-"""Older than every base."""
-
-
-@dataclass(slots=True)
-class Standing:
-    """What holds for a client in a group, for ever.
-
-    Args:
-        bound: its newest submission that is bound, and cohort: to which.
-        base: the newest base of an update of it that was released, NONE if none was; and
-        released: all cohorts that such an update is in.
-    """
-
-    bound: SubmissionId
-    cohort: int
-    base: Base = NONE
-    released: tuple[Cohort, ...] = ()
 
 
 class HolderLedger:
@@ -154,6 +127,23 @@ class HolderLedger:
                 self.rotation.apply(record)
             case _:
                 raise InternalError(f"a holder's journal has no {type(record).__name__}")
+
+    def folded(self) -> Fold:
+        """All that its records came to."""
+        run = () if self._pinned is None else (self._pinned.record,)
+        known = (self._incarnation, self._standings, self._bases, self._bounds, self._granted)
+        state = HolderFold(*known, self._spans.spans, self.rotation.folded())
+        return Fold((*run, *self.follower.records), to_state(HolderFold, state))
+
+    def unfold(self, fold: Fold) -> None:
+        """Takes up what earlier records came to; Malformed if it is no such state."""
+        for record in fold.records:
+            self.apply(record)
+        state = from_state(HolderFold, fold.state)
+        self._incarnation, self._standings = state.incarnation, state.standings
+        self._bases, self._bounds, self._granted = state.bases, state.bounds, state.granted
+        self._spans.spans = state.spans
+        self.rotation.unfold(state.keys)
 
     def _apply_granted(self, record: CohortGranted) -> None:
         cohort = record.cohort
@@ -204,6 +194,11 @@ class HolderLedger:
     def configured(self) -> bool:
         """Whether it is part of a run."""
         return self._pinned is not None
+
+    @property
+    def placement(self) -> int:
+        """The epoch of the placement that it goes by; 0 before there is a run."""
+        return 0 if self._pinned is None else self._pinned.placement.epoch
 
     @property
     def pinned(self) -> Pinned:
@@ -266,6 +261,7 @@ class HolderLedger:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # by a later kit it opens with these holders still
                 self.follower.resume(step)
+        self._pinned = self.pinned.moved(order.placement, self.follower.roster)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         if any(isinstance(record, Incarnated) for record in step.records):
             step.effects.append(self._register())  # whoever gave it waits to be obeyed

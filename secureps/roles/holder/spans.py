@@ -17,11 +17,11 @@ class Spans:
     """The oldest and the newest base version of each committee, by group."""
 
     def __init__(self) -> None:
-        self._spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
+        self.spans: dict[str, dict[bytes | None, tuple[int, int]]] = {}
 
     def add(self, cohort: Cohort) -> None:
         """A cohort was granted."""
-        known = self._spans.setdefault(cohort.group, {})
+        known = self.spans.setdefault(cohort.group, {})
         versions = [member.version for member in cohort.members]
         versions += known.get(cohort.committee, ())
         known[cohort.committee] = min(versions), max(versions)
@@ -33,7 +33,7 @@ class Spans:
             number_of: of the first roster with a committee.
         """
         own, versions = number_of(cohort.committee), [member.version for member in cohort.members]
-        for other, (first, last) in self._spans.get(cohort.group, {}).items():
+        for other, (first, last) in self.spans.get(cohort.group, {}).items():
             earlier = number_of(other) < own
             apart = min(versions) > last if earlier else max(versions) < first
             if other != cohort.committee and not apart:

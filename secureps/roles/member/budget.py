@@ -8,7 +8,7 @@ here: what a fact costs (`policy.spending`), and what a client does about it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EVALUATION
@@ -32,6 +32,10 @@ class Budget:
     client: str
     budget: float | None
     evaluates: bool = True
+
+    def lowered(self, budget: float) -> Budget:
+        """The same, if this is no less than its own already."""
+        return replace(self, budget=budget if self.budget is None else min(budget, self.budget))
 
     def objection(self) -> str:
         """Why nothing is trained under this plan; empty if it may be."""

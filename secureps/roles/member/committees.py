@@ -36,7 +36,7 @@ class Committees:
     def __init__(self, follower: RosterFollower, client: str) -> None:
         self._follower, self._client = follower, client
         self._told: dict[bytes, KeyCommittee] = {}
-        self._sealed: dict[str, Receipt] = {}
+        self.newest: dict[str, Receipt] = {}
         self.keys = AnnouncedKeys()
 
     def begin(self, plan: Plan, step: Step) -> None:
@@ -76,9 +76,9 @@ class Committees:
     def sealed(self, receipt: Receipt) -> None:
         """An update is on record: its base version is sealed for its committee, and no other."""
         if receipt.committee is not None:
-            last = self._sealed.get(receipt.id.group)
+            last = self.newest.get(receipt.id.group)
             if last is None or last.version <= receipt.version:
-                self._sealed[receipt.id.group] = receipt
+                self.newest[receipt.id.group] = receipt
 
     def due(self, group: str, version: int) -> KeyCommittee:
         """For whom an update of a group from this version is sealed.
@@ -98,7 +98,7 @@ class Committees:
         It is sealed for those that its version was sealed for: nobody opens it, and nobody seals
         that version for two.
         """
-        last = self._sealed.get(group)
+        last = self.newest.get(group)
         if last is not None and last.version == version and self.objection(group, version):
             return self._told[last.committee or b""]
         return self.due(group, version)
@@ -108,7 +108,7 @@ class Committees:
 
         It, or one after it, was sealed for others than those for whom it is to be sealed now.
         """
-        begun, last = self._begun(group, version), self._sealed.get(group)
+        begun, last = self._begun(group, version), self.newest.get(group)
         if not begun or last is None or last.version < version:
             return ""
         if last.committee == begun[-1].committee:

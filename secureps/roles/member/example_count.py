@@ -22,7 +22,8 @@ class ExampleCount:
     Args:
         client: its name; own: the number of its own settings, None for none.
         examples: how many it has, None if it has not counted.
-        agreed: the bound of each group in which it takes part.
+        agreed: the bound of each group in which it takes part; sealed: those of them under which
+            something was sealed.
     """
 
     plan: Plan
@@ -30,6 +31,7 @@ class ExampleCount:
     own: int | None
     examples: int | None
     agreed: dict[str, int] = field(default_factory=dict)
+    sealed: dict[str, int] = field(default_factory=dict)
 
     @property
     def asked(self) -> tuple[str, ...]:
@@ -58,7 +60,12 @@ class ExampleCount:
     def add(self, receipt: Receipt) -> None:
         """What was sealed under a bound stays under it."""
         if receipt.purpose == UPDATE and receipt.most_examples:
-            self.agreed[receipt.id.group] = receipt.most_examples
+            self.fix({receipt.id.group: receipt.most_examples})
+
+    def fix(self, sealed: dict[str, int]) -> None:
+        """Something was sealed under these bounds."""
+        self.sealed |= sealed
+        self.agreed |= sealed
 
     def wrong(self, order: object) -> str:
         """Why an order is not followed; empty if its bound is noted, and holds from now on.

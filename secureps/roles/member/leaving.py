@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.errors import TermsRefused
+from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Retire
 from secureps.roles.machine import Effect, Halt, Say, Step
 from secureps.wording import counted
@@ -28,13 +29,24 @@ class Leaving:
     until: float | None = None
 
 
+PAUSED = "its data holder has paused it"
+LEFT = "left by its data holder's own act"
+"""What the coordinator hears of why."""
+
+
 @dataclass(slots=True)
 class Departure:
-    """How far a client is gone: not at all without `leaving`; `told`: the coordinator hears it."""
+    """How far a client is gone: not at all without `leaving`; `told`: the coordinator hears it.
+
+    `acted` is the number of the newest act of its data holder; `wants` is what that had it do, of
+    `PAUSE` and `LEAVE`, None for nothing.
+    """
 
     client: str
     leaving: Leaving | None = None
     told: bool = False
+    acted: int = 0
+    wants: OwnDeed | None = None
 
     @property
     def halt(self) -> Halt | None:
@@ -54,6 +66,39 @@ class Departure:
     def begin(self, leaving: Leaving) -> None:
         """Goes, which the coordinator is yet to hear; in place of a rest, too."""
         self.leaving, self.told = leaving, False
+
+    def apply(self, act: OwnAct) -> None:
+        """Folds an act of the data holder's: a client that is to leave does, whatever comes."""
+        self.acted, what = act.number, OwnDeed(act.what)
+        if what is OwnDeed.LEFT:
+            self.wants = None
+        elif self.wants is not OwnDeed.LEAVE and what is not OwnDeed.LOWER_BUDGET:
+            self.wants = None if what is OwnDeed.GO_ON else what
+
+    def follow(self) -> bool:
+        """Goes, or rests, as its data holder wants; whether it is back, and says so."""
+        if self.wants is OwnDeed.LEAVE:
+            if self.halt is None:
+                self.begin(Leaving(Halt(LEFT), LEFT))
+        elif self.wants is OwnDeed.PAUSE:
+            if self.leaving is None or self.until is not None:
+                self.begin(Leaving(None, PAUSED))
+        elif self.leaving is not None and self.halt is None and self.until is None:
+            told, self.leaving, self.told = self.told, None, False
+            return told
+        return False
+
+    def lost(self) -> bool:
+        """Whether it greets the coordinator anew, which it lost: one that is paused hears of the
+        end, and says again that it is."""
+        if self.wants is OwnDeed.PAUSE:
+            self.told = False
+        return not self.told
+
+    @property
+    def settled(self) -> tuple[OwnAct, ...]:
+        """What is on record when the coordinator knows that it left: a later start joins anew."""
+        return (OwnAct(self.acted, OwnDeed.LEFT),) if self.wants is OwnDeed.LEAVE else ()
 
     def refuse(self, step: Step, error: TermsRefused) -> None:
         """Takes no part in a plan: the coordinator, which counts it in already, hears it now."""

@@ -10,26 +10,28 @@ from __future__ import annotations
 from secureps.errors import (
     BudgetSpent,
     Conflict,
-    InternalError,
     Malformed,
     Refused,
     SecurepsError,
     TermsRefused,
 )
 from secureps.messages import orders, requests
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated
-from secureps.messages.member_records import MemberRecord, Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.member_records import (
+    MemberRecord,
+    OwnAct,
+    Sealed,
+    SequencesBegun,
+    SubmissionSettled,
+)
 from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import RosterFollowed, RunPinned
+from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
-from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact
-from secureps.privacy.ledger import Ledger
 from secureps.roles.machine import (
     WORKER,
     Answered,
@@ -40,7 +42,6 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Leave,
-    Record,
     Say,
     Step,
     Tick,
@@ -50,87 +51,27 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.member import evaluation, tasks
-from secureps.roles.member.budget import Budget
-from secureps.roles.member.committees import Committees
-from secureps.roles.member.evaluation import Appraiser
-from secureps.roles.member.example_count import ExampleCount
-from secureps.roles.member.invitations import Invitations
-from secureps.roles.member.leaving import Departure, Leaving
-from secureps.roles.member.outbox import Outbox
-from secureps.roles.member.pulled_model import PulledModel
-from secureps.roles.member.release_history import FOUNDED, ReleaseHistory
+from secureps.roles.member.fold import MemberFold
+from secureps.roles.member.leaving import Leaving
+from secureps.roles.member.release_history import FOUNDED
+from secureps.roles.member.relocation import follow, send
 from secureps.roles.member.schedule import Desk, Gathering
-from secureps.roles.member.settings import STATE_GONE, MemberSettings
+from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
-from secureps.roles.member.timing import LeaseRenewal, Timing
-from secureps.roles.pinned_run import Pinned, founded
-from secureps.roles.roster_follower import RosterFollower
 from secureps.roles.tasks import Prune, Sweep, Task
 
 _IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
 """Without an answer nothing is lost by them."""
 
 
-class Member:
+class Member(MemberFold):
     """The machine of one client."""
-
-    def __init__(self, settings: MemberSettings) -> None:
-        self._settings = settings
-        self._follower = RosterFollower(settings.roster)
-        self.committees = Committees(self._follower, settings.name)
-        self._pinned: Pinned | None = None
-        self._weighing: ExampleCount
-        self._groups: tuple[str, ...] = ()
-        self._out = Outbox()
-        self._ledger = Ledger()
-        self._history = ReleaseHistory()
-        self._model = PulledModel()
-        self._timing = Timing()
-        self._invites = Invitations()
-        self._working = self._watching = self._greeting = False
-        self._departure = Departure(settings.name)
-        self._appraiser: Appraiser
-        self._budget: Budget
-        self._gathering = Gathering()
-        self._lease = LeaseRenewal()
 
     # --- Machine ------------------------------------------------------------------
 
-    def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state; InternalError for one that is no member's."""
-        match record:
-            case RunPinned():
-                self._pinned = Pinned.of(record)
-                plan = self._pinned.plan
-                self._groups = plan.touched(self._settings.rows)
-                self._model = PulledModel({g: bool(plan.group(g).pull_bits) for g in self._groups})
-                self._out.follow_plan(plan)
-                self._weighing = self._settings.weighing(plan)
-                terms = self._settings.terms
-                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
-                known = self._ledger, self._model, self._history
-                self._appraiser = Appraiser(self._pinned, self._budget, *known)
-            case RosterFollowed():
-                self._follower.apply(record)
-            case Sealed(receipt):
-                self._settings.check_own(receipt.id.client)
-                self._out.add(record)
-                self.committees.sealed(receipt)
-                self._weighing.add(receipt)
-                self._history.add(record)
-                if receipt.fact is not None:
-                    self._ledger.append(receipt.fact)
-            case EnvelopeKeyAnnounced():
-                self.committees.keys.apply(record)
-            case SequencesBegun(sequences):
-                self._out.begin_at(sequences)
-            case SubmissionSettled(id, outcome):
-                self._out.settle(id, outcome)
-            case _:
-                raise InternalError(f"a member's journal has no {type(record).__name__}")
-
     def resume(self, now: float) -> Step:
         """Joins, and has everything deleted from the outbox that nobody will ask for."""
+        self._departure.follow()
         return Step(effects=[Work(Sweep(self._out.keys)), *self._greet().effects])
 
     def _greet(self) -> Step:
@@ -172,9 +113,11 @@ class Member:
                     self._lease.beats(now, self._plan.section.lease, self._settings.name, step)
             case WatchLost():
                 self._watching = False
-                return Step() if self._departure.told else self._greet()
+                return self._greet() if self._departure.lost() else Step()
             case Answered(requests.Retire()) | Failed(requests.Retire()):
-                return Step(effects=self._departure.end)
+                for settled in self._departure.settled:
+                    self._write(step, settled)
+                return Step(step.records, self._departure.end)
             case Answered(request, reply, length):
                 self._answered(now, step, request, reply, length)
                 if isinstance(request, requests.GetBlock) and self._model.pulling:
@@ -194,6 +137,8 @@ class Member:
                 for aim in event.aims:  # it may be back before anybody asks anew
                     self._invites.again(aim.group)
                 self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
+            case tasks.Acted(act) if sender == WORKER:
+                self._act(step, act)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
             case Judged(message) if sender == WORKER:
@@ -211,11 +156,6 @@ class Member:
                 raise Malformed(f"a member has no answer to a {type(event).__name__}")
         self._go(now, step)
         return step
-
-    @property
-    def pinned(self) -> Pinned:
-        """The run; NotReady before the coordinator said welcome."""
-        return founded(self._pinned, self._settings.name)
 
     # --- orders -------------------------------------------------------------------
 
@@ -243,7 +183,7 @@ class Member:
                 else:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
-                step.effects += self.pinned.located(order.run, order.shards)
+                self._follow(step, order)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
             case orders.HolderKeys() | orders.SealFor():
@@ -269,7 +209,7 @@ class Member:
         if keys := (*keys, *self._out.outdated(id.group, before)):
             step.effects.append(Work(Prune(keys)))
 
-    # --- pull, train, seal --------------------------------------------------------
+    # --- pull, train, seal, evaluate ----------------------------------------------
 
     def _go(self, now: float, step: Step) -> None:
         """Begins the next thing that can begin: founding, pulling, or training."""
@@ -359,7 +299,14 @@ class Member:
         if greeted and not self._desk().wanted():
             self._departure.tell(step)
 
-    # --- evaluate -----------------------------------------------------------------
+    def _act(self, step: Step, act: OwnAct) -> None:
+        """Does what its data holder wants, if it has not done it."""
+        if act.number > self._departure.acted and self._pinned is not None:
+            self._write(step, act)
+            if self._departure.follow():
+                step.effects += self._greet().effects
+            if (objection := self._budget.objection()) and self._departure.halt is None:
+                self._leave(step, Leaving(Halt(objection)))
 
     def _evaluate(self, step: Step) -> bool:
         """Begins to judge the model that is published, if asked; whether anything else waits."""
@@ -398,10 +345,8 @@ class Member:
     # --- push ---------------------------------------------------------------------
 
     def _send(self, now: float, step: Step, sealed: Sealed) -> None:
-        owners = self.pinned.placement.of(sealed.receipt.id.group).owners
         self._out.leaves(now, sealed.receipt.id)
-        for each in sealed.headers:
-            step.effects.append(Call(owners[each.block], requests.PutBlock(each), attach=each.key))
+        send(step, self.pinned, sealed)
 
     def _answered(
         self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
@@ -458,7 +403,12 @@ class Member:
             return
         self._watching = True
         self._lease.at = now + self._plan.section.lease / 3
-        step.effects += [*self.pinned.located(reply.run, reply.shards), Watch()]
+        self._follow(step, reply)
+        step.effects.append(Watch())
+
+    def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
+        roster, own = self._follower.roster, (self._out, self._model)
+        self._pinned = follow(step, self.pinned, told, roster, *own)
 
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:
@@ -488,12 +438,6 @@ class Member:
             step.tell(message)
         if isinstance(error, Conflict) and not submitted:
             self._invites.again(id.group)  # known from before its state was lost: try the next
-
-    # --- small things -------------------------------------------------------------
-
-    @property
-    def _plan(self) -> Plan:
-        return self.pinned.plan
 
     def _write(self, step: Step, record: MemberRecord) -> None:
         step.records.append(record)

@@ -148,9 +148,10 @@ class Outbox:
             if at.version > own:
                 return (
                     f"this client's state folder ends before update {own} of {at.group}, and it "
-                    f"has sent all before {at.version}: it is damaged, or an older copy. Bring the "
-                    "newest one back, or give a new --state folder: nothing is sealed under a key "
-                    "that was used"
+                    f"has sent all before {at.version}: it is damaged, or an older copy, or "
+                    "another process takes part under this name. End that one, bring the newest "
+                    "folder back, or give a new --state folder: nothing is sealed under a key that "
+                    "was used"
                 )
         return ""
 

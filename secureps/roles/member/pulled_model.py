@@ -79,15 +79,20 @@ class PulledModel:
     def lacking(self, pinned: Pinned, step: Step) -> bool:
         """Whether published blocks are not here; those not asked for yet are asked for."""
         if self._unasked:
-            owners = {placed.group: placed.owners for placed in pinned.placement.groups}
+            ranks = {group: pinned.placement.ranks(group) for group in self.groups}
             for digest in self._unasked:
                 group, block = next(iter(self._places[digest]))
                 base = self._held.get((group, block), b"") if self.groups[group] else b""
                 version = self.published[group].version
                 ask = GetBlock(pinned.run.id, group, version, block, base=base)
-                step.effects.append(Call(owners[group][block], ask))
+                to, *others = filter(None, (rank.owners[block] for rank in ranks[group]))
+                step.effects.append(Call(to, ask, others=tuple(others)))
             self._unasked.clear()
         return bool(self._absent)
+
+    def ask_again(self) -> None:
+        """What was asked of a shard that has left is asked of another one."""
+        self._unasked |= dict.fromkeys(self._absent)
 
     @property
     def pulling(self) -> bool:

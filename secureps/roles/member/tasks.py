@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.member_records import OwnAct
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import Decline, Figure
 from secureps.messages.submission import BlockHeader, Receipt
@@ -142,6 +143,13 @@ class Resting(TaskResult):
 
     seconds: float
     aims: tuple[Aim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Acted(TaskResult):
+    """The data holder acts on its own client: what stands in the file of its acts."""
+
+    act: OwnAct
 
 
 @dataclass(frozen=True, slots=True)

@@ -87,9 +87,9 @@ class Terms:
         wrong = [each for each in self.verdicts(plan, client) if each.objection]
         if wrong:
             text = "; ".join(f"{each.key}: {each.objection}" for each in wrong)
-            raise TermsRefused(text, self._revealed([each.key for each in wrong], text))
+            raise TermsRefused(text, self.revealed([each.key for each in wrong], text))
 
-    def _revealed(self, keys: Sequence[str], values: str) -> str:
+    def revealed(self, keys: Sequence[str], values: str) -> str:
         """What the coordinator hears of a refusal, by this client's own choice."""
         told = {"nothing": NO_REASON, "keys": f"{NO_REASON}: {', '.join(keys)}", "values": values}
         return told[self.reveal]
@@ -98,7 +98,7 @@ class Terms:
     def rest(self) -> str:
         """What it hears of a client that trains no more for a while."""
         values = f"updates_per_hour: {self.updates_per_hour} have begun within an hour"
-        return self._revealed(["updates_per_hour"], values)
+        return self.revealed(["updates_per_hour"], values)
 
     def verdicts(self, plan: Plan, client: str = "") -> tuple[Verdict, ...]:
         """What each key that is set says of a plan, for a client, or for any of this site."""

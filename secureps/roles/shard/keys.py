@@ -5,6 +5,8 @@ What must not live here: payloads, and which of them are here (`roles.shard.stat
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
 
 BlockName = tuple[str, str, str, int, int]
@@ -36,6 +38,19 @@ def sum_key(group: str, cohort: int, block: int) -> str:
 def noise_key(group: str, cohort: int, block: int) -> str:
     """Where it keeps what it added to that sum itself, sealed."""
     return f"{sum_key(group, cohort, block)}/noise"
+
+
+def state_key(group: str, version: int, block: int) -> str:
+    """Where one shard finds a block's values and optimizer, and another keeps them that fetched."""
+    return f"state/{group}/{version}/{block}"
+
+
+def sum_keys(
+    group: str, cohorts: Sequence[int], blocks: Sequence[int], noisy: bool
+) -> tuple[str, ...]:
+    """Where the sums of these cohorts and blocks lie, and the noise in them, if there is some."""
+    kinds = (sum_key, noise_key) if noisy else (sum_key,)
+    return tuple(key(group, n, block) for n in cohorts for block in blocks for key in kinds)
 
 
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:

@@ -18,7 +18,6 @@ from secureps.errors import (
     NotReady,
     Refused,
     SecurepsError,
-    UnknownParty,
     WrongRun,
     WrongVersion,
 )
@@ -38,11 +37,11 @@ from secureps.messages.submission import (
 )
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
+from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
-    Call,
     Event,
     Failed,
     Halt,
@@ -57,19 +56,18 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard.keys import (
-    block_name,
-    model_key,
-    name_under,
-    noise_key,
-    submission_of,
-    sum_key,
-)
-from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.forwarding import Forwarding, check_sender
+from secureps.roles.shard.keys import block_name, name_under, submission_of, sum_keys
+from secureps.roles.shard.noise_copies import NoiseCopies
+from secureps.roles.shard.peers import Peers
+from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
+from secureps.roles.shard.serving import serve
+from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
     MakeState,
+    NoiseDrawn,
     PartWritten,
     ShardResult,
     StateReady,
@@ -80,10 +78,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_header, check_scale
-
-UNSETTLED = 8
-"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
+from secureps.roles.validation import check_header, check_key_sum, check_scale
 
 
 class Shard:
@@ -98,8 +93,9 @@ class Shard:
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
         self._watches = False
-
-    # --- Machine ------------------------------------------------------------------
+        self._forwarding = Forwarding()
+        self._noise = NoiseCopies(address.name, self.state)
+        self._peers = Peers(address.name, self.state)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state."""
@@ -107,6 +103,17 @@ class Shard:
             self._follower.apply(record)
         else:
             self.state.apply(record)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        records = (*self.state.record, *self._follower.records)
+        return Fold(records, to_state(ShardFold, self.state.folded()))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`."""
+        for record in fold.records:
+            self.apply(0.0, record)
+        self.state.unfold(from_state(ShardFold, fold.state))
 
     @property
     def _roster(self) -> Roster:
@@ -119,13 +126,7 @@ class Shard:
 
     def _greet(self) -> Step:
         self._watches = False
-        return Step(effects=[self._register()])
-
-    def _register(self) -> Call:
-        here = self.state
-        where = (self._name, self._address.advertise, self._address.weight)
-        register = requests.Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
-        return Call(COORDINATOR, register)
+        return Step(effects=[registering(self._address, self.state, self._unsafe)])
 
     def wake(self) -> float | None:
         """Never: a shard waits for requests and orders alone."""
@@ -147,15 +148,10 @@ class Shard:
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         header = message.header
-        if header.author != sender:
-            raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
         self._check_run(header.run)
+        from_role = self._roster.find(sender).role
+        check_sender(self._name, sender, from_role, header, self._holders(header))
         role = self._roster.find(header.author).role
-        if header.block not in self.state.own(header.group):
-            raise Malformed(
-                f"block {header.block} of {header.group} is not placed on {self._name}; "
-                "ask the coordinator for the placement"
-            )
         pinned = self.state.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
         self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
@@ -172,28 +168,37 @@ class Shard:
             raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
         return known is not None
 
-    def _make_room(self, step: Step, header: BlockHeader) -> None:
-        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
-
-        Should one of them be wanted after all, it is missing, and its client sends it again.
-        """
-        kept = self.state.unsummed(header.author, header.group)
-        most = UNSETTLED + 2 * self.state.pinned.plan.section.checkpoint_every
-        if len(kept) > most:
-            self._discard(step, (SubmissionId(header.author, header.group, min(kept)),))
-
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
         if type(event) in permissions.SAID:
             permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, event)
         match event:
             case requests.AskBlock(header):
-                wanted = self.inspect(sender, requests.PutBlock(header))
-                return Step(effects=[Answer(requests.Stored(header.digest, 0 if wanted else None))])
+                if self.inspect(sender, requests.PutBlock(header)):
+                    return Step(effects=[Answer(requests.Stored(header.digest, 0))])
+                return self._put(sender, header)
             case requests.PutBlock(header):
-                return self._put(header)
+                return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
-                return self._get(sender, event)
+                self._check_run(event.run)
+                if type(event) is requests.GetSum and self._roster.find(sender).role == "shard":
+                    return self._noise.serve(sender, event)
+                return serve(self._name, self.state, sender, event)
+            case requests.Missing():
+                return self._forwarding.supply(sender, event, self._peers.has(sender, event))
+            case Answered(requests.PutBlock(header)):
+                return self._forwarding.stored(sender, header)
+            case Failed(requests.PutBlock(header), error):
+                return self._forwarding.failed(sender, header, error)
+            case Answered(requests.Missing() as missing) | Failed(
+                requests.Missing() as missing
+            ) if sender != COORDINATOR:
+                return self._try_again(Step(), sender, missing)
+            case Answered(requests.GetBlock() as ask):
+                return self._peers.fetched(ask)
+            case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
+                step, came = Step(), isinstance(event, Answered)
+                return self._hold_now(step, self._noise.answered(step, sender, noise, came))
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True
                 return Step(effects=[Watch()])
@@ -218,36 +223,20 @@ class Shard:
 
     # --- blocks in and out --------------------------------------------------------
 
-    def _put(self, header: BlockHeader) -> Step:
-        step = Step(effects=[Answer(requests.Stored(header.digest))])
+    def _put(self, sender: str, header: BlockHeader) -> Step:
+        step = Step()
+        others = self._holders(header)[1:] if sender == header.author else ()
+        self._forwarding.begin(step, header, others)
         if not self._known(header):
             self._write(step, records.BlockSpooled(header))
-            self._make_room(step, header)
+            self._discard(step, self.state.surplus(header))
         return step
 
-    def _get(self, sender: str, event: requests.GetBlock | requests.GetSum) -> Step:
-        self._check_run(event.run)
-        own = self.state.own(event.group)
-        if event.block not in own:
-            raise Malformed(f"block {event.block} of {event.group} is not placed on {self._name}")
-        held, place = self.state.group(event.group), own.index(event.block)
-        if isinstance(event, requests.GetSum):
-            if not self.state.opened_by_holder:
-                raise UnknownParty("only a key holder that decrypts sums may ask for one")
-            made = held.sums.get(event.cohort)
-            if made is None:
-                raise NotReady(f"cohort {event.cohort} of {event.group} is not held here")
-            key = sum_key(event.group, event.cohort, event.block)
-            return Step(effects=[Answer(requests.Payload(made.sums[place]), attach=key)])
-        state = held.states.get(event.version)
-        if state is None:
-            if event.version > held.committed:
-                raise NotReady(f"version {event.version} of {event.group} is not made yet")
-            raise WrongVersion(f"version {event.version} of {event.group} is gone; pull the newest")
-        since = self.state.since(event) if event.base else None
-        key = model_key(event.group, event.version, event.block, since)
-        digest = state.blocks[place] if since is None else b""
-        return Step(effects=[Answer(requests.Payload(digest), attach=key)])
+    def _holders(self, header: BlockHeader) -> tuple[str, ...]:
+        """The shards that hold a block; none of a group or a block that there is not."""
+        own = self.state.own(header.group)
+        held = header.block in own
+        return self.state.pinned.placement.holders(header.group, header.block) if held else ()
 
     # --- orders -------------------------------------------------------------------
 
@@ -257,13 +246,15 @@ class Shard:
             raise Fenced(f"an order of incarnation {order.incarnation}, {before} rules")
         if order.incarnation > before:
             self._write(step, Incarnated(order.incarnation))
+        self._peers.note(order)
         try:
             self._carry_out(step, order)
         except SecurepsError:
             self.state.incarnation = before
             raise
         if order.incarnation > before and isinstance(order, orders.Configure):
-            step.effects.append(self._register())  # whoever gave it waits to be obeyed
+            # whoever gave it waits to be obeyed
+            step.effects.append(registering(self._address, self.state, self._unsafe))
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
@@ -288,7 +279,8 @@ class Shard:
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                self._begin(step, ("part", "", number), WritePart(number, versions))
+                if not self._peers.bring(step, order, self._busy):
+                    self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
             case _:
@@ -299,8 +291,18 @@ class Shard:
             check_run(order.run, order.placement, self._roster)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.state.pinned.run.id != order.run.id:
-            ours = self.state.run
-            raise WrongRun(other_run(self._name, ours, order.run.id))
+            raise WrongRun(other_run(self._name, self.state.run, order.run.id))
+        known = self.state.pinned
+        if known.moved(order.placement, self._roster) is not known:
+            self._write(step, RunPinned(order.run, order.placement, order.shards))
+            gone = frozenset(known.placement.shards).difference(order.placement.shards)
+            step.effects += self._forwarding.left(gone)
+            self._noise.left()
+            for shard, missing in self._peers.left(gone):
+                self._try_again(step, shard, missing)
+        if known.plan.section.replicas > 1:
+            peers = (shard for shard in order.shards if shard.name != self._name)
+            step.effects += self.state.pinned.located(order.run, peers)
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """Whoever came is served from now on; the coordinator hears of it on a new stream."""
@@ -313,9 +315,10 @@ class Shard:
         state = self.state.of_founding(group, receipt)
         keys = None if receipt is None else self.state.founding_keys(group, receipt)
         if state is not None:
-            step.tell(self._prepared(state))
+            step.tell(prepared(self._name, state))
         elif receipt is not None and keys is None:
-            step.tell(requests.Missing.of_founding(self._name, group, (receipt.id,)))
+            missing = requests.Missing.of_founding(self._name, group, (receipt.id,))
+            self._peers.lack(step, missing, order)
         else:
             self._begin(step, ("state", group, 0), MakeState(group, keys))
 
@@ -326,24 +329,31 @@ class Shard:
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            step.tell(self._held(made))
+            step.tell(held(self._name, made))
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
         keys = [self.state.keys(m.id, UPDATE, m.blocks) for m in order.members]
         missing = tuple(m.id for m, found in zip(order.members, keys) if found is None)
         if missing:
-            step.tell(requests.Missing.of_cohort(self._name, cohort, missing))
+            self._peers.lack(step, requests.Missing.of_cohort(self._name, cohort, missing), order)
+            return
+        if not self._noise.ready(step, order):
             return
         found = tuple(k for k in keys if k is not None)
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
+
+    def _hold_now(self, step: Step, order: orders.Hold | None) -> Step:
+        if order is not None and order.incarnation == self.state.incarnation:
+            self._hold(step, order)
+        return step
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
         cohort, key = order.cohort, order.key
         held = self.state.group(cohort.group)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
-            step.tell(self._prepared(state))
+            step.tell(prepared(self._name, state))
             return
         made = held.sums.get(cohort.number)
         if made is None or made.cohort != cohort:
@@ -353,16 +363,12 @@ class Shard:
             keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
                 lacking = self.state.lacking(cohort)
-                step.tell(requests.Missing.of_cohort(self._name, cohort, lacking))
+                missing = requests.Missing.of_cohort(self._name, cohort, lacking)
+                self._peers.lack(step, missing, order)
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
-            due = 4 * pinned.plan.key_length(pinned.layout.group(cohort.group))
-            if key is None or len(key) != due:
-                raise Malformed(
-                    f"cohort {cohort.number} of {cohort.group} comes without its sum of keys, "
-                    f"{due} bytes"
-                )
+            key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
             if held.keys.get(cohort.number) != key:
                 self._write(step, KeySumTaken(cohort.group, cohort.number, key))
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
@@ -377,10 +383,8 @@ class Shard:
         before, sums = dict(self.state.spooled), set(held.sums)
         self._write(step, records.StateCommitted(group, version, keep))
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = sorted(sums - set(held.sums))
-        own = self.state.own(group)
-        kinds = (sum_key, noise_key) if self.state.pinned.plan.noisy_shards else (sum_key,)
-        gone += tuple(key(group, n, block) for n in past for block in own for key in kinds)
+        past, noisy = sorted(sums - set(held.sums)), self.state.pinned.plan.noisy_shards
+        gone += sum_keys(group, past, self.state.own(group), noisy)
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
@@ -398,29 +402,32 @@ class Shard:
             case SumsReady(made, report):
                 self._busy.discard(("sum", made.cohort.group, made.cohort.number))
                 self._write(step, made)
-                step.tell(self._held(made))
+                step.tell(held(self._name, made))
                 step.tell(report)
+            case NoiseDrawn():
+                self._hold_now(step, self._noise.drawn(step, event))
             case Damaged(task, keys):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
                 self._write(step, state)
-                step.tell(self._prepared(state))
+                step.tell(prepared(self._name, state))
                 if telemetry is not None:
                     step.tell(telemetry)
             case Unopened(task, reason):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
-                step.tell(self._spoilt(task, reason, payload_digest(task.key or b"")))
+                step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
                 newest = self.state.group(group).keys.get(cohort.number, task.key)
                 if newest != task.key:  # it came while the one before was tried
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
-            case AdoptState(at):
+            case AdoptState(at, copies):
                 self._busy.discard(("adopt", at.group, at.version))
                 self._write(
                     step, records.StatePrepared(at.group, at.version, -1, at.blocks, at.state)
                 )
+                step.effects += [Work(Prune(copies))] if copies else []
                 self._commit(step, at)
                 if not any(kind == "adopt" for kind, _, _ in self._busy):
                     step.effects += self._greet().effects  # orders that had to wait come again
@@ -441,33 +448,42 @@ class Shard:
         names = {name_under(key) for key in keys}
         ids = tuple(sorted({id for id in map(submission_of, names) if id is not None}))
         self._discard(step, ids)
-        match task:
-            case MakeState(group):
-                self._busy.discard(("state", group, 0))
-                missing = requests.Missing.of_founding(self._name, group, ids)
-            case SumCohort(cohort):
-                self._busy.discard(("sum", cohort.group, cohort.number))
-                missing = requests.Missing.of_cohort(self._name, cohort, ids)
-            case StepState(cohort):
-                self._busy.discard(("state", cohort.group, cohort.version))
-                opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
-                if opened:
-                    self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
-                missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
-        step.tell(missing)
+        self._busy.discard(work_name(task))
+        opened = tuple(sorted(name[4] for name in names if name[0] == OPENED))
+        if isinstance(task, StepState) and opened:
+            cohort = task.cohort
+            self._write(step, records.OpenedForgotten(cohort.group, cohort.number, opened))
+        ids = self.state.lacking(task.cohort) if isinstance(task, StepState) else ids
+        self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
+
+    def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
+        """Other shards have sent what they have: the order is carried out again, or told of."""
+        order = self._peers.heard(sender, missing)
+        try:
+            if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
+                step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
+            elif order is not None and order.incarnation == self.state.incarnation:
+                self._carry_out(step, order)
+        finally:
+            self._peers.tried(missing)
+        return step
 
     def _failed(self, event: WorkFailed) -> Step:
-        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours."""
+        """A cohort whose sum is of no honest cohort, or lost, is at its end; all else is ours.
+
+        A version that no checkpoint here has may be on other shards.
+        """
+        step = Step()
+        adopts = event.task if isinstance(event.task, AdoptState) else None
+        if adopts is not None and not adopts.copies and self._peers.fetch(step, adopts.order):
+            return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
             return Step(effects=[Halt(str(event.error), type(event.error))])
         cohort = event.task.cohort
         self._busy.discard(("state", cohort.group, cohort.version))
-        step = Step()
-        step.tell(self._spoilt(event.task, str(event.error)))
+        step.tell(spoilt(self._name, event.task, str(event.error)))
         return step
-
-    # --- small things -------------------------------------------------------------
 
     def _write(self, step: Step, record: records.ShardRecord) -> None:
         step.records.append(record)
@@ -478,17 +494,6 @@ class Shard:
         if name not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
-
-    def _spoilt(self, task: StepState, reason: str, key: bytes | None = None) -> requests.Spoilt:
-        cohort = task.cohort
-        return requests.Spoilt(self._name, cohort.group, cohort.number, reason, key)
-
-    def _held(self, made: records.SumsMade) -> requests.Held:
-        return requests.Held(self._name, made.cohort.group, made.cohort.number, made.sums)
-
-    def _prepared(self, state: records.StatePrepared) -> requests.Prepared:
-        own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
-        return requests.Prepared(self._name, *own)
 
     def _check_run(self, run: bytes) -> None:
         if run != self.state.pinned.run.id:

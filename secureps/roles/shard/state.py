@@ -30,6 +30,9 @@ from secureps.roles.pinned_run import Pinned, founded
 from secureps.roles.shard.keys import BlockName, block_name, submission_of
 from secureps.roles.shard.tasks import MakeState, StepState
 
+UNSETTLED = 8
+"""Submissions of a client and group that a shard keeps, beyond those of two checkpoints."""
+
 
 @dataclass(slots=True)
 class ShardGroup:
@@ -40,6 +43,16 @@ class ShardGroup:
     sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFold:
+    """What a shard's records come to, but for the run and its roster."""
+
+    incarnation: int
+    spooled: dict[BlockName, BlockHeader]
+    groups: dict[str, ShardGroup]
+    sequences: dict[tuple[str, str], dict[int, int]]
 
 
 class ShardState:
@@ -61,8 +74,9 @@ class ShardState:
             case Incarnated(number):
                 self.incarnation = number
             case RunPinned():
-                self._pinned = Pinned.of(record)
-                self._groups = {name: ShardGroup() for name in self._pinned.plan.all_groups}
+                self._pinned = Pinned.of(record)  # again, by a placement of a later epoch
+                for name in self._pinned.plan.all_groups:
+                    self._groups.setdefault(name, ShardGroup())
             case records.BlockSpooled(header):
                 self._put(header)
             case records.SumsMade(cohort):
@@ -82,6 +96,15 @@ class ShardState:
                 self._drop([name for name in of_it if name[4] in record.blocks])
             case _:
                 raise InternalError(f"a shard's journal has no {type(record).__name__}")
+
+    def folded(self) -> ShardFold:
+        """What its records came to; for reading."""
+        return ShardFold(self.incarnation, self.spooled, self._groups, self._sequences)
+
+    def unfold(self, known: ShardFold) -> None:
+        """Takes up what earlier records came to."""
+        self.incarnation, self.spooled = known.incarnation, known.spooled
+        self._groups, self._sequences = known.groups, known.sequences
 
     def _put(self, header: BlockHeader) -> None:
         name = block_name(header)
@@ -124,6 +147,11 @@ class ShardState:
         return self._pinned is not None
 
     @property
+    def record(self) -> tuple[RunPinned, ...]:
+        """Of the run, once it is known."""
+        return () if self._pinned is None else (self._pinned.record,)
+
+    @property
     def pinned(self) -> Pinned:
         """The run, its plan and layout; NotReady before it is founded."""
         return founded(self._pinned, self._name)
@@ -162,7 +190,7 @@ class ShardState:
     def own(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.group(group)
-        return self.pinned.placement.of(group).blocks_of(self._name)
+        return self.pinned.placement.blocks_of(group, self._name)
 
     def behind(self, group: str) -> int:
         """Over how many versions clients pull differences of a group's blocks; 0 for none."""
@@ -201,6 +229,16 @@ class ShardState:
             if member.id.client == client
         }
         return frozenset(self._sequences.get((client, group), {})) - summed
+
+    def surplus(self, header: BlockHeader) -> tuple[SubmissionId, ...]:
+        """Blocks that nobody settles must not fill the disk: a client's oldest go first.
+
+        Should one of them be wanted after all, it is missing, and its client sends it again.
+        """
+        kept = self.unsummed(header.author, header.group)
+        if len(kept) <= UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every:
+            return ()
+        return (SubmissionId(header.author, header.group, min(kept)),)
 
     def work_of(self, group: str, version: int) -> MakeState | StepState | None:
         """The work that made a version, to be done again; None if what it needs is gone."""

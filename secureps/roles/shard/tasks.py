@@ -21,12 +21,30 @@ class MakeState(Task):
 
 @dataclass(frozen=True, slots=True)
 class AdoptState(Task, TaskResult):
-    """Makes a committed version's state file from a part of a checkpoint, and answers itself.
+    """Makes a version's state file from a part of a checkpoint, and answers itself.
 
-    The order names the digests that it has, of own blocks and of the file.
+    The order names the digests that it has, of own blocks and of the file; without them the
+    answer does. It is made of `copies`, if there are any: spool keys of what other shards gave.
     """
 
     order: Commit
+    copies: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DrawNoise(Task):
+    """Draws and seals the noise of these blocks of a cohort, but for what lies there already."""
+
+    cohort: Cohort
+    blocks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseDrawn(TaskResult):
+    """The noise of these blocks is durable."""
+
+    cohort: Cohort
+    blocks: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,5 +115,5 @@ class PartWritten(TaskResult):
     part: Checkpointed
 
 
-ShardResult = SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
+ShardResult = NoiseDrawn | SumsReady | Damaged | Unopened | StateReady | AdoptState | PartWritten
 """What a shard hears of its tasks."""

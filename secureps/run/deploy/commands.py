@@ -185,11 +185,15 @@ def slurm(
     """
     from secureps.run.deploy.deployment import Request, notes, slurm_files
     from secureps.run.deploy.files import write_folders
+    from secureps.run.deploy.slurm import ADDRESS, SERVERS
 
     request = Request(plan, kit, tuple(names or ()), values, script, tuple(settings or ()), budget)
     files = slurm_files(request, out, time, tuple(sbatch or ()), port)
     write_folders(out, files)
     for name in files[""]:
         typer.echo(f"sbatch {out / name}")
+    if files[""] and f"{SERVERS}.sbatch" not in files[""]:
+        text = f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}"
+        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
     for line in notes(request):
         typer.secho(f"note: {line}", fg=typer.colors.YELLOW)

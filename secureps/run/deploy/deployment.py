@@ -21,6 +21,7 @@ from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.yaml_text import yaml_text
+from secureps.store.objects import is_url
 
 MOST_CONFIG = 900_000
 """Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
@@ -125,6 +126,11 @@ def _plan_files(path: Path, plan: Plan) -> dict[str, bytes]:
     """The plan's file, and that of its first model, which lies beside it."""
     files = {"plan.toml": path.read_bytes()}
     if plan.section.initial is not None:
+        if is_url(plan.section.initial):
+            raise ConfigError(
+                f"{path}: initial: {plan.section.initial}: pods have no keys to a store: bring the "
+                "file here, beside the plan, and have the plan name it"
+            )
         named = Path(read_toml(path)["initial"])
         if named.name != str(named) or named.name == "plan.toml":
             raise ConfigError(

@@ -144,16 +144,22 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
 
 
 def _cluster_names(kits: Sequence[PartyKit]) -> dict[str, str]:
-    names = {kit.name: re.sub(r"[._]", "-", kit.name) for kit in kits}
+    names = {kit.name: _cluster_name(kit.name) for kit in kits}
     for party, name in names.items():
         if not _NAME.fullmatch(name):
             raise ConfigError(
                 f"{party} cannot be a name in a cluster: a letter, then at most 49 letters, "
                 "digits and dashes; enrol it under another one"
             )
+        if name == SERVERS:
+            raise ConfigError(f"{party} is what the servers' folder is called: enrol it as another")
         if list(names.values()).count(name) > 1:
             raise ConfigError(f"two parties would be called {name} in a cluster: deploy one alone")
     return names
+
+
+def _cluster_name(party: str) -> str:
+    return re.sub(r"[._]", "-", party)
 
 
 def _observer(federation: Federation, names: Mapping[str, str]) -> tuple[PartyKit, str] | None:
@@ -182,7 +188,7 @@ class _Party:
             pod = self._server()
             runs = [stateful_set(pod, cluster.storage, cluster.storage_class)]
         scraped = cluster.monitoring if self.monitored else None
-        dials = list(cluster.coordinators) if role == "shard" else []
+        dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
         if role == COORDINATOR and cluster.standby:
             dials = [self._other]
         found: list[Manifest] = []
@@ -195,6 +201,14 @@ class _Party:
             *runs,
             policy(self.name, role, scraped, dials),
         ]
+
+    @property
+    def _peers(self) -> list[str]:
+        """Other shards, if blocks have copies on them."""
+        if self.federation.plan.section.replicas == 1:
+            return []
+        shards = (kit.name for kit in self.federation.kits if kit.role == "shard")
+        return [_cluster_name(shard) for shard in shards if shard != self.kit.name]
 
     @property
     def _run(self) -> str:

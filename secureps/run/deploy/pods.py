@@ -9,6 +9,7 @@ References: Kubernetes API v1, Pod Security Standards ("restricted").
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -50,6 +51,9 @@ if [ -e "$keys/identity.key" ] && ! cmp -s "$keys/identity.key" "$own/identity.k
 fi
 secureps warm
 """
+
+_FILLED = re.compile(r"\$+(?=\()|\$\$+")
+"""What Kubernetes reads in a command: $(NAME), and $$ as one sign."""
 
 ENVIRONMENT = {
     "HOME": "/tmp",
@@ -206,7 +210,7 @@ def _container(pod: Pod, name: str, command: Sequence[str]) -> Manifest:
     return {
         "name": name,
         "image": pod.image,
-        "command": list(command),
+        "command": [_FILLED.sub(r"\g<0>\g<0>", each) for each in command],
         "env": [{"name": key, "value": value} for key, value in ENVIRONMENT.items()],
         "resources": resources,
         "securityContext": {

@@ -9,6 +9,7 @@ References: sbatch(1) and scontrol(1) of Slurm 22.05.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +28,15 @@ GRACE = 60
 """Seconds that servers go on after a run's end, for clients to hear of it."""
 
 ADDRESS = "coordinator.address"
-"""The file that says where the aggregator's job is now."""
+"""The file that says where the coordinator is: its job writes it, or who has it elsewhere."""
+
+SERVERS = "aggregator"
+"""What the job of coordinator and shards is called."""
+
+_TIME = re.compile(r"[\w:-]+")
+_FOLDER = re.compile(r"[\w./@:+,=~-]+")
+"""What sbatch takes as it stands: no spaces, and no % of its own patterns for files."""
+_OPTION = re.compile(r"--?[A-Za-z].*")
 
 _HERE, _THERE = "@HOST@", "@COORDINATOR@"
 """In a server's file, for the node that its job is on, and for where the coordinator is."""
@@ -48,7 +57,7 @@ _AGGREGATOR = """\
 host=${{SECUREPS_HOST:-$(hostname -f)}}
 for file in {shards}; do sed "s|{here}|$host|" "config/$file.in" > "config/$file"; done
 for file in {servers}; do
-  case $file in coordinator*) role=coordinator ;; *) role=shard ;; esac
+  case $file in coordinator.toml) role=coordinator ;; *) role=shard ;; esac
   secureps serve $role --config "config/$file" & parties="$parties $!"
 done
 echo "$host:{port}" > {address}.new && mv {address}.new {address}
@@ -65,6 +74,7 @@ end
 """
 
 _PARTY = """\
+[ -s {address} ] || echo "waits for $PWD/{address}, where the coordinator's HOST:PORT stands"
 until [ -s {address} ]; do sleep 1 & wait $!; done
 moved() {{ while sleep 5; do [ "$(cat {address})" = "$1" ] || kill -TERM "$2"; done; }}
 {over}
@@ -122,8 +132,10 @@ def batch_files(
         file: the plan's, absolute, on the shared file system.
         parties: whose private keys are in the kit.
     Raises:
-        ConfigError: shards are without their coordinator.
+        ConfigError: shards are without their coordinator, or something would not come to sbatch as
+            it was said.
     """
+    _refuse_unfit(batch, parties)
     serving = _serving(parties)
     clients = [name for name, role in parties.items() if role == "client"]
     jobs, config = {}, {}
@@ -132,13 +144,29 @@ def batch_files(
             settings = _settings(plan, file, batch, name, role, serving)
             config[f"{name}.toml{'' if role == 'coordinator' else '.in'}"] = toml_tables(settings)
         if role == "coordinator":
-            jobs["aggregator.sbatch"] = _aggregator(batch, serving, needs)
+            jobs[f"{SERVERS}.sbatch"] = _aggregator(batch, serving, needs)
         elif role == "holder":
             jobs[f"{name}.sbatch"] = _holder(batch, name, needs)
         elif role == "client" and joining is not None:
             own = own_options(joining.options, name, clients.index(name))
             jobs[f"{name}.sbatch"] = _client(batch, name, joining.script, own, needs)
     return {"": jobs, "config": config, "logs": {}}
+
+
+def _refuse_unfit(batch: Batch, parties: Mapping[str, Role]) -> None:
+    """Refuses what sbatch or bash would read as something else."""
+    if SERVERS in parties:
+        raise ConfigError(f"{SERVERS} is what the servers' job is called: enrol it as another name")
+    if not _FOLDER.fullmatch(str(batch.folder)):
+        raise ConfigError(
+            f"--out {str(batch.folder)!r}: sbatch takes no such path for a log: letters, digits "
+            "and ./@:+,=~_- alone"
+        )
+    if not _TIME.fullmatch(batch.time):
+        raise ConfigError(f"--time {batch.time!r} is no time of sbatch's: as 1-00:00:00")
+    for option in batch.more:
+        if not _OPTION.fullmatch(option):
+            raise ConfigError(f"--sbatch {option!r} is no option in one line: as --partition=low")
 
 
 def _serving(parties: Mapping[str, Role]) -> list[str]:
@@ -180,7 +208,7 @@ def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:
         grace=GRACE,
     )
     memory = needs.server + len(shards) * (needs.shard or needs.server)
-    return _job(batch, "aggregator", len(serving), memory, body)
+    return _job(batch, SERVERS, len(serving), memory, body)
 
 
 def _holder(batch: Batch, name: str, needs: Needs) -> str:

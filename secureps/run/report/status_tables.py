@@ -83,6 +83,10 @@ def record(status: Status) -> dict[str, Any]:
         "incarnation": status.incarnation,
         "finished": status.finished,
         "failure": status.failure,
+        "paused": status.paused,
+        "checkpoint": status.checkpoint,
+        "burnt": status.burnt,
+        "steps": [asdict(each) for each in status.steps],
         "adjacency": status.adjacency,
         "delta": status.delta if status.adjacency else None,
         "groups": [asdict(group) for group in status.groups],
@@ -109,7 +113,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         yield from _servers(status)
         return
     started = starts(status.incarnation) or "running"
-    yield Text(f"run {status.run.hex()[:16]}: {status.finished or started}")
+    yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     yield _groups(status.groups)
     if status.evaluation is not None:
         own = status.evaluation

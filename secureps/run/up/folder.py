@@ -79,17 +79,19 @@ class Origin:
         plan: the file; paths in it are relative to its folder.
         directory: of work; paths in a script's settings are relative to it.
         began: seconds since 1970.
+        copies: as in `Order`.
     """
 
     plan: Path
     directory: Path
     unsafe_seed: int | None
     began: float
+    copies: str | None = None
 
     @classmethod
-    def of(cls, plan: Path, unsafe_seed: int | None) -> Origin:
+    def of(cls, plan: Path, unsafe_seed: int | None, copies: str | None = None) -> Origin:
         """The origin of a run that begins now."""
-        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time())
+        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies)
 
     def write(self, folder: RunFolder) -> None:
         """Writes the file in a run's folder, which is then complete."""
@@ -103,7 +105,8 @@ class Origin:
         try:
             record = json.loads(path.read_text())
             plan, directory = Path(record["plan"]), Path(record["directory"])
-            return cls(plan, directory, record["unsafe_seed"], float(record["began"]))
+            seed, began = record["unsafe_seed"], float(record["began"])
+            return cls(plan, directory, seed, began, record.get("copies"))
         except FileNotFoundError:
             text = f"{folder.root}: no run of `secureps up`: no origin.json; {_runs(folder.root)}"
             raise ConfigError(text) from None
@@ -168,10 +171,16 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     return folder
 
 
-def write_coordinator(folder: RunFolder, base: Path) -> None:
+def write_coordinator(folder: RunFolder, base: Path, copies: str | None) -> None:
     """Writes the coordinator's configuration; the plan's own paths are relative to `base`."""
     paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
-    _write(folder, COORDINATOR, {"listen": LISTEN, **paths, "checkpoints": str(folder.checkpoints)})
+    _write(folder, COORDINATOR, {"listen": LISTEN, **paths, **_checkpoints(folder, copies)})
+
+
+def _checkpoints(folder: RunFolder, copies: str | None) -> dict[str, str]:
+    """Where a server keeps checkpoints, and the URL that it copies them to, if any."""
+    own = {"checkpoints": str(folder.checkpoints)}
+    return own if copies is None else {**own, "checkpoint_copies": copies}
 
 
 INSECURE = {"insecure_for_tests": True}
@@ -179,11 +188,16 @@ INSECURE = {"insecure_for_tests": True}
 
 
 def write_servers(
-    folder: RunFolder, plan: Plan, cast: Cast, coordinator: str, unsafe_seed: int | None
+    folder: RunFolder,
+    plan: Plan,
+    cast: Cast,
+    coordinator: str,
+    unsafe_seed: int | None,
+    copies: str | None = None,
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
     for shard in cast.shards:
-        own = {"listen": LISTEN, "coordinator": coordinator, "checkpoints": str(folder.checkpoints)}
+        own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
         _write(folder, shard, {**own, **repeated})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)

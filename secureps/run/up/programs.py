@@ -56,6 +56,7 @@ class Order:
         unsafe_seed: makes the run repeatable, and noise and masks worthless.
         environment: of the processes.
         extras: where else its figures are written.
+        copies: the URL below which its checkpoints are copied; default: the plan's.
         beside: what goes on beside a run in this folder, from before its processes start.
     """
 
@@ -64,6 +65,7 @@ class Order:
     unsafe_seed: int | None
     environment: Mapping[str, str]
     extras: Extras = NOTHING_ELSE
+    copies: str | None = None
     beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
 
     @property
@@ -110,6 +112,14 @@ class Programs:
         """Whether the clients are a Flower app, which `secureps join` runs."""
         return speaks_flower(self.script)
 
+    @property
+    def copies(self) -> str | None:
+        """The URL that this run's checkpoints are copied to; None if they are not."""
+        below = self.order.copies or self.federation.checkpoint_copies
+        if below is None:
+            return None
+        return f"{below.rstrip('/')}/{self.folder.root.name}/checkpoints"
+
     def settings(self, partition: int) -> dict[str, Setting]:
         """The settings of one data holder's script."""
         return {**self.pooled, "partition": partition}
@@ -135,12 +145,13 @@ class Programs:
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts all processes; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
-        write_coordinator(self.folder, self.order.plan.parent)
+        write_coordinator(self.folder, self.order.plan.parent, self.copies)
         supervisor.start(self._server("coordinator", COORDINATOR))
         address = self._await(supervisor, progress)
         servers = ", ".join((*self.cast.shards, *self.cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
-        write_servers(self.folder, self.plan, self.cast, address, self.order.unsafe_seed)
+        own = (address, self.order.unsafe_seed, self.copies)
+        write_servers(self.folder, self.plan, self.cast, *own)
         for shard in self.cast.shards:
             supervisor.start(self._server("shard", shard))
         for holder in self.cast.holders:

@@ -57,6 +57,7 @@ from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
+from secureps.store.objects import ObjectStore
 
 
 def up(order: Order, console: Console) -> Path:
@@ -72,6 +73,9 @@ def up(order: Order, console: Console) -> Path:
     """
     plan, federation = _read(order.plan, order.plan.parent)
     refuse_misplaced(federation.settings, order.plan)
+    if (copies := order.copies or federation.checkpoint_copies) is not None:
+        with naming("checkpoint_copies", ConfigError):
+            ObjectStore(copies)  # refused now, and not by every server
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
@@ -89,7 +93,7 @@ def up(order: Order, console: Console) -> Path:
             for part in founding.tables():
                 console.print(part)
             plan = founding.write(folder.root)
-        Origin.of(order.plan, order.unsafe_seed).write(folder)
+        Origin.of(order.plan, order.unsafe_seed, order.copies).write(folder)
         with claimed(folder.root):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -128,7 +132,8 @@ def resume(
             "or begin a new run"
         )
     plan, federation = _read(folder.plan, origin.plan.parent)
-    order = Order(origin.plan, folder.root, origin.unsafe_seed, environment, extras.absolute())
+    own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
+    order = Order(origin.plan, folder.root, *own)
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _heading(order, plan, again)

@@ -9,16 +9,19 @@ how a version is made (`service.shard.worker`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
-from secureps.messages.orders import GroupVersion
+from secureps.messages.encoding import payload_digest
+from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
@@ -128,6 +131,45 @@ class States:
                 raise
             whole = found
         self._hold(group, _group_values(version, whole))
+
+    def block(self, group: str, version: int, block: int) -> bytes:
+        """The tensors of one block of a version, for another shard; raises as `values` does."""
+        head = tensor_name(group, block)
+        made = _tensors(group, self.values(group, version))
+        return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
+
+    def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
+        """Writes a version's state file of what `block` gave elsewhere, for each own block.
+
+        Returns:
+            the order, with the digests of what it made if it had none.
+
+        Raises:
+            DamagedStore: it is no state of these blocks, or has not the order's digest.
+        """
+        group, version = order.group, order.version
+        tensors: dict[str, NDArray[np.generic]] = {}
+        try:
+            for part in parts:
+                tensors |= load(part)
+            found = _group_values(version, tensors)
+            whole = tuple(found.values) == self._state.own(group)
+        except (SafetensorError, ValueError, KeyError, IndexError):
+            whole = False
+        text = f"{self._name}: version {version} of {group} is lost"
+        if not whole:
+            raise DamagedStore(f"{text}: what other shards gave of it is damaged")
+        digest = self._write(group, found)
+        if order.state and digest != order.state:
+            raise DamagedStore(
+                f"{text}: other shards have another state of it than this one had: one of them "
+                "computes wrongly; begin a new run from the last checkpoint"
+            )
+        self._hold(group, found)
+        blocks = tuple(
+            payload_digest(values.view(np.uint8).data) for values in found.values.values()
+        )
+        return replace(order, blocks=order.blocks or blocks, state=digest)
 
     def _not_here(self, group: str, version: int) -> DamagedStore:
         found, whole = [], []

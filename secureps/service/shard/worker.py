@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +23,21 @@ from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
-from secureps.messages.requests import Figure, PutBlock, Telemetry
+from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import FOUNDING, UPDATE, Cohort
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
-from secureps.roles.shard.keys import noise_key, sum_key
+from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
+    DrawNoise,
     MakeState,
+    NoiseDrawn,
     PartWritten,
     StateReady,
     StepState,
@@ -51,12 +52,17 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
 from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
+from secureps.store.initial_file import initial_path
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
 
 BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
+
+
+PASSED_ON = (UPDATE, FOUNDING, OPENED)
+"""With what the keys of blocks begin that came with a header."""
 
 
 class _DoesNotOpen(Refused):
@@ -119,15 +125,26 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def fetch(self, key: str) -> bytes | memoryview:
-        """A held ciphertext sum, or the values of a published block (float32 LE), as they lie.
+        """A held ciphertext sum, the values of a published block (float32 LE), as they lie; or a
+        block as it came, or the state of one, for another shard.
 
         Differences of a block, one after another, that are lost are not made: the block is.
 
         Raises:
+            KeyError: the block that came is gone, or damaged.
             Refused: the sum is lost, or the version went while the request waited.
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
+        if kind in PASSED_ON:
+            try:
+                return self._block(key)
+            except DamagedStore as damage:
+                raise KeyError(key) from damage
+        if since == ["noise"]:
+            return self._spool.get(key)
+        if kind == "state":
+            return self._states.block(group, int(number), int(block))
         if kind == "sum":
             return self._held(group, int(number), int(block))
         if since:
@@ -141,6 +158,17 @@ class ShardWorker(Worker):
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
         return _published(values)
+
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
+        """Keeps what another shard served: the state of a block, or the noise in a sum."""
+        match request:
+            case GetBlock(group=group, version=version, block=block) if request.state:
+                self._spool.put(state_key(group, version, block), payload)
+            case GetSum(group=group, cohort=number, block=block):
+                self._spool.put(noise_key(group, number, block), payload)
+            case _:
+                return super().keep(request, payload, digest)
+        return None
 
     def _payload(self, key: str, digest: bytes) -> memoryview:
         """Reads the payload under a key; DamagedStore if it is gone or has another digest."""
@@ -162,11 +190,18 @@ class ShardWorker(Worker):
     def work(self, task: Task) -> TaskResult | None:
         """Does a task of the shard's; see `Worker`."""
         match task:
+            case DrawNoise(cohort, blocks):
+                for _ in in_order(self._threads, partial(self._drawn, cohort), blocks):
+                    pass
+                return NoiseDrawn(cohort, blocks)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
-            case AdoptState(order):
+            case AdoptState(order, ()):
                 self._states.adopt(order.group, order.version, order.state)
                 return task
+            case AdoptState(order, copies):
+                parts = [self._spool.get(key) for key in copies]
+                return AdoptState(self._states.assemble(order, parts), copies)
             case WritePart(number, versions):
                 return PartWritten(self._states.write_part(number, versions))
             case Prune():
@@ -209,7 +244,8 @@ class ShardWorker(Worker):
             case SumCohort(cohort, keys):
                 for block in self._state.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
-                    self._spool.delete(noise_key(cohort.group, cohort.number, block))
+                    if not self._copied:
+                        self._spool.delete(noise_key(cohort.group, cohort.number, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
@@ -268,6 +304,20 @@ class ShardWorker(Worker):
         plan = self._state.pinned.plan
         if not plan.noisy_shards:
             return None
+        if self._copied:  # it was drawn once, for all who hold the block
+            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+        return self._drawn(cohort, block)
+
+    @property
+    def _copied(self) -> bool:
+        """Whether blocks have copies on other shards."""
+        return self._state.pinned.plan.section.replicas > 1
+
+    def _drawn(self, cohort: Cohort, block: int) -> bytes:
+        """Noise for a sum that is not on record yet: as it lies here, or else it is drawn."""
+        plan, key = self._state.pinned.plan, noise_key(cohort.group, cohort.number, block)
+        if self._copied and self._spool.has(key):
+            return self._spool.get(key)
         noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
         self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
         return noise
@@ -282,7 +332,7 @@ class ShardWorker(Worker):
         try:
             return self._spool.get(noise_key(cohort.group, cohort.number, block))
         except (KeyError, OSError) as error:
-            if not self._state.opened_by_holder:
+            if not (self._state.opened_by_holder or self._copied):
                 return self._fresh_noise(cohort, block)
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise DamagedStore(f"{self._name}: {what} is gone") from error
@@ -347,7 +397,7 @@ class ShardWorker(Worker):
         if group == EVALUATION:
             return np.zeros(self._layout(group).size, dtype=np.float32)
         try:
-            data = Path(plan.section.initial or "").read_bytes()
+            data = initial_path(plan.section.initial or "").read_bytes()
         except OSError as error:
             raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
         if file_digest(data).hex() != plan.initial_digest:

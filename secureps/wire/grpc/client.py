@@ -21,6 +21,7 @@ import grpc
 from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
 from secureps.errors import Busy, InternalError, NotFresh, Oversized, SecurepsError, Unreachable
+from secureps.exhaustion import exhaustion
 from secureps.messages.requests import (
     AskBlock,
     GetBlock,
@@ -218,7 +219,7 @@ class GrpcTransport:
                     raise
         return attempt()
 
-    def _anew(self, to: str, error: SecurepsError) -> bool:
+    def _anew(self, to: str, error: Exception) -> bool:
         """Whether a request failed for nothing but its signature's age; the next has another."""
         if not isinstance(error, NotFresh):
             return False
@@ -369,7 +370,13 @@ class GrpcTransport:
     def _error(self, call: Any, to: str) -> SecurepsError:
         return framing.error_of(call, self._at(to), to in self._met)
 
-    def _failed(self, error: Exception, to: str) -> SecurepsError:
+    def _failed(self, error: Exception, to: str) -> Exception:
+        """What a request ended in: a SecurepsError, or a limit of this process as it is.
+
+        The limit ends the process: gRPC may be left without a thread of its own, and never answer.
+        """
+        if exhaustion(error):
+            return error
         if isinstance(error, grpc.RpcError):
             failed = self._error(error, to)
             self._turn(to, failed)
@@ -392,7 +399,7 @@ class GrpcTransport:
             settle(future, result)
 
 
-def _broke(error: SecurepsError) -> bool:
+def _broke(error: Exception) -> bool:
     """Whether the same may go on over another connection."""
     return isinstance(error, Unreachable) and error.retry_after is not None
 
@@ -405,7 +412,7 @@ class _Watch:
         deliver: Deliver,
         lost: Callable[[SecurepsError], None],
         subscribe: Callable[[], Any],
-        anew: Callable[[str, SecurepsError], bool],
+        anew: Callable[[str, Exception], bool],
     ) -> None:
         self._deliver, self._lost, self._subscribe = deliver, lost, subscribe
         self._anew = anew
@@ -453,6 +460,8 @@ class _Watch:
         except ValueError:
             error = Unreachable("the connection to the coordinator was closed")
         except Exception as failure:
+            if exhaustion(failure):
+                raise  # as in `_failed`: it ends the process
             error = told(failure)
         if self._call is not None:
             self._call.cancel()

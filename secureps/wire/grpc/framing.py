@@ -55,6 +55,7 @@ from secureps.messages.requests import (
 from secureps.wire.grpc.authentication import Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
 from secureps.wire.protobuf import decode, encode
+from secureps.wording import printable
 
 COORDINATOR_SERVICE = "secureps.Coordinator"
 SHARD_SERVICE = "secureps.Shard"
@@ -334,7 +335,7 @@ def error_in(refusal: Refusal) -> SecurepsError:
     wait = refusal.retry_after
     if wait is not None:  # whoever answers for the server has nobody wait for ever
         wait = min(max(wait, 0.0), RETRY_LIMIT)
-    error = from_wire(refusal.error, refusal.text[:TEXT_LIMIT], wait)
+    error = from_wire(refusal.error, printable(refusal.text[:TEXT_LIMIT]), wait)
     if isinstance(error, NotFresh):
         error.challenge = refusal.challenge
     return error

@@ -30,8 +30,17 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.records import RefusedRequests
-from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Stored, Subscribe
+from secureps.messages.requests import (
+    AskBlock,
+    GetBlock,
+    GetSum,
+    Payload,
+    PutBlock,
+    Stored,
+    Subscribe,
+)
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
 from secureps.wire.grpc.authentication import Claim
@@ -289,7 +298,9 @@ class ShardServer(_Server):
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
         authenticate: called for every request, on the loop.
-        in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy.
+        in_flight_bytes: payload bytes of Puts that may be held at once; more get Busy. As many
+            again of blocks that other shards pass on: two shards whose memory is full of blocks
+            that wait for each other's answer would wait for ever.
         max_block_bytes: the longest payload of a Put; longer ones get Oversized.
 
     Raises:
@@ -311,13 +322,14 @@ class ShardServer(_Server):
     ) -> None:
         super().__init__(link, name, endpoint, listen, authenticate)
         self._intake = Uploads(in_flight_bytes, max_block_bytes)
+        self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
         self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
         self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
 
     @property
     def bytes_in_flight(self) -> int:
         """Payload bytes of Puts that it holds now."""
-        return self._intake.taken
+        return self._intake.taken + self._passed_on.taken
 
     def _handlers(self) -> Mapping[str, Any]:
         return {
@@ -326,7 +338,12 @@ class ShardServer(_Server):
         }
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
-        return self._intake.known(party, message, answer)
+        if not isinstance(message, AskBlock):
+            return answer
+        return self._uploads_of(party, message.header).known(party, message, answer)
+
+    def _uploads_of(self, party: str, header: BlockHeader) -> Uploads:
+        return self._intake if header.author == party else self._passed_on
 
     async def _put(self, context: Any) -> bytes:
         with self._callers.admitted(framing.PUT, context) as claim:
@@ -340,7 +357,8 @@ class ShardServer(_Server):
         message = decode(claim.envelope(envelope))
         if not isinstance(message, PutBlock):
             raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
-        upload = self._intake.begin(claim.party, message, length)
+        intake = self._uploads_of(claim.party, message.header)
+        upload = intake.begin(claim.party, message, length)
         if isinstance(upload, Stored):
             return upload
         with upload:

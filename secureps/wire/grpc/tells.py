@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from secureps.errors import SecurepsError
+from secureps.exhaustion import exhaustion
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import TRIES
 from secureps.wire.transport import closed
@@ -37,15 +37,15 @@ class Tells:
     Args:
         begin: begins a call to a server with these bytes: a gRPC future, or an exception.
         anew: whether the same bytes are to be sent again after this error of this server.
-        failed: the SecurepsError behind an exception of a call.
-        settle: ends a message's future with its answer, or a SecurepsError.
+        failed: the SecurepsError behind an exception of a call, or a limit that the process met.
+        settle: ends a message's future with its answer, or with such an error.
     """
 
     def __init__(
         self,
         begin: Callable[[str, bytes], Any],
-        anew: Callable[[str, SecurepsError], bool],
-        failed: Callable[[Exception, str], SecurepsError],
+        anew: Callable[[str, Exception], bool],
+        failed: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
     ) -> None:
         self._begin, self._anew, self._failed, self._settle = begin, anew, failed, settle
@@ -63,8 +63,10 @@ class Tells:
             self._busy.add(to)
         try:
             self._thread.submit(self._next, to)
-        except RuntimeError:
-            self._settle(future, closed())
+        except RuntimeError as error:  # else whoever comes later waits for a call that never ends
+            failed = self._failed(error, to) if exhaustion(error) else closed()
+            while sent := self._taken(to):
+                self._answer(sent, [failed] * len(sent))
 
     def close(self) -> None:
         """Begins no more calls."""

@@ -11,9 +11,11 @@ import pytest
 
 from secureps.client.flower.app import FlowerApp, of_object
 from secureps.client.flower.script import FlowerTrainer, run_flower
+from secureps.client.initial_model import initial_digest
 from secureps.client.script import Script, refuse_privacy, speaks_flower
 from secureps.client.trainer import FitConfig, Setting
 from secureps.errors import MISCONFIGURED, ConfigError, PlanRefused
+from secureps.messages.encoding import file_digest
 from secureps.store.checkpoint import write_state
 from tests.kits.flower_apps import (
     CLIENT,
@@ -236,6 +238,18 @@ def test_run_flower_tells_in_one_line_what_is_wrong(
     assert line.startswith("error: this script: neither ours, ")
     assert "(the operator's" in line
     assert isinstance(of_object(lambda context: None, "here"), FlowerApp)
+
+
+def test_a_first_model_may_be_given_by_its_url(tmp_path: Path) -> None:
+    write_state(tmp_path / "v0.safetensors", {"w": np.ones((2, 3), np.float32)}, {})
+    path = write(tmp_path, MESSAGES)
+    given: dict[str, Setting] = {"initial": f"file://{tmp_path}/v0.safetensors", "bonus": 0}
+    app = Script(path).make(given)
+    assert np.array_equal(app.parameters(1)["w"], np.ones((2, 3), np.float32))
+    digest = file_digest((tmp_path / "v0.safetensors").read_bytes()).hex()
+    assert initial_digest(app) == digest
+    with pytest.raises(ConfigError, match=r"initial: file:///.*v1\.safetensors: absent"):
+        Script(path).make({**given, "initial": f"file://{tmp_path}/v1.safetensors"}).parameters(1)
 
 
 def test_functions_under_names_of_their_own_are_found(tmp_path: Path) -> None:

@@ -138,5 +138,22 @@ class Fast(FedAvg):
         join(Joining(*_fields(joining), site=allowed), made)
 
 
+def test_no_message_of_another_kind_trains(tmp_path: Path) -> None:
+    """It would go by no name that a site has to allow."""
+    server = SERVER.replace("FedAvg(", "Odd(").replace(
+        "app = ServerApp()",
+        """app = ServerApp()
+class Odd(FedAvg):
+    def configure_train(self, *given):
+        for each in super().configure_train(*given):
+            each.metadata.message_type = "query"
+            yield each
+""",
+    )
+    path = project(tmp_path, "odd", APP, server)
+    with pytest.raises(ConfigError, match="clients train by a query message: name it train, or"):
+        founded(path)
+
+
 def _fields(joining: Joining) -> tuple[str, Path, str, Path]:
     return joining.server, joining.kit, joining.name, joining.state

@@ -34,6 +34,19 @@ def test_every_part_is_counted() -> None:
     )
 
 
+def test_copies_are_counted_where_they_lie() -> None:
+    """Both shards hold all four blocks; clients send each of them half, and each passes on."""
+    service = replace(SERVICE, shards=("shard-0", "shard-1"))
+    rule = [{"rule": RULE}]
+    alone, made = (
+        need(make_plan("plain", group=rule, replicas=copies), 60, service) for copies in (1, 2)
+    )
+    assert (made.state, made.disk) == (3 * 4 * 60, 4 * 4 * 32)
+    assert (alone.state, alone.disk) == (made.state // 2, made.disk // 2)
+    assert made.connections == alone.connections
+    assert made.uploads == alone.uploads + service.streams * 32
+
+
 @pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("yogi", 2)])
 def test_the_optimizer_is_counted(name: str, slots: int) -> None:
     plan = make_plan("plain", group=[{"rule": RULE, "optimizer": {"name": name}}])

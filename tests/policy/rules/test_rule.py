@@ -13,7 +13,7 @@ from secureps.config.plan import BufferedSection, PrioritySection, SspSection
 from secureps.messages.submission import SubmissionId
 from secureps.policy.cohorts.overlap import check_weights
 from secureps.policy.rules.registry import build_rule
-from secureps.policy.rules.rule import PassOver, Rule, RuleState, Wait
+from secureps.policy.rules.rule import Admit, PassOver, Rule, RuleState, Wait
 from tests.kits.rule_world import RuleWorld
 
 MEMBERS = st.sampled_from([f"client-{k}" for k in range(8)])
@@ -251,3 +251,20 @@ TestPriority = PriorityMembers.TestCase
 TestSsp.settings = TestBuffered.settings = TestPriority.settings = settings(
     max_examples=60, stateful_step_count=40, deadline=None
 )
+
+
+def test_nobody_is_asked_for_more_while_enough_updates_wait() -> None:
+    """Clients send faster than versions are made: the coordinator would keep ever more of them."""
+    live = frozenset({"a", "b", "c"})
+    section = BufferedSection(name="buffered", buffer=20, minimum=MINIMUM, max_staleness=9)
+    buffered = build_rule(section, room=100)
+    assert isinstance(buffered.admit(0.0, "a", RuleState(3, live, waiting=79)), Admit)
+    answer = buffered.admit(0.0, "a", RuleState(3, live, waiting=80))
+    assert answer == Wait(None, "80 updates wait already", everybody=True)
+    small = build_rule(section.model_copy(update={"buffer": 3}), room=100)
+    assert isinstance(small.admit(0.0, "a", RuleState(3, live, waiting=63)), Admit)
+    assert isinstance(small.admit(0.0, "a", RuleState(3, live, waiting=64)), Wait)
+    pool = PrioritySection(name="priority", buffer=3, pool=50, minimum=MINIMUM, max_staleness=9)
+    chosen = build_rule(pool, room=100)
+    assert isinstance(chosen.admit(0.0, "a", RuleState(3, live, waiting=199)), Admit)
+    assert isinstance(chosen.admit(0.0, "a", RuleState(3, live, waiting=200)), Wait)

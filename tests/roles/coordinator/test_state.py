@@ -289,7 +289,7 @@ def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None
     world.pump()
     assert world.federation.finished
     last = world.receipts[SubmissionId("c1", "all", 2)]
-    assert (last.id in world.federation.receipts, last.unsafe) == (True, False)
+    assert (last.id in world.federation.settled.receipts, last.unsafe) == (True, False)
     again = World(world.plan, journal=tuple(world.journal))
     for made in (world, again):
         assert made.federation.unsafe == {"c1"}

@@ -126,8 +126,10 @@ def test_the_window_forgets_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("figures", "reason"),
     [
-        ((Figure("bytes_down", math.inf),), "finite, at least 0"),
-        ((Figure("training_seconds", -0.5),), "finite, at least 0"),
+        ((Figure("bytes_down", math.inf),), "seconds and bytes: from 0 to 1e"),
+        # two of them would sum to infinity
+        ((Figure("bytes_down", 1e308),), "seconds and bytes: from 0 to 1e"),
+        ((Figure("training_seconds", -0.5),), "seconds and bytes: from 0 to 1e"),
         (tuple(Figure(f"f{i}", 0.0) for i in range(17)), "at most 16 figures"),
         ((Figure("f" * 65, 0.0),), "names of 64 letters"),
         ((Figure("waited_seconds", 0.0),), "is the coordinator's figure, not"),

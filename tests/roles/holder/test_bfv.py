@@ -119,8 +119,9 @@ def granted(order: orders.Open | None = None) -> holder_records.CohortGranted:
 
 
 def held() -> tuple[orders.ShardSums, ...]:
-    placed = make_placement(PLAN).of("all")
-    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in placed.blocks_of(s))) for s in SHARDS)
+    placed = make_placement(PLAN)
+    owned = {shard: placed.blocks_of("all", shard) for shard in SHARDS}
+    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in owned[s])) for s in SHARDS)
 
 
 def refusal(step: Step) -> str:
@@ -170,8 +171,7 @@ def test_the_run_is_pinned_once() -> None:
     keys = Keys()
     order = configure(PLAN)
     locations: list[Any] = [Locate(s.name, s.advertise) for s in ADDRESSES]
-    step = keys.order(order)
-    pinned = records.RunPinned(order.run, order.placement, order.shards)
+    step, pinned = keys.order(order), records.RunPinned(order.run, order.placement, order.shards)
     obeys = Call(COORDINATOR, requests.Register(HOLDER, "", 1.0, 1, order.run.id))
     assert step == Step([records.Incarnated(1), pinned], [*locations, obeys])
     assert keys.order(order) == Step(effects=locations)

@@ -68,4 +68,5 @@ def test_one_update_more_than_is_on_record_is_too_many() -> None:
     out.add(sealed("all", 5))
     assert out.behind((GroupVersion("all", 6), GroupVersion("head", 0))) == ""
     assert "ends before update 6 of all" in out.behind((GroupVersion("all", 7),))
+    assert "another process takes part under this name" in out.behind((GroupVersion("all", 7),))
     assert "ends before update 0 of head" in out.behind((GroupVersion("head", 1),))

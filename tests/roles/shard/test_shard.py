@@ -36,7 +36,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard.keys import model_key, sum_key
-from secureps.roles.shard.shard import UNSETTLED
+from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.tasks import Sweep
 from tests.kits.roles_kit import (
     HOLDER,
@@ -155,11 +155,12 @@ def test_signatures_and_roles_of_blocks() -> None:
     for name, text in (
         (STRANGER, "nobody named 'stranger'"),
         (HOLDER, "a holder sends no 'update' blocks"),
-        ("shard-b", "shard-b is a shard, and sends no PutBlock"),
     ):
         put = requests.PutBlock(desk.header(SubmissionId(name, "all", 1)))
         with pytest.raises(UnknownParty, match=text):
             desk.shard.inspect(name, put)
+    with pytest.raises(NotReady, match="shard-b passes on block 0 of all"):
+        desk.shard.inspect("shard-b", requests.PutBlock(header))
     good = opened_header(desk.plan, desk.run, "all", 0, 0)
     assert good.length == 8 * 16
     assert desk.shard.inspect(HOLDER, requests.PutBlock(good))

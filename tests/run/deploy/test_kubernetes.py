@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-import tomllib
+import shutil
 from collections.abc import Iterator
 from dataclasses import fields, replace
 from functools import cache
@@ -18,13 +18,16 @@ from typer.main import get_command
 
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
-from secureps.errors import ConfigError, KitError
-from secureps.policy.plan import load_plan
+from secureps.crypto.passphrase import Passphrase
+from secureps.errors import MISCONFIGURED, ConfigError, KitError
+from secureps.policy.plan import Plan, load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.deployment import Request, kubernetes_files
-from secureps.run.deploy.kubernetes import Cluster
+from secureps.run.deploy.kubernetes import Cluster, Federation, manifests
 from secureps.run.deploy.monitoring import alerts
+from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.pods import Needs
 from tests.kits.command import said
 from tests.kits.nursery import ROOT
 from tests.run.deploy.kits import PARTIES, deployed
@@ -223,6 +226,17 @@ def test_each_client_joins_as_itself_with_its_own_settings() -> None:
     assert "--budget=8" in south
 
 
+def test_a_client_is_never_there_twice_and_one_that_was_told_to_end_did_not_fail() -> None:
+    for each in of_kind("Job"):
+        spec = each["spec"]
+        assert spec["podReplacementPolicy"] == "Failed"
+        wrong, evicted, ended = spec["podFailurePolicy"]["rules"]
+        assert (wrong["action"], wrong["onExitCodes"]["values"]) == ("FailJob", [MISCONFIGURED])
+        assert (evicted["action"], "onPodConditions" in evicted) == ("Ignore", True)
+        assert (ended["action"], ended["onExitCodes"]["values"]) == ("Ignore", [143])
+        assert spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
 def test_memory_and_disk_are_what_check_says() -> None:
     from secureps.run.check import PROGRAM_BYTES, check
 
@@ -263,6 +277,18 @@ def test_alerts_are_on_metrics_that_there_are() -> None:
     assert len(written_rule["spec"]["groups"][0]["rules"]) == len(
         list(alerts(load_plan(deployed() / "plan.toml")))
     )
+
+
+def test_somebody_is_woken_once_too_few_holders_are_there() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    for holders, threshold, spare in ((2, 2, 0), (5, 3, 2)):
+        own = {"holders": holders, "threshold": threshold}
+        cipher = plan.section.cipher.model_copy(update=own)
+        section = plan.section.model_copy(update={"cipher": cipher})
+        rules = {each.name: each for each in alerts(Plan(section))}
+        away = 'secureps_servers_away{role="holder"} > '
+        assert rules["SecurepsHoldersAway"].expression == f"{away}{spare}"
+        assert ("SecurepsHolderAway" in rules) == (spare > 0)
 
 
 def test_prometheus_finds_what_it_needs() -> None:
@@ -313,6 +339,40 @@ def test_nobody_dials_a_key_holder_or_a_client() -> None:
     assert [n for n, rules in ingress.items() if rules] == ["coordinator", "shard-0", "shard-1"]
 
 
+def test_the_coordinator_dials_nobody_and_a_shard_the_coordinator_alone() -> None:
+    egress = {e["metadata"]["name"]: e["spec"]["egress"] for e in of_kind("NetworkPolicy")}
+    assert egress["coordinator"] == []
+    names, calls = egress["shard-0"]
+    assert {port["port"] for port in names["ports"]} == {53}
+    (to,) = calls["to"]
+    assert to["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "coordinator"
+    assert [port["port"] for port in calls["ports"]] == [7600]
+
+
+def test_metrics_are_read_from_the_namespace_of_prometheus_alone() -> None:
+    for each in of_kind("NetworkPolicy"):
+        for rule in each["spec"]["ingress"]:
+            if [port["port"] for port in rule["ports"]] == [7700]:
+                (of,) = rule["from"]
+                labels = of["namespaceSelector"]["matchLabels"]
+                assert labels == {"kubernetes.io/metadata.name": "monitoring"}
+
+
+def test_keys_are_their_pods_alone() -> None:
+    for spec in pods():
+        (keys,) = [each["secret"] for each in spec["volumes"] if each["name"] == "keys"]
+        assert keys["defaultMode"] == 0o400
+
+
+def test_a_key_under_a_passphrase_stays_where_somebody_types_it(tmp_path: Path) -> None:
+    kit = tmp_path / "kit"
+    shutil.copytree(deployed() / "kit", kit)
+    key = kit / "private" / "south" / "identity.key"
+    key.write_bytes(Passphrase(b"a long passphrase").seal(key.read_bytes()))
+    with pytest.raises(ConfigError, match=r"identity\.key is under a passphrase, and in a cluster"):
+        party_kits(kit, load_plan(deployed() / "plan.toml"), ("south",))
+
+
 def test_without_an_observer_metrics_stay_in_the_pod() -> None:
     files = written(names=("coordinator", "shard-0"))
     text = "".join(files["servers"].values())
@@ -345,6 +405,28 @@ def test_the_command_writes_folders_of_its_owner_and_says_what_to_do(tmp_path: P
     (out / "holder-0" / "other.yaml").touch()
     with pytest.raises(ConfigError, match=r"has other\.yaml, which is no part of this"):
         said(deploy, "kubernetes", home / "plan.toml", *options)
+
+
+def test_a_cluster_fills_nothing_into_a_clients_words() -> None:
+    """Kubernetes reads $(NAME) in a command, and $$ as one sign."""
+    files = kubernetes_files(
+        request(script=deployed() / "client.py", settings=("a=$(HOME) $$ $5 $$(B)",)),
+        CLUSTER,
+        None,
+        None,
+    )
+    (job,) = [d for d in yaml.safe_load_all(files["south"]["south.yaml"]) if d["kind"] == "Job"]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    assert "--set=a=$$(HOME) $$$$ $5 $$$$(B)" in container["command"]
+    (prepare,) = job["spec"]["template"]["spec"]["initContainers"]
+    assert "$$" not in prepare["command"][2]
+
+
+def test_no_party_is_in_the_servers_folder() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    (south,) = party_kits(deployed() / "kit", plan, ("south",))
+    with pytest.raises(ConfigError, match="servers is what the servers' folder is called"):
+        manifests(Federation(plan, {}, [replace(south, name="servers")], Needs(1)), CLUSTER)
 
 
 def request(**given: Any) -> Request:
@@ -395,6 +477,18 @@ def test_a_first_model_travels_with_the_plan_if_it_is_small(tmp_path: Path) -> N
         assert config["data"]["plan.toml"] == plan.read_text()
 
 
+def test_a_first_model_at_a_store_is_brought_here_first(tmp_path: Path) -> None:
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros(10, np.float32)}, tmp_path / "first.safetensors")
+    text = (deployed() / "plan.toml").read_text()
+    plan = tmp_path / "plan.toml"
+    plan.write_text(f'initial = "file://{tmp_path}/first.safetensors"\n{text}')
+    with pytest.raises(ConfigError, match="pods have no keys to a store"):
+        kubernetes_files(request(plan=plan, names=("coordinator",)), CLUSTER, None, None)
+
+
 def test_no_key_is_in_a_text_about_a_party() -> None:
     from secureps.run.deploy.parties import PartyKit, party_kits
 
@@ -402,46 +496,3 @@ def test_no_key_is_in_a_text_about_a_party() -> None:
     (kit,) = party_kits(home / "kit", load_plan(home / "plan.toml"), ("south",))
     assert "private" not in repr(kit)
     assert {f.name for f in fields(PartyKit) if not f.repr} == {"private", "public"}
-
-
-def test_a_standby_has_the_coordinators_keys_and_a_place_of_its_own() -> None:
-    files = written(replace(CLUSTER, standby=True))
-    made = list(yaml.safe_load_all(files["servers"]["standby.yaml"]))
-    (runs,) = (each for each in made if each["kind"] == "StatefulSet")
-    assert runs["metadata"]["name"] == "standby"
-    command = runs["spec"]["template"]["spec"]["containers"][0]["command"]
-    assert "--standby" in command
-    keys = [
-        yaml.safe_load(files["servers"][f"{name}-keys.yaml"]) for name in ("standby", "coordinator")
-    ]
-    assert keys[0]["data"] == keys[1]["data"]
-    own = settings_in(files["servers"]["standby.yaml"], "coordinator.toml")
-    assert own["coordinator"] == "coordinator.trial.svc:7600"
-    assert settings_in(files["servers"]["coordinator.yaml"], "coordinator.toml")["standby"] == (
-        "standby.trial.svc:7600"
-    )
-    inside = "coordinator.trial.svc:7600,standby.trial.svc:7600"
-    assert settings_in(files["servers"]["shard-0.yaml"], "shard-0.toml")["coordinator"] == inside
-    outside = "coordinator.ps.example:7600,standby.ps.example:7600"
-    assert (
-        settings_in(files["holder-0"]["holder-0.yaml"], "holder-0.toml")["coordinator"] == outside
-    )
-    assert outside in files["south"]["south.yaml"]
-    (policy,) = (each for each in made if each["kind"] == "NetworkPolicy")
-    assert policy["spec"]["egress"][1]["to"] == [
-        {
-            "podSelector": {
-                "matchLabels": {
-                    "app.kubernetes.io/name": "secureps",
-                    "app.kubernetes.io/instance": "coordinator",
-                }
-            }
-        }
-    ]
-
-
-def settings_in(text: str, file: str) -> dict[str, Any]:
-    """A server's file, as its ConfigMap has it."""
-    maps = (each for each in yaml.safe_load_all(text) if each["kind"] == "ConfigMap")
-    (found,) = (each["data"][file] for each in maps if file in each.get("data", {}))
-    return tomllib.loads(found)

@@ -13,7 +13,10 @@ import pytest
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
+from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
+from secureps.run.deploy.pods import Needs
+from secureps.run.deploy.slurm import Batch, batch_files
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
 
@@ -51,7 +54,10 @@ def test_a_job_for_the_aggregator_and_one_for_each_other_party(tmp_path: Path) -
             assert subprocess.run([bash, "-n"], input=text, text=True, check=False).returncode == 0
     assert directives(jobs["aggregator"])["cpus-per-task"] == "3"
     assert "--set=partition=1" in jobs["south"]
-    assert "--name south" in jobs["south"]
+    assert (
+        f"--name south --kit {deployed() / 'kit'} --state {tmp_path}/run/state/south "
+        in jobs["south"]
+    )
 
 
 def test_servers_files_are_ones(tmp_path: Path) -> None:
@@ -65,6 +71,7 @@ def test_servers_files_are_ones(tmp_path: Path) -> None:
     assert found["shard-1"].coordinator == "127.0.0.1:7100"
     assert found["shard-1"].advertise == "@HOST@:7102"
     assert found["holder-0"].coordinator == "@COORDINATOR@"
+    assert (found["holder-0"].minimum, found["holder-0"].threshold) == (3, 2)
     assert len({each.state for each in found.values()}) == len(found)
 
 
@@ -73,8 +80,62 @@ def test_shards_go_with_their_coordinator(tmp_path: Path) -> None:
         written(tmp_path / "run", "--name", "shard-0")
 
 
+@pytest.mark.parametrize(
+    ("out", "more", "reason"),
+    [
+        ("a run", (), "sbatch takes no such path for a log"),
+        ("run\nreboot", (), "sbatch takes no such path for a log"),
+        ("run-%j", (), "sbatch takes no such path for a log"),
+        ("run", ("--sbatch=--partition=low\nreboot",), "is no option in one line"),
+        ("run", ("--sbatch=partition=low",), "is no option in one line"),
+        ("run", ("--time=1:00:00\nreboot",), "is no time of sbatch's"),
+    ],
+)
+def test_what_sbatch_would_read_as_something_else_is_refused(
+    tmp_path: Path, out: str, more: tuple[str, ...], reason: str
+) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        written(tmp_path / out, *more)
+    assert not (tmp_path / out).exists()
+
+
+def test_words_of_a_client_are_words_to_bash(tmp_path: Path) -> None:
+    odd = "a 'b\" $(touch bad) `x` ; {name}\nnext"
+    written(tmp_path / "run", f"--set=who={odd}")
+    text = (tmp_path / "run" / "south.sbatch").read_text()
+    begin = text.partition("server=$(cat coordinator.address)\n")[2].partition(" & parties=")[0]
+    fake = f'secureps() {{ printf "%s\\0" "$@"; }}; server=here\n{begin}'
+    words = subprocess.run(["bash", "-c", fake], capture_output=True, text=True, check=True).stdout
+    assert f"--set=who={odd.replace('{name}', 'south')}" in words.split("\0")
+
+
+def test_no_party_takes_the_place_of_the_servers() -> None:
+    plan = load_plan(deployed() / "plan.toml")
+    batch = Batch(Path("/shared/run"), Path("/shared/kit"), "1:00:00")
+    of = (plan, Path("/shared/plan.toml"))
+    with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
+        batch_files(*of, {"aggregator": "client"}, batch, Needs(1), None)
+    found = batch_files(
+        *of, {"coordinator": "coordinator", "coordinator-2": "shard"}, batch, Needs(1), None
+    )
+    chosen = found[""]["aggregator.sbatch"].partition("case $file in ")[2].partition(" esac")[0]
+    for name, role in (("coordinator", "coordinator"), ("coordinator-2", "shard")):
+        script = f"file={name}.toml; case $file in {chosen} esac; echo $role"
+        said = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+        assert said.stdout == f"{role}\n"
+
+
 def test_without_a_script_there_are_no_clients(tmp_path: Path) -> None:
     home = deployed()
     told = said(deploy, "slurm", home / "plan.toml", "--kit", home / "kit", "--out", tmp_path / "r")
     assert "note: clients are left out: name what they run by --script" in told
     assert not (tmp_path / "r" / "south.sbatch").exists()
+
+
+def test_a_site_alone_is_told_where_to_say_who_coordinates(tmp_path: Path) -> None:
+    note = "the coordinator runs elsewhere: jobs wait for its HOST:PORT in"
+    assert note not in written(tmp_path / "all")
+    told = written(tmp_path / "run", "--name", "south")
+    assert f"note: {note} {tmp_path}/run/coordinator.address" in told.replace("\n", " ")
+    batch = (tmp_path / "run" / "south.sbatch").read_text()
+    assert 'echo "waits for $PWD/coordinator.address' in batch

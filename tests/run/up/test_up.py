@@ -429,7 +429,6 @@ def make(settings):
     return Broken(settings["partition"])
 """
 
-
 ENV = dict(os.environ)
 
 
@@ -442,6 +441,7 @@ ENV = dict(os.environ)
         (("[federation]", "[federatoin]"), "federatoin"),
         (("budget = 50.0", "budget = 0.5"), r"privacy\.budget: 0\.5 allows no version"),
         (("quorum = 3", "quorum = 1"), "below the minimum cohort"),
+        (("[federation]", '[federation]\ncheckpoint_copies = "x"'), "x: no URL of an object store"),
     ],
 )
 def test_what_cannot_be_played_is_refused_before_anything_starts(

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed, Refused
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
@@ -323,3 +324,29 @@ def test_a_shard_without_its_disk_adopts_a_part_at_a_store(tmp_path: Path) -> No
     assert same(disk.states.values("a-b", 1), version("a-b", 1))
     with pytest.raises(DamagedStore, match="its journal is gone"):
         disk.restarted().adopt("a-b", 2, digest)
+
+
+def commit(digest: bytes) -> Commit:
+    return Commit(1, "a-b", 1, 0, (), digest)
+
+
+def test_a_version_is_made_of_what_another_shard_gives_of_its_blocks(tmp_path: Path) -> None:
+    giver, disk = Disk(tmp_path / "giver"), Disk(tmp_path / "taker")
+    giver.keep("a-b", 0, 1)
+    parts = [giver.states.block("a-b", 1, block) for block in GROUPS["a-b"]]
+    digest = giver.states.keep("a-b", version("a-b", 1))
+    assert disk.states.assemble(commit(digest), parts).state == digest
+    assert disk.file("a-b", 1).read_bytes() == giver.file("a-b", 1).read_bytes()
+    assert same(disk.states.values("a-b", 1), version("a-b", 1))
+    told = disk.states.assemble(commit(b""), parts)
+    assert (told.state, len(told.blocks)) == (digest, 2)
+
+
+@pytest.mark.parametrize("wrong", [[], [b"no tensors"], "one block", "another state"])
+def test_what_is_no_state_of_these_blocks_is_not_taken(wrong: Any, tmp_path: Path) -> None:
+    giver, disk = Disk(tmp_path / "giver"), Disk(tmp_path / "taker")
+    giver.keep("a-b", 0, 1)
+    parts = [giver.states.block("a-b", 1, block) for block in GROUPS["a-b"]]
+    given = {"one block": parts[:1], "another state": parts}.get(str(wrong), wrong)
+    with pytest.raises(DamagedStore, match="version 1 of a-b is lost: "):
+        disk.states.assemble(commit(b"d" * 32), given)

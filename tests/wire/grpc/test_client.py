@@ -36,7 +36,7 @@ from secureps.messages.requests import (
     Subscribe,
 )
 from secureps.messages.submission import SubmissionId
-from secureps.wire.grpc import framing, servers, uploads
+from secureps.wire.grpc import framing, pacing, servers, uploads
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import encode
@@ -63,6 +63,27 @@ class TestGrpc(TransportContract):
         for endpoint in world.endpoints:
             endpoint.release()
         world.close()
+
+    def test_a_limit_of_the_senders_own_is_no_word_of_the_server(
+        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The executor ends the process; whatever waits for the same server is told as well."""
+
+        def full(*given: object) -> None:
+            raise RuntimeError("can't start new thread")
+
+        transport, message = world.transport("a"), put(b"x")
+        with monkeypatch.context() as context:
+            context.setattr(pacing.Progress, "__enter__", full)
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                world.result(transport.call("shard-0", message))
+        with monkeypatch.context() as context:
+            context.setattr(transport._tells._thread, "submit", full)
+            for _ in range(2):
+                with pytest.raises(RuntimeError, match="can't start new thread"):
+                    world.result(transport.call("shard-0", Heartbeat("a")))
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+        assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(

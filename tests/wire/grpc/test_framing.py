@@ -82,3 +82,8 @@ def test_any_bytes_are_a_bundle_or_refused(rest: bytes) -> None:
 def test_what_is_no_bundle_is_refused(data: bytes) -> None:
     with pytest.raises(Malformed, match="are no bundle of 2 to 64 messages"):
         framing.unbundled(data)
+
+
+def test_words_of_an_error_are_one_line_and_move_no_cursor() -> None:
+    error = framing.error_in(Refusal("Malformed", "it is\nnot \x1b[2Jso\x9b", None))
+    assert (type(error), str(error)) == (Malformed, "it is not ?[2Jso?")

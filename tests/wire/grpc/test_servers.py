@@ -26,10 +26,11 @@ from secureps.errors import (
     Unreachable,
 )
 from secureps.messages.orders import Finish
-from secureps.messages.requests import AskStatus, GetBlock, Heartbeat, Noted, Subscribe
+from secureps.messages.requests import AskStatus, GetBlock, Heartbeat, Noted, PutBlock, Subscribe
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.uploads import Upload
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import signer
 from tests.kits.transport_kit import (
@@ -374,3 +375,22 @@ def test_orders_that_wait_together_come_in_their_order() -> None:
     finally:
         transport.close()
         server.stop(0)
+
+
+def test_blocks_that_are_passed_on_have_room_of_their_own() -> None:
+    """Else two shards, full of blocks that wait for each other's answer, would wait for ever."""
+    server = ShardServer(PLAINTEXT, "shard-0", EchoServer(), "127.0.0.1:0", authenticate, 10, 10)
+
+    def begun(sender: str, message: PutBlock) -> Upload:
+        made = server._uploads_of(sender, message.header).begin(sender, message, 10)
+        assert isinstance(made, Upload)
+        return made
+
+    own, passed = put(b"0123456789", "c0"), put(b"0123456789", "c1")
+    with begun("c0", own) as first:
+        first.add(own.payload)
+        with begun("shard-1", passed) as second:
+            second.add(passed.payload)
+            assert server.bytes_in_flight == 20
+        with pytest.raises(Busy), begun("c1", passed) as other:
+            other.add(passed.payload)

@@ -64,7 +64,7 @@ class Line:
                 raise self.broken
             return self.calls[-1]
 
-    def _anew(self, to: str, error: SecurepsError) -> bool:
+    def _anew(self, to: str, error: Exception) -> bool:
         return isinstance(error, NotFresh)
 
     def _failed(self, error: Exception, to: str) -> SecurepsError:

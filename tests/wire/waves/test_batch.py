@@ -66,6 +66,11 @@ def test_other_bytes_are_an_error_of_ours(noise: bytes) -> None:
         read(SOME[:15] + noise)
 
 
+def test_a_run_has_the_length_of_one() -> None:
+    with pytest.raises(Malformed, match="the id of a batch's run has 5 bytes, not 32"):
+        read(sealed(batch(run=b"short"), sign_as("a")))
+
+
 def test_nobody_signs_for_another() -> None:
     with pytest.raises(Unsigned):
         read(sealed(batch(sender="b"), sign_as("a")))

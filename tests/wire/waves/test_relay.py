@@ -93,6 +93,14 @@ def test_a_block_has_the_bytes_that_its_header_says() -> None:
     assert decode(told.envelope).error == "Malformed"
 
 
+def test_a_block_begins_at_its_beginning() -> None:
+    relay, _, shard = world()
+    relay.came("a", [tell(dataclasses.replace(block(0, b"one"), offset=1), "shard-0")])
+    assert kinds(shard) == []
+    (told,), _ = relay.goes("a")
+    assert decode(told.envelope).error == "Malformed"
+
+
 def test_what_is_told_is_answered_by_errors_alone() -> None:
     relay, _, _ = world()
     relay.came("a", [tell(Heartbeat("a")), tell(ask("fail", "Refused"))])
@@ -122,6 +130,29 @@ def test_whom_the_coordinator_refuses_has_no_stream() -> None:
     (told, _), _ = relay.goes("a")
     assert decode(told.envelope).error == "WrongShape"
     assert not relay.refused("a")
+
+
+def test_a_stream_that_was_closed_before_it_began_never_begins() -> None:
+    relay, coordinator, _ = world()
+    relay.came(
+        "a",
+        [
+            Entry(Kind.FIRST, b"coordinator", encode(ask("hang"))),
+            Entry(Kind.WATCH, envelope=encode(Subscribe("a", ()))),
+            Entry(Kind.UNWATCH),
+        ],
+    )
+    coordinator.hung[0].set_result(Noted())
+    assert coordinator.subscribed.empty()
+
+
+def test_after_its_end_a_stream_has_no_orders() -> None:
+    relay, coordinator, _ = world()
+    relay.came("a", [Entry(Kind.WATCH, envelope=encode(Subscribe("a", ())))])
+    coordinator.streams["a"](Unreachable("it is gone"))
+    coordinator.streams["a"](Commit(1, "all", 1, 0))
+    kinds_told = [entry.kind for entry in relay.goes("a")[0]]
+    assert kinds_told == [Kind.STREAM, Kind.LOST]
 
 
 def test_a_later_stream_takes_the_place_of_the_earlier() -> None:

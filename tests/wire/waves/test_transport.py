@@ -103,6 +103,19 @@ def test_orders_that_came_before_their_watch_are_delivered_to_it() -> None:
     assert orders == [*sent, sent[0]]
 
 
+def test_whoever_closes_at_an_order_hears_no_more() -> None:
+    transport, message = WaveTransport(one_wave=True), Subscribe("a", ())
+    orders: list[Any] = []
+
+    def deliver(order: Any) -> None:
+        orders.append(order)
+        transport.close()
+
+    transport.take(stream(message, Commit(1, "all", 1, 0), Commit(1, "all", 2, 0)), {})
+    transport.watch(message, deliver, lambda _: None)
+    assert [order.version for order in orders] == [1]
+
+
 def test_a_stream_without_orders_is_open_all_the_same() -> None:
     transport, message = WaveTransport(one_wave=True), Subscribe("a", ())
     transport.take(stream(message), {})

@@ -1,0 +1,453 @@
+"""Does a run go on as it began? Many clients push encrypted updates to real servers under TLS.
+
+    python -m benchmarks.soak --seconds 600 --clients 1000
+
+A thousand identities, in a few processes, push to a coordinator, two shards and three key holders
+without rounds, as fast as these take it in, and connections are cut at random all the while. A
+tenth of the time is one row: updates a second, seconds from sealed to acknowledged, memory and
+journals of the servers. In the end every server is stopped, and its journal says what became of
+each update that was acknowledged; then the coordinator starts from its journal. Exit code 1 where
+a promise is broken: they are in `Course.promises`. What must not live here: code of the servers,
+which know nothing of this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from benchmarks.crowd import Crowd, memory, start_servers
+from benchmarks.cut_line import CutLine
+from benchmarks.deployed import Deployed
+from benchmarks.report import Row, report
+from secureps.crypto.identity import Role
+from secureps.messages.coordinator_records import (
+    CohortBurnt,
+    CohortClosed,
+    Received,
+    SubmissionsDropped,
+    VersionCommitted,
+)
+from secureps.messages.member_records import Sealed
+from secureps.messages.records import ReceivedBefore
+from secureps.messages.requests import Reply, Request, Submit
+from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.roles.machine import Record
+from secureps.run.assemble import Founding, make_coordinator
+from secureps.service.environment import Environment, Meter, Stores
+from secureps.service.loop import VirtualLoop
+from secureps.service.replay import replayed
+from secureps.store.issuing import create_kit, issue_all
+from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.keyring import load_public
+from secureps.store.spool import MemorySpool
+from secureps.wire.transport import InProcessNetwork, no_delay
+
+SHAPE = (200, 10)
+CROWDS = 4
+"""Processes that the clients are in."""
+WINDOWS = 10
+CUT_EVERY = 1.0
+"""Seconds between two cuts (`CutLine.cut`)."""
+BEGIN = 900.0
+"""Seconds in which all clients join and the first versions are made, at most."""
+START_SECONDS = 3.0
+"""In which a coordinator knows all that its journal says."""
+SLACK_MB = 16.0
+"""By which memory may differ for no reason."""
+
+_PLAN = """
+name = "soak"
+versions = {{versions}}
+shards = 2
+lease = 600.0
+checkpoint_every = 10
+local = ["*.count"]
+[cipher]
+name = "{{cipher}}"
+capacity = {capacity}
+holders = 3
+threshold = 2
+[[group]]
+clip = 3.0
+range = 0.5
+most_examples = 2048
+[group.rule]
+name = "buffered"
+buffer = {buffer}
+max_staleness = 1000
+deadline = 5.0
+[group.optimizer]
+name = "adam"
+learning_rate = 0.01
+"""
+
+
+class Soaked(Deployed):
+    """Servers for so many clients, dialled through a line that can be cut."""
+
+    def __init__(self, folder: Path, clients: int, line: CutLine) -> None:
+        buffer = max(5, clients // 20)
+        super().__init__(
+            folder,
+            "rlwe",
+            clients,
+            versions=10**6,
+            plan=_PLAN.format(buffer=buffer, capacity=4 * buffer),
+        )
+        self._port = line.port(folder / "coordinator" / "address")
+        for name in self.shards:
+            port = line.port(folder / name / "address")
+            self.settings[name] = f'advertise = "127.0.0.1:{port}"'
+
+    @property
+    def server(self) -> str:
+        return f"127.0.0.1:{self._port}"
+
+    def _make_kit(self) -> None:
+        create_kit(self._kit, self.plan.cipher_parameters)
+        roles: list[tuple[Role, str]] = [("coordinator", "coordinator")]
+        roles += [("shard", name) for name in self.shards]
+        roles += [("holder", name) for name in self.holders]
+        issue_all(self._kit, [*roles, *(("client", name) for name in self.clients)])
+
+
+# --- clients ----------------------------------------------------------------------
+
+
+class Acknowledged(Meter):
+    """When each update of a client was sealed, and when it was acknowledged; of all clients."""
+
+    def __init__(self) -> None:
+        self._sealed: dict[SubmissionId, float] = {}
+        self._lock = threading.Lock()
+        self.updates: dict[SubmissionId, tuple[float, float]] = {}
+        self.retries = 0
+
+    def journalled(self, records: Sequence[Record]) -> None:
+        """Notes what is sealed."""
+        for record in records:
+            if isinstance(record, Sealed) and record.receipt.purpose != FOUNDING:
+                self._sealed[record.receipt.id] = time.time()
+
+    def retried(self, to: str) -> None:
+        """Counts calls that are tried again later."""
+        self.retries += 1
+
+    def called(self, message: Request, answer: Future[Reply]) -> None:
+        """Waits for the answer to a receipt."""
+        if isinstance(message, Submit) and message.receipt.id in self._sealed:
+            answer.add_done_callback(lambda done: self._answered(message.receipt.id, done))
+
+    def _answered(self, id: SubmissionId, done: Future[Reply]) -> None:
+        if not done.cancelled() and done.exception() is None:
+            with self._lock:
+                self.updates.setdefault(id, (self._sealed[id], time.time()))
+
+
+@dataclass
+class Seats:
+    """Some clients of the servers in a folder (`crowd.Served`)."""
+
+    folder: Path
+    clients: Sequence[str]
+    insecure: bool
+    server: str
+
+
+def crowd(folder: Path, server: str, clients: Sequence[str]) -> None:
+    """Plays some clients until its input ends; then writes what was acknowledged to its output."""
+    seen = Acknowledged()
+    with Crowd(Seats(folder, clients, False, server), SHAPE, meter=lambda name: seen):
+        sys.stdin.read()
+        updates = [(i.client, i.group, i.sequence, *at) for i, at in seen.updates.items()]
+        print(json.dumps({"updates": updates, "retries": seen.retries}), flush=True)
+
+
+class Children:
+    """The processes of all clients; `with` ends them."""
+
+    def __init__(self, parties: Soaked) -> None:
+        shares = [parties.clients[start::CROWDS] for start in range(CROWDS)]
+        words = [sys.executable, "-m", "benchmarks.soak", "--crowd", str(parties.folder)]
+        self._running = [
+            subprocess.Popen(
+                [*words, "--server", parties.server, *share],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=parties.environment,
+                text=True,
+            )
+            for share in shares
+            if share
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for each in self._running:
+            each.kill()
+            each.wait()
+
+    def over(self) -> tuple[dict[SubmissionId, tuple[float, float]], int]:
+        """Stops all clients; what was acknowledged to them, and how often they tried again."""
+        for each in self._running:
+            assert each.stdin is not None
+            each.stdin.close()
+        updates: dict[SubmissionId, tuple[float, float]] = {}
+        retries = 0
+        for each in self._running:
+            assert each.stdout is not None
+            found = json.loads(each.stdout.readline())
+            retries += found["retries"]
+            for client, group, sequence, sealed, known in found["updates"]:
+                updates[SubmissionId(client, group, sequence)] = (sealed, known)
+        return updates, retries
+
+
+# --- servers ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The servers at one moment: megabytes of memory, and bytes of the journal, by name."""
+
+    at: float
+    memory: Mapping[str, float]
+    journals: Mapping[str, int]
+
+
+def sample(parties: Soaked) -> Sample:
+    """The servers now."""
+    names = ("coordinator", *parties.shards, *parties.holders)
+    journals = {name: parties.folder / name / "journal.db" for name in names}
+    return Sample(
+        time.time(),
+        {name: memory(parties.pid(name), "VmRSS") / 1e6 for name in names},
+        {name: path.stat().st_size for name, path in journals.items()},
+    )
+
+
+@dataclass
+class Account:
+    """What the coordinator's journal says of all updates.
+
+    Args:
+        received: all that were; counted: how often each is part of a version.
+        dropped: why; contents: how often an update of a client is part of a version.
+    """
+
+    received: set[SubmissionId] = field(default_factory=set)
+    counted: Counter[SubmissionId] = field(default_factory=Counter)
+    contents: Counter[tuple[str, bytes]] = field(default_factory=Counter)
+    dropped: dict[SubmissionId, str] = field(default_factory=dict)
+    versions: int = 0
+
+
+def account(journal: Path) -> Account:
+    """Reads a coordinator's journal, its archive too."""
+    found, opened = Account(), dict[str, CohortClosed]()
+    for row in read_rows(journal):
+        match row.record:
+            case Received(receipt) | ReceivedBefore(receipt):
+                found.received.add(receipt.id)
+            case CohortClosed(cohort):
+                opened[cohort.group] = row.record
+            case CohortBurnt(group=group, reason=reason):
+                burnt = opened.pop(group).cohort.members
+                found.dropped |= dict.fromkeys((member.id for member in burnt), reason)
+            case SubmissionsDropped(ids=ids, reason=reason):
+                found.dropped |= dict.fromkeys(ids, reason)
+            case VersionCommitted(group=group) if group in opened:
+                found.versions += 1
+                for member in opened.pop(group).cohort.members:
+                    found.counted[member.id] += 1
+                    found.contents[member.id.client, member.update] += 1
+            case _:
+                pass
+    return found
+
+
+def start_seconds(parties: Soaked) -> float:
+    """How long a coordinator takes to know all that its journal says."""
+    public = load_public(parties.folder / "kit")
+    began = time.monotonic()
+    with closing(SqliteJournal(parties.folder / "coordinator" / "journal.db")) as journal:
+        stores = Stores(journal, MemorySpool(), parties.folder / "coordinator")
+        loop = VirtualLoop()
+        around = Environment(InProcessNetwork(loop, no_delay).transport("c"), loop, lambda: 1.0)
+        founding = Founding(parties.plan, None, bytes(32))
+        made = make_coordinator(public, founding, parties.folder / "checkpoints", stores, around)
+        for _ in replayed(made.machine, journal):
+            pass
+    return time.monotonic() - began
+
+
+# --- what is promised -------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Course:
+    """All that was seen of a run.
+
+    Args:
+        samples: at the beginning of the first window, and at the end of each.
+        updates: when each that was acknowledged was sealed, and when acknowledged.
+    """
+
+    clients: Sequence[str]
+    samples: Sequence[Sample]
+    updates: Mapping[SubmissionId, tuple[float, float]]
+    account: Account
+    start: float
+
+    def windows(self) -> Iterator[Row]:
+        """A row for each window."""
+        for number, (before, after) in enumerate(zip(self.samples, self.samples[1:]), 1):
+            waits = sorted(
+                known - sealed
+                for sealed, known in self.updates.values()
+                if before.at < known <= after.at
+            )
+            grown = sum(after.journals.values()) - sum(before.journals.values())
+            yield {
+                "window": number,
+                "updates/s": len(waits) / (after.at - before.at),
+                "p50 s": _quantile(waits, 0.5),
+                "p99 s": _quantile(waits, 0.99),
+                "coordinator MB": after.memory["coordinator"],
+                "shards MB": max(m for name, m in after.memory.items() if "shard" in name),
+                "holders MB": max(m for name, m in after.memory.items() if "holder" in name),
+                "journals MB": sum(after.journals.values()) / 1e6,
+                "journal bytes/update": grown / max(1, len(waits)),
+            }
+
+    def promises(self) -> Iterator[tuple[str, bool]]:
+        """What is promised, with what came of it, and whether that is kept."""
+        rows = list(self.windows())
+        first, last = rows[2], rows[-1]
+        known, counted = self.account, self.account.counted
+        lost = [id for id in self.updates if id not in known.received]
+        yield f"updates that were acknowledged and are not on record: {len(lost)}", not lost
+        silent = [id for id in known.received if not (id in counted or id in known.dropped)]
+        waiting = len(silent) <= 2 * len(self.clients)
+        yield f"updates that wait at the end: {len(silent)}, two a client at most", waiting
+        double = [id for id, times in (counted + known.contents).items() if times > 1]
+        both = [id for id in counted if id in known.dropped]
+        yield f"updates that were counted twice: {len(double)}", not double
+        yield f"updates that were counted and dropped: {len(both)}", not both
+        each = Counter(id.client for id in self.updates)
+        least, mean = min(each[name] for name in self.clients), each.total() / len(self.clients)
+        text = f"updates of the client that had the fewest: {least}, of all {mean:.1f} on average"
+        yield f"{text}; a quarter of that at least", least >= int(mean / 4)
+        speeds = [float(row["updates/s"]) for row in rows[2:]]
+        middle, slow = statistics.median(speeds[:4]), statistics.median(speeds[-4:])
+        text = f"updates a second, early and late: {middle:.1f}, {slow:.1f}"
+        yield f"{text}; a loss of a quarter at most", slow >= 0.75 * middle
+        early = statistics.median(float(row["p99 s"]) for row in rows[2:6])
+        late = statistics.median(float(row["p99 s"]) for row in rows[-4:])
+        yield (
+            f"p99 early and late: {early:.2f}, {late:.2f} s; half as much again",
+            late <= (1.5 * early + 0.5),
+        )
+        for who in ("coordinator MB", "shards MB", "holders MB"):
+            was, now = float(first[who]), float(last[who])
+            yield f"{who}, early and late: {was:.0f}, {now:.0f}", now <= 1.15 * was + SLACK_MB
+        yield (
+            f"seconds in which the coordinator starts: {self.start:.2f}",
+            (self.start <= START_SECONDS),
+        )
+
+
+def _quantile(ascending: Sequence[float], part: float) -> float:
+    return ascending[int(part * (len(ascending) - 1))] if ascending else 0.0
+
+
+@contextmanager
+def cutting(line: CutLine) -> Iterator[None]:
+    """Cuts connections of a line while the `with` lasts."""
+    over = threading.Event()
+
+    def cut() -> None:
+        while not over.wait(CUT_EVERY * random.uniform(0.5, 1.5)):
+            line.cut()
+
+    thread = threading.Thread(target=cut, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+def play(folder: Path, clients: int, seconds: float) -> tuple[Course, int, int]:
+    """Plays a run; what was seen, how many connections were cut, how often clients tried again."""
+    line = CutLine()
+    with ExitStack() as stack:
+        parties = stack.enter_context(Soaked(folder, clients, line))
+        start_servers(parties)
+        children = stack.enter_context(Children(parties))
+        wait_for_versions(parties)
+        samples = [sample(parties)]
+        with cutting(line):
+            for _ in range(WINDOWS):
+                time.sleep(seconds / WINDOWS)
+                samples.append(sample(parties))
+        updates, retries = children.over()
+        for name in ("coordinator", *parties.shards, *parties.holders):
+            parties.stop(name)
+        found = account(folder / "coordinator" / "journal.db")
+        course = Course(parties.clients, samples, updates, found, start_seconds(parties))
+    return course, line.cuts, retries
+
+
+def wait_for_versions(parties: Soaked, version: int = 3) -> None:
+    """Returns when all has begun; AssertionError if it does not in BEGIN seconds."""
+    end = time.monotonic() + BEGIN
+    while time.monotonic() < end:
+        status = parties.status()
+        if status is not None and status.groups and status.groups[0].version >= version:
+            return
+        time.sleep(0.2)
+    raise AssertionError(f"no version {version} in {BEGIN:.0f} s: {status}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=600.0)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--crowd", type=Path, help="what a process of clients is told")
+    parser.add_argument("--server", default="", help="and where it dials")
+    parser.add_argument("names", nargs="*", help="and whom it plays")
+    given = parser.parse_args()
+    if given.crowd is not None:
+        crowd(given.crowd, given.server, given.names)
+        return
+    with tempfile.TemporaryDirectory(prefix="secureps-soak-") as folder:
+        course, cuts, retries = play(Path(folder), given.clients, given.seconds)
+    title = f"{given.clients} clients, {given.seconds:.0f} s, {cuts} connections cut"
+    report("soak", f"{title}, {retries} calls tried again", list(course.windows()))
+    kept = list(course.promises())
+    for text, good in kept:
+        print(f"{'kept  ' if good else 'BROKEN'} {text}")
+    sys.exit(not all(good for _, good in kept))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+"""Which limit of the operating system caused an error: memory, threads or open files.
+
+Such an error is no fault of what was being done, and the same may work again, here or in the
+process that is started next. What must not live here: what to do about it (`service.limits`).
+"""
+
+from __future__ import annotations
+
+import errno
+import resource
+
+
+def exhaustion(error: BaseException | None) -> str:
+    """Says which limit of the operating system caused an error; empty if none did."""
+    while error is not None:
+        if isinstance(error, MemoryError):
+            return _told("memory is used up", "-v", resource.RLIMIT_AS)
+        if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+            return _told("no new thread can be started", "-u", resource.RLIMIT_NPROC)
+        if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+            return _told("file descriptors are used up", "-n", resource.RLIMIT_NOFILE)
+        error = error.__cause__ or error.__context__
+    return ""
+
+
+def _told(what: str, option: str, kind: int) -> str:
+    soft, _ = resource.getrlimit(kind)
+    limit = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
+    return (
+        f"{what} (ulimit {option}: {limit}, or the container's own limit): this process ends; give "
+        "it more and start it again, it goes on where it was"
+    )

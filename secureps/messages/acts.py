@@ -1,0 +1,37 @@
+"""What an operator has the coordinator do while a run is played: one request, and one record of it.
+
+The coordinator's own key alone signs it (`roles.permissions`). What must not live here: what
+follows from it (`roles.coordinator.acts`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Deed(StrEnum):
+    """What is done, in the words of the command line.
+
+    `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
+    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`.
+    """
+
+    PAUSE = "pause"
+    GO_ON = "go-on"
+    CHECKPOINT = "checkpoint"
+    LEAVE_OUT = "leave-out"
+    TAKE_BACK = "take-back"
+
+
+OF_A_CLIENT = frozenset({Deed.LEAVE_OUT, Deed.TAKE_BACK})
+"""What is done to a client, whom it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """One act: a `Deed`, to which client if it is of one, and why in the operator's words."""
+
+    what: str
+    client: str = ""
+    reason: str = ""

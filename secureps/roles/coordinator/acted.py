@@ -1,0 +1,65 @@
+"""What an operator has had the coordinator do: folded from the journal.
+
+A pause costs nobody time: what waited when it began has waited as long when it is over. What must
+not live here: whether an act may be done, and what it says to others (`roles.coordinator.acts`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from secureps.messages.acts import Act, Deed
+from secureps.roles.coordinator.clocks import after_pause
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.judgements import Evaluations
+
+
+@dataclass(slots=True)
+class Acted:
+    """What follows from all acts so far.
+
+    Args:
+        paused: why no round opens and no cohort closes; empty while the run goes.
+        since: when that began.
+        checkpoint: whether one was asked for, and none begun since.
+        out: clients that were left out, and may be taken back.
+    """
+
+    paused: str = ""
+    since: float = 0.0
+    checkpoint: bool = False
+    out: set[str] = field(default_factory=set)
+
+    def apply(
+        self,
+        at: float,
+        act: Act,
+        isolated: dict[str, str],
+        groups: Iterable[GroupState],
+        evaluations: Evaluations,
+    ) -> None:
+        """Folds one act."""
+        match Deed(act.what):
+            case Deed.PAUSE:
+                self.paused, self.since = _told("paused by the operator", act), at
+            case Deed.GO_ON:
+                self.paused = ""
+                evaluations.since = after_pause(evaluations.since, self.since, at)
+                for group in groups:
+                    group.stand_still(self.since, at)
+            case Deed.CHECKPOINT:
+                self.checkpoint = True
+            case Deed.LEAVE_OUT:
+                self.out.add(act.client)
+                isolated[act.client] = _told("by the operator", act)
+                for group in groups:
+                    group.suspicion = group.suspicion.without(act.client)
+                    group.forget(act.client)
+            case Deed.TAKE_BACK:
+                self.out.discard(act.client)
+                isolated.pop(act.client, None)
+
+
+def _told(what: str, act: Act) -> str:
+    return f"{what}, {act.reason}" if act.reason else what

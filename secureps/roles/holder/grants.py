@@ -1,0 +1,71 @@
+"""What a key holder's ledger has of cohorts and clients, and all of it as one value.
+
+What must not live here: what follows from it (`roles.holder.ledger`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.submission import Cohort, SubmissionId
+from secureps.policy.base import Base
+
+
+@dataclass(slots=True)
+class Grant:
+    """A cohort that is bound: digests of it with its sums, and of its receipts."""
+
+    cohort: bytes
+    receipts: bytes
+    released: bool = False
+
+
+NONE = Base(-1, 0)
+"""Older than every base."""
+
+
+@dataclass(slots=True)
+class Standing:
+    """What holds for a client in a group, for ever.
+
+    Args:
+        bound: its newest submission that is bound, and cohort: to which.
+        base: the newest base of an update of it that was released, NONE if none was; and
+        released: all cohorts that such an update is in.
+    """
+
+    bound: SubmissionId
+    cohort: int
+    base: Base = NONE
+    released: tuple[Cohort, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFold:
+    """What became of a holder's envelope keys (`roles.holder.key_rotation`)."""
+
+    announced: EnvelopeKeyAnnounced | None
+    least: int
+    served: int
+    began: float
+    replaced: dict[int, float]
+
+
+@dataclass(frozen=True, slots=True)
+class HolderFold:
+    """What a holder's records come to, but for the run and its rosters.
+
+    Args:
+        bases: the digest of the model that was a version of a group; bounds: up to how many
+            examples members of a group count.
+        spans: the oldest and the newest base version of each committee, by group.
+    """
+
+    incarnation: int
+    standings: dict[tuple[str, str], Standing]
+    bases: dict[tuple[str, int], bytes]
+    bounds: dict[str, int]
+    granted: dict[str, dict[int, Grant]]
+    spans: dict[str, dict[bytes | None, tuple[int, int]]]
+    keys: KeyFold

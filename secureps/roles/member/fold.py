@@ -1,0 +1,143 @@
+"""What a client knows: the fold of its journal, and what it has at hand while it runs.
+
+What must not live here: decisions (`roles.member.member`).
+"""
+
+from __future__ import annotations
+
+from secureps.errors import InternalError
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.records import RosterFollowed, RunPinned
+from secureps.policy.plan import Plan
+from secureps.privacy.ledger import Ledger
+from secureps.roles.fold import Fold, from_state, to_state
+from secureps.roles.machine import Record
+from secureps.roles.member.budget import Budget
+from secureps.roles.member.committees import Committees
+from secureps.roles.member.evaluation import Appraiser
+from secureps.roles.member.example_count import ExampleCount
+from secureps.roles.member.invitations import Invitations
+from secureps.roles.member.leaving import Departure
+from secureps.roles.member.outbox import Outbox
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.release_history import ReleaseHistory
+from secureps.roles.member.schedule import Gathering
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.member.state import MemberState
+from secureps.roles.member.timing import LeaseRenewal, Timing
+from secureps.roles.pinned_run import Pinned, founded
+from secureps.roles.roster_follower import RosterFollower
+
+
+class MemberFold:
+    """The state of one client; `apply` alone changes what survives a restart."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self._settings = settings
+        self._follower = RosterFollower(settings.roster)
+        self.committees = Committees(self._follower, settings.name)
+        self._pinned: Pinned | None = None
+        self._weighing: ExampleCount
+        self._groups: tuple[str, ...] = ()
+        self._out = Outbox()
+        self._ledger = Ledger()
+        self._history = ReleaseHistory()
+        self._model = PulledModel()
+        self._timing = Timing()
+        self._invites = Invitations()
+        self._working = self._watching = self._greeting = False
+        self._departure = Departure(settings.name)
+        self._appraiser: Appraiser
+        self._budget: Budget
+        self._lowered: float | None = None
+        self._gathering = Gathering()
+        self._lease = LeaseRenewal()
+
+    def apply(self, at: float, record: Record) -> None:
+        """Folds one journalled record into the state; InternalError for one that is no member's."""
+        match record:
+            case RunPinned():
+                self._pinned = Pinned.of(record)
+                plan = self._pinned.plan
+                self._groups = plan.touched(self._settings.rows)
+                self._model = PulledModel({g: bool(plan.group(g).pull_bits) for g in self._groups})
+                self._out.follow_plan(plan)
+                self._weighing = self._settings.weighing(plan)
+                terms = self._settings.terms
+                self._budget = Budget(plan, self._settings.name, terms.budget, terms.evaluation)
+                known = self._ledger, self._model, self._history
+                self._appraiser = Appraiser(self._pinned, self._budget, *known)
+            case RosterFollowed():
+                self._follower.apply(record)
+            case Sealed(receipt):
+                self._settings.check_own(receipt.id.client)
+                self._out.add(record)
+                self.committees.sealed(receipt)
+                self._weighing.add(receipt)
+                self._history.add(record)
+                if receipt.fact is not None:
+                    self._ledger.append(receipt.fact)
+            case EnvelopeKeyAnnounced():
+                self.committees.keys.apply(record)
+            case SequencesBegun(sequences):
+                self._out.begin_at(sequences)
+            case SubmissionSettled(id, outcome):
+                self._out.settle(id, outcome)
+            case OwnAct(budget=budget):
+                self._departure.apply(record)
+                if budget is not None:
+                    self._lower(budget)
+            case _:
+                raise InternalError(f"a member's journal has no {type(record).__name__}")
+
+    def _lower(self, budget: float) -> None:
+        self._lowered = budget if self._lowered is None else min(budget, self._lowered)
+        self._budget = self._appraiser.budget = self._budget.lowered(budget)
+
+    def folded(self) -> Fold:
+        """As `Foldable`."""
+        state = MemberState(
+            client=self._settings.name,
+            sealed=self._out.sealed,
+            next=self._out.next,
+            carried=self._out.carried,
+            committee=self.committees.newest,
+            keys=self.committees.keys,
+            bounds={} if self._pinned is None else self._weighing.sealed,
+            ledger=self._ledger,
+            history=self._history,
+            acted=self._departure.acted,
+            wants=self._departure.wants,
+            lowered=self._lowered,
+        )
+        run = () if self._pinned is None else (self._pinned.record,)
+        return Fold((*run, *self._follower.records), to_state(MemberState, state))
+
+    def unfold(self, fold: Fold) -> None:
+        """As `Foldable`; ConfigError if it is another client's."""
+        state = from_state(MemberState, fold.state)
+        self._settings.check_own(state.client)
+        self._ledger, self._history = state.ledger, state.history  # before any looks at them
+        for record in fold.records:
+            self.apply(0.0, record)
+        self._out.sealed, self._out.next, self._out.carried = (
+            state.sealed,
+            state.next,
+            state.carried,
+        )
+        self.committees.newest, self.committees.keys = state.committee, state.keys
+        self._departure.acted, self._departure.wants = state.acted, state.wants
+        if self._pinned is not None:
+            self._weighing.fix(state.bounds)
+        if state.lowered is not None:
+            self._lower(state.lowered)
+
+    @property
+    def pinned(self) -> Pinned:
+        """The run; NotReady before the coordinator said welcome."""
+        return founded(self._pinned, self._settings.name)
+
+    @property
+    def _plan(self) -> Plan:
+        return self.pinned.plan

@@ -1,0 +1,40 @@
+"""What a client's records come to, as one value: what its compacted journal begins with.
+
+What only this process knows (what is on its way, whose keys it has) is no part of it. What must
+not live here: how records are folded (`roles.member.fold`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.messages.member_records import OwnDeed, Sealed
+from secureps.messages.submission import Receipt, SubmissionId
+from secureps.privacy.ledger import Ledger
+from secureps.roles.announced_keys import AnnouncedKeys
+from secureps.roles.member.release_history import ReleaseHistory
+
+
+@dataclass(frozen=True, slots=True)
+class MemberState:
+    """All but the run and its rosters.
+
+    Args:
+        sealed, next, carried: as `Outbox` has them.
+        committee: by group, the newest receipt under a committee.
+        bounds: as `ExampleCount.sealed`.
+        acted, wants: as `Departure` has them; lowered: the least budget that an act named.
+    """
+
+    client: str
+    sealed: dict[SubmissionId, Sealed]
+    next: dict[str, int]
+    carried: dict[str, tuple[int, bytes]]
+    committee: dict[str, Receipt]
+    keys: AnnouncedKeys
+    bounds: dict[str, int]
+    ledger: Ledger
+    history: ReleaseHistory
+    acted: int
+    wants: OwnDeed | None
+    lowered: float | None

@@ -1,0 +1,56 @@
+"""What a shard tells the coordinator of what is on its record.
+
+What must not live here: when it says so (`roles.shard.shard`).
+"""
+
+from __future__ import annotations
+
+from secureps.messages.requests import Held, Missing, Prepared, Register, Spoilt
+from secureps.messages.run import COORDINATOR, ShardAddress
+from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.submission import SubmissionId
+from secureps.roles.machine import Call
+from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
+
+
+def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:
+    """A shard is here, obeys this incarnation, and has this of a run."""
+    where = (address.name, address.advertise, address.weight)
+    return Call(COORDINATOR, Register(*where, state.incarnation, state.run, state.reached, unsafe))
+
+
+def spoilt(shard: str, task: StepState, reason: str, key: bytes | None = None) -> Spoilt:
+    """What was opened of a cohort cannot be used."""
+    return Spoilt(shard, task.cohort.group, task.cohort.number, reason, key)
+
+
+def held(shard: str, made: SumsMade) -> Held:
+    """A cohort's sums are here."""
+    return Held(shard, made.cohort.group, made.cohort.number, made.sums)
+
+
+def prepared(shard: str, state: StatePrepared) -> Prepared:
+    """A version's blocks are here."""
+    own = (state.group, state.version, state.blocks, state.state, state.scale, state.mean)
+    return Prepared(shard, *own)
+
+
+def work_name(task: MakeState | SumCohort | StepState) -> tuple[str, str, int]:
+    """By what name a work is under way, once at a time."""
+    match task:
+        case MakeState(group):
+            return ("state", group, 0)
+        case SumCohort(cohort):
+            return ("sum", cohort.group, cohort.number)
+        case StepState(cohort):
+            return ("state", cohort.group, cohort.version)
+
+
+def missing_for(
+    shard: str, task: MakeState | SumCohort | StepState, ids: tuple[SubmissionId, ...]
+) -> Missing:
+    """A work lacks blocks of these."""
+    if isinstance(task, MakeState):
+        return Missing.of_founding(shard, task.group, ids)
+    return Missing.of_cohort(shard, task.cohort, ids)

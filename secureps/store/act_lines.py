@@ -1,0 +1,93 @@
+"""Acts of a person in a file of their own: one line each, chained, signed, durable before done.
+
+`previous` is BLAKE2b-256 of the line before, the signature is Ed25519 in the domain DOMAIN over the
+line with an empty one. What must not live here: what an act does.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from secureps.crypto.identity import Identity, PublicIdentity
+from secureps.errors import DamagedStore, OperatorError, Unsigned
+from secureps.messages.encoding import file_digest
+from secureps.store.atomic_file import write_durably
+
+DOMAIN = b"secureps-dashboard-act"
+
+FILE = "acts.jsonl"
+"""Its name, in the folder of a run or in a client's state folder."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActLine:
+    """Something that was begun: its number, when, by whom, and what."""
+
+    number: int
+    date: str
+    who: str
+    what: str
+    previous: str
+    signature: str = ""
+
+    @property
+    def line(self) -> bytes:
+        """As it stands in the file."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode()
+
+
+class ActLines:
+    """The acts in one folder.
+
+    Args:
+        who: whoever acts; me: what it signs with.
+        clock: Unix seconds.
+    """
+
+    def __init__(
+        self, folder: Path, who: str, me: Identity, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._path, self._who, self._me, self._clock = folder / FILE, who, me, clock
+
+    @property
+    def done(self) -> tuple[ActLine, ...]:
+        """All that were begun, oldest first; DamagedStore if the file was changed."""
+        return read_acts(self._path.read_bytes() if self._path.exists() else b"", self._me.public)
+
+    def note(self, what: str) -> None:
+        """Writes one more, durably when it returns; OperatorError if it cannot be written."""
+        known = self.done
+        previous = file_digest(known[-1].line).hex() if known else ""
+        date = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        act = ActLine(len(known) + 1, date, self._who, what, previous)
+        signed = replace(act, signature=self._me.sign(DOMAIN, act.line).hex())
+        try:
+            write_durably(self._path, [each.line + b"\n" for each in (*known, signed)])
+        except OSError as error:
+            raise OperatorError(
+                f"{self._path}: cannot be written, nothing was done: {error}"
+            ) from None
+
+
+def read_acts(data: bytes, key: PublicIdentity) -> tuple[ActLine, ...]:
+    """The acts in a file; DamagedStore names the first that was changed, removed or added."""
+    found: list[ActLine] = []
+    for number, line in enumerate(data.splitlines(), 1):
+        try:
+            act = ActLine(**json.loads(line))
+            key.verify(DOMAIN, replace(act, signature="").line, bytes.fromhex(act.signature))
+            previous = file_digest(found[-1].line).hex() if found else ""
+            sound = (act.number, act.previous, act.line) == (number, previous, line)
+        except (ValueError, TypeError, RecursionError, Unsigned):
+            sound = False
+        if not sound:
+            raise DamagedStore(
+                f"acts.jsonl: act {number} is not what was signed, or not in its place"
+            )
+        found.append(act)
+    return tuple(found)

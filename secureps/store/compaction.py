@@ -1,0 +1,274 @@
+"""What stands for rows of a journal that are gone: a fold for its machine, an archive for people.
+
+    fold      the state that all rows up to one of them came to: where a start begins
+    archive   of rows that are gone, in segments: what an auditor or a dashboard may ask
+
+A compaction writes the fold of all rows, and moves the rows up to the fold before it into the
+archive: so the rows since then are there as they were written, for whoever follows a run. Numbers
+and digests of rows go on unchanged. All of it is one transaction of the journal's own file: a
+process that is killed meanwhile leaves the journal as it was, and a copy of the file has it all.
+
+The digest of the fold covers the row that it ends with, the chain up to there, and the archive. It
+is no signature, as those of rows are none. What must not live here: what a state is (`roles`), and
+what is told of a row (`audit.entries`).
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from secureps.errors import Conflict, DamagedStore, Malformed, Refused
+from secureps.messages import coordinator_records as coordinator
+from secureps.messages import shard_records as shard
+from secureps.messages.encoding import digest, from_plain, to_plain
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.following import JournalRow
+from secureps.messages.holder_records import KeySumTaken
+from secureps.messages.member_records import Sealed
+from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.submission import Receipt, receipt_digest
+from secureps.roles.fold import Fold
+from secureps.store.journal_height import START, Mark
+from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_after
+
+LEAST = 4 << 20
+"""Bytes of rows before which nothing is compacted; and no fewer than the last fold had: what a
+compaction costs stays a share of what was written."""
+
+MOST_SEGMENT = 1 << 30
+"""Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
+
+SCHEMA = """
+CREATE TABLE fold (
+    one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER NOT NULL, chain BLOB NOT NULL,
+    last REAL NOT NULL, body TEXT NOT NULL, digest BLOB NOT NULL);
+CREATE TABLE archive (
+    last INTEGER PRIMARY KEY, chain BLOB NOT NULL, rows BLOB NOT NULL, digest BLOB NOT NULL);
+"""
+
+UNTOLD: frozenset[type] = frozenset(
+    {
+        coordinator.BoundAgreed,
+        coordinator.CheckpointOrdered,
+        coordinator.CheckpointPart,
+        coordinator.KeysReleased,
+        coordinator.MemberAsked,
+        coordinator.MembersReturned,
+        coordinator.RoundExtended,
+        coordinator.ShardLocated,
+        coordinator.ShardPrepared,
+        coordinator.ShareReceived,
+        coordinator.SumsHeld,
+        EnvelopeKeyAnnounced,
+        KeySumTaken,
+        shard.BlockSpooled,
+        shard.Discarded,
+        shard.OpenedForgotten,
+        shard.StateCommitted,
+        shard.StatePrepared,
+        shard.SumsMade,
+    }
+)
+"""Records that no auditor is told of (`audit.entries`): nothing of them is archived."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The fold in a journal: the last row in it, the newest second by then, and its size."""
+
+    mark: Mark
+    last: float
+    fold: Fold
+    size: int
+
+
+def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
+    """The fold in a journal, found sound; None if it was never compacted.
+
+    Raises:
+        DamagedStore: it is not what was written.
+    """
+    try:
+        if not _tables(base):
+            return None
+        found = base.execute("SELECT seq, chain, last, body, digest FROM fold").fetchall()
+        archived = _archived(base)
+    except DAMAGED as error:
+        raise DamagedStore(f"{path}: {error}") from None
+    if not found:
+        return None
+    seq, chain, last, body, own = found[0]
+    try:
+        sound = own == _fold_digest(Mark(seq, chain), last, body, archived)
+        return Kept(Mark(seq, chain), last, _fold(body), len(body)) if sound else _refuse(path)
+    except (Malformed, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
+    except struct.error:
+        return _refuse(path)
+
+
+def _refuse(path: Path) -> Kept:
+    raise DamagedStore(f"{path}: its fold does not match its digest")
+
+
+def compact(base: sqlite3.Connection, path: Path, mark: Mark, last: float, fold: Fold) -> int:
+    """Writes the fold of all rows up to `mark`, the last one, within a transaction; its size."""
+    before = kept(path, base)
+    if before is not None:
+        _archive(base, path, before.mark)
+    records = [[type(record).__name__, to_plain(record)] for record in fold.records]
+    body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
+    own = _fold_digest(mark, last, body, _archived(base))
+    values = (1, mark.seq, mark.chain, last, body, own)
+    base.execute("INSERT OR REPLACE INTO fold VALUES (?, ?, ?, ?, ?, ?)", values)
+    return len(body)
+
+
+def gone(path: Path, base: sqlite3.Connection) -> Mark:
+    """The last of the rows that are in the archive alone; `START` if none is."""
+    try:
+        rows = "SELECT last, chain FROM archive ORDER BY last DESC LIMIT 1"
+        found = base.execute(rows).fetchone() if _tables(base) else None
+    except DAMAGED as error:
+        raise DamagedStore(f"{path}: {error}") from None
+    return START if found is None else Mark(*found)
+
+
+def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+    """The rows after one of them, about `most` bytes of them, as they were written.
+
+    Raises:
+        Conflict: there is no such row.
+        Refused: some of them are gone.
+    """
+    last = gone(path, base)
+    if mark.seq < last.seq:
+        raise Refused(
+            f"rows up to {last.seq} of the coordinator's journal are compacted, and this one ends "
+            f"at row {mark.seq}: begin this standby's state folder from a copy of the "
+            "coordinator's, by secureps backup and secureps restore"
+        )
+    query = "SELECT chain FROM journal WHERE seq = ?"
+    if mark != last and base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
+        raise Conflict(f"row {mark.seq} of this journal is another one")
+    found, size = list[JournalRow](), 0
+    query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
+    for columns in base.execute(query, (mark.seq,)):
+        found.append(JournalRow(*columns))
+        size += len(found[-1].body)
+        if size > most:
+            break
+    return tuple(found)
+
+
+def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
+    """What is kept of rows that are gone, oldest first; DamagedStore names a bad segment."""
+    if kept(path, base) is None:
+        return
+    before = b""
+    for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last").fetchall():
+        where = f"{path}: the archive up to row {last}"
+        if own != _segment_digest(before, Mark(last, chain), packed):
+            raise DamagedStore(f"{where} does not match its digest")
+        before = own
+        try:
+            yield from map(_unpacked, _lines(packed))
+        except (Malformed, ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
+            raise DamagedStore(f"{where} cannot be read: {error}") from None
+
+
+def _archive(base: sqlite3.Connection, path: Path, last: Mark) -> None:
+    """Moves all rows up to `last` into the archive."""
+    lines = (_packed(row) for row in rows_after(path, base, gone(path, base), last))
+    packed = zlib.compress("\n".join(line for line in lines if line).encode())
+    own = _segment_digest(_archived(base), last, packed)
+    base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
+    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
+
+
+def _packed(row: Row) -> str:
+    """A line of the archive; empty if nothing of the row is kept."""
+    record = _summary(row.record)
+    if record is None:
+        return ""
+    values = [row.seq, row.at, type(record).__name__, to_plain(record), row.chain.hex()]
+    return json.dumps(values, separators=(",", ":"), allow_nan=False)
+
+
+def _summary(record: Record) -> Record | None:
+    """What is kept of a record; None if nothing is."""
+    if isinstance(record, coordinator.Received):
+        return ReceivedBefore(_of(record.receipt))
+    if isinstance(record, Sealed):
+        return SealedBefore(_of(record.receipt))
+    silent = isinstance(record, coordinator.ReceiptExamined) and not record.flaw
+    return None if silent or type(record) in UNTOLD else record
+
+
+def _of(receipt: Receipt) -> ReceiptSummary:
+    return ReceiptSummary(
+        id=receipt.id,
+        purpose=receipt.purpose,
+        version=receipt.version,
+        size=receipt.size,
+        charge=receipt.charge,
+        release=receipt.release,
+        unsafe=receipt.unsafe,
+        digest=receipt_digest(receipt),
+    )
+
+
+def _lines(packed: bytes) -> Iterable[str]:
+    unpacking = zlib.decompressobj()
+    text = unpacking.decompress(packed, MOST_SEGMENT)
+    if not unpacking.eof:
+        raise ValueError("its end is missing")
+    return filter(None, text.decode().split("\n"))
+
+
+def _unpacked(line: str) -> Row:
+    seq, at, kind, plain, chain = json.loads(line)
+    return Row(seq, float(at), from_plain(RECORDS[kind], plain), bytes.fromhex(chain))
+
+
+def _fold(body: str) -> Fold:
+    records, state = json.loads(body)
+    return Fold(tuple(from_plain(RECORDS[kind], plain) for kind, plain in records), state)
+
+
+def run_pinned(path: Path, base: sqlite3.Connection) -> RunPinned | None:
+    """The run that a compacted journal is of; None if it is of none, or was never compacted."""
+    known = kept(path, base)
+    records: tuple[Any, ...] = () if known is None else known.fold.records
+    return next((record for record in records if isinstance(record, RunPinned)), None)
+
+
+def _tables(base: sqlite3.Connection) -> bool:
+    """Whether a journal has these tables: those of older formats have none."""
+    query = "SELECT count(*) FROM sqlite_master WHERE name IN ('fold', 'archive')"
+    return bool(base.execute(query).fetchone()[0] == 2)
+
+
+def _archived(base: sqlite3.Connection) -> bytes:
+    """The digest of the whole archive; empty if there is none."""
+    query = "SELECT digest FROM archive ORDER BY last DESC LIMIT 1"
+    found = base.execute(query).fetchone()
+    return b"" if found is None else found[0]
+
+
+def _fold_digest(mark: Mark, last: float, body: str, archived: bytes) -> bytes:
+    stamp = struct.pack("<qd", mark.seq, last)
+    return digest("secureps-journal-fold", stamp, mark.chain, body.encode(), archived)
+
+
+def _segment_digest(before: bytes, last: Mark, packed: bytes) -> bytes:
+    return digest(
+        "secureps-journal-archive", before, struct.pack("<q", last.seq), last.chain, packed
+    )

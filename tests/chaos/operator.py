@@ -1,0 +1,62 @@
+"""The operator of a run of chaos: says an act until it is heard, and takes it back later."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act, Deed
+from secureps.messages.requests import Noted
+from secureps.messages.run import COORDINATOR
+from secureps.wire.transport import Clock, InProcessNetwork
+from tests.chaos.evidence import Evidence
+from tests.chaos.schedule import OMITS, SAVES, STANDS, Fault
+
+AGAIN = 1.0
+"""Seconds after which an act is said once more that nobody heard."""
+
+ACTS = {
+    STANDS: (Deed.PAUSE, Deed.GO_ON),
+    SAVES: (Deed.CHECKPOINT, None),
+    OMITS: (Deed.LEAVE_OUT, Deed.TAKE_BACK),
+}
+"""What is done, and what takes it back."""
+
+
+class Operator:
+    """Acts on one run; `over` says that it is played no more."""
+
+    def __init__(
+        self,
+        network: InProcessNetwork,
+        clock: Clock,
+        evidence: Evidence,
+        over: Callable[[], bool],
+    ) -> None:
+        self._network, self._clock = network, clock
+        self._evidence, self._over = evidence, over
+
+    def act(self, fault: Fault) -> None:
+        """Does it, and takes it back after the fault's seconds."""
+        does, undoes = ACTS[fault.kind]
+        client = fault.who if fault.kind == OMITS else ""
+        back = None if undoes is None else Act(undoes.value, client)
+        self._say(Act(does.value, client, "chaos"), fault.seconds, back)
+
+    def _say(self, act: Act, seconds: float = 0.0, back: Act | None = None) -> None:
+        answer = self._network.transport(COORDINATOR).call(COORDINATOR, act)
+        answer.add_done_callback(lambda done: self._heard(act, seconds, back, done))
+
+    def _heard(self, act: Act, seconds: float, back: Act | None, done: Future[Any]) -> None:
+        reply = done.exception() or done.result()
+        if isinstance(reply, Noted | Refused | UnknownParty):
+            if back is not None:
+                self._clock.call_later(seconds, lambda: self._say(back))
+            return
+        if isinstance(reply, SecurepsError) and not isinstance(reply, Malformed):
+            if not self._over():
+                self._clock.call_later(AGAIN, lambda: self._say(act, seconds, back))
+            return
+        self._evidence.broken(f"an operator said {act} and heard {reply!r}")

@@ -1,0 +1,1 @@
+"""Chaos with real processes: their faults are those of machines, networks and disks."""

@@ -1,0 +1,90 @@
+"""Namespaces around one run of real processes: its processes, networks and mounts end with it.
+
+The kernel sees to that, also where this process is killed: the first process of the namespace of
+processes ends when nobody holds its standard input any more.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from tests.kits.nursery import ROOT
+
+UNSHARE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+
+MOST_SECONDS = 180.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a seed: every broken promise, and which processes ended by themselves."""
+
+    seed: int
+    ended: str
+    complaints: tuple[str, ...]
+    ends: tuple[str, ...] = ()
+
+
+@cache
+def possible() -> str:
+    """Why no run can be played here; empty if it can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for tool in ("unshare", "ip", "mount"):
+        if shutil.which(tool) is None:
+            return f"network namespaces need {tool}"
+    if not Path("/dev/net/tun").exists():
+        return "there is no /dev/net/tun"
+    tried = [*UNSHARE, "sh", "-c", "mount -t tmpfs none /run && ip netns add x && ip tuntap list"]
+    done = subprocess.run(tried, capture_output=True, text=True, check=False)
+    return done.stderr.strip() if done.returncode else ""
+
+
+class Container:
+    """One run in its namespaces; `with` ends it, whatever it is doing."""
+
+    def __init__(self, seed: int, faults: str | None = None, keep: Path | None = None) -> None:
+        self.seed = seed
+        command = [*UNSHARE, sys.executable, "-m", "tests.chaos.real.play", "--seed", str(seed)]
+        command += [] if faults is None else ["--faults", faults]
+        command += [] if keep is None else ["--keep", str(keep.resolve())]
+        held, self._held = os.pipe()  # it ends when nobody has the other end any more
+        self._process = subprocess.Popen(
+            command,
+            stdin=held,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            start_new_session=True,  # Ctrl-C is this process's alone, which ends the other
+        )
+        os.close(held)
+
+    def __enter__(self) -> Container:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+        if self._held >= 0:
+            os.close(self._held)
+            self._held = -1
+
+    def wait(self) -> Outcome:
+        """What came of it."""
+        try:
+            out, err = self._process.communicate(timeout=MOST_SECONDS)
+        except subprocess.TimeoutExpired:
+            return Outcome(self.seed, "no end", (f"it took over {MOST_SECONDS:g} s",))
+        lines = out.strip().splitlines()
+        if self._process.returncode or not lines:
+            return Outcome(self.seed, "no end", (f"the play itself ended: {err[-3000:]}",))
+        said = json.loads(lines[-1])
+        return Outcome(self.seed, said["ended"], tuple(said["complaints"]), tuple(said["ends"]))

@@ -1,0 +1,141 @@
+"""What goes wrong with real processes under which plan: a function of a seed, and its text.
+
+kill      SIGKILL, and a start after so many seconds
+stop      SIGSTOP, and SIGCONT after so many seconds
+part      nothing passes between two parties
+oneway    nothing passes from the first party to the second
+loss      of the party's packets this part is lost, both ways
+delay     the party's packets take so many seconds longer, both ways
+narrow    the party's packets pass at so many bytes a second, each way
+full      the party's disk, a small one of its own, has no byte left
+files     the party may open no more files than it has open, and this many
+memory    the party may have no more memory than it has, and this many MiB
+wiped     SIGKILL, and a start with an empty state folder
+older     SIGKILL, and a start with the state folder as it was so many seconds before
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass
+
+from secureps.messages.run import COORDINATOR
+from secureps.run.party_names import client_names, holder_names, shard_names
+
+CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 6
+EVENTFUL = 6.0
+"""Seconds from the start within which faults begin: as long as an undisturbed run takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The plan of a seed: `all` waits for all members; `private`: clients hide their updates."""
+
+    rule: str
+    cipher: str
+    private: bool = False
+
+
+SETTINGS = (
+    Setting("all", "plain"),
+    Setting("all", "rlwe"),
+    Setting("sync", "plain", private=True),
+    Setting("all", "plain", private=True),
+    Setting("buffered", "rlwe"),
+    Setting("all", "rlwe", private=True),
+    Setting("sync", "rlwe"),
+    Setting("buffered", "plain"),
+)
+
+ONE_WAY = ("part", "oneway")
+LINKS = {"loss": (0.02, 0.25), "delay": (0.02, 0.4), "narrow": (4000.0, 60000.0)}
+LOSSES = ("wiped", "older")
+MOST_FILES = 3
+
+KINDS = ("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS, "full", "full", "files")
+BY_HAND = "memory"
+"""Drawn by no seed: where gRPC's own threads could not be started, it answers nothing from there
+on, and no party can know."""
+EVERY = {*KINDS, *LOSSES, BY_HAND}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that goes wrong.
+
+    Args:
+        at: seconds after the start of the federation; seconds: how long it lasts.
+        much: how lossy, late, narrow or generous, by its kind.
+    """
+
+    kind: str
+    who: str
+    at: float
+    seconds: float
+    to: str = ""
+    much: float = 0.0
+
+    def __str__(self) -> str:
+        way = f"{self.who}>{self.to}" if self.to else self.who
+        much = f"*{self.much:g}" if self.much else ""
+        return f"{self.kind}:{way}@{self.at:g}+{self.seconds:g}{much}"
+
+
+_FAULT = re.compile(
+    r"(?P<kind>[a-z]+):(?P<who>[a-z0-9-]+)(>(?P<to>[a-z0-9-]+))?"
+    r"@(?P<at>[0-9.]+)\+(?P<seconds>[0-9.]+)(\*(?P<much>[0-9.]+))?"
+)
+
+
+def parsed(text: str) -> tuple[Fault, ...]:
+    """The faults of a command line, with commas between them; ValueError if it has none such."""
+    found = list[Fault]()
+    for part in filter(None, text.split(",")):
+        match = _FAULT.fullmatch(part.strip())
+        if match is None or match["kind"] not in EVERY:
+            raise ValueError(f"not a fault: {part!r}")
+        at, seconds, much = (float(match[key] or 0) for key in ("at", "seconds", "much"))
+        found.append(Fault(match["kind"], match["who"], at, seconds, match["to"] or "", much))
+    return tuple(found)
+
+
+def setting_of(seed: int) -> Setting:
+    """The plan of a seed: all of them take turns."""
+    return SETTINGS[seed % len(SETTINGS)]
+
+
+def parties_of(setting: Setting) -> tuple[str, ...]:
+    """Everybody who takes part."""
+    holders = holder_names(HOLDERS if setting.cipher == "rlwe" else 0)
+    return (COORDINATOR, *shard_names(SHARDS), *holders, *client_names(CLIENTS))
+
+
+def faults_of(seed: int) -> tuple[Fault, ...]:
+    """Two to eight faults; in every third run a disk is lost, or goes back."""
+    setting, rng = setting_of(seed), random.Random(f"real chaos/{seed}")
+    parties, faults = parties_of(setting), list[Fault]()
+    for _ in range(rng.randint(2, 8)):
+        faults.append(_drawn(rng, rng.choice(KINDS), parties))
+    if rng.random() < 0.33:
+        kind, who = rng.choice(LOSSES), rng.choice(parties)
+        faults.append(Fault(kind, who, round(rng.uniform(1.0, EVENTFUL), 1), _long(rng, 3.0)))
+    return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _long(rng: random.Random, most: float) -> float:
+    return round(rng.uniform(0.1, most), 1)
+
+
+def _drawn(rng: random.Random, kind: str, parties: tuple[str, ...]) -> Fault:
+    who, at, seconds = rng.choice(parties), round(rng.uniform(0.0, EVENTFUL), 1), _long(rng, 6.0)
+    if kind in ONE_WAY:
+        servers = parties[: 1 + SHARDS]
+        other = rng.choice([party for party in servers if party != who])
+        way = (who, other) if rng.random() < 0.5 else (other, who)
+        return Fault(kind, way[0], at, seconds, way[1])
+    if kind in LINKS:
+        return Fault(kind, who, at, seconds, much=float(f"{rng.uniform(*LINKS[kind]):.2g}"))
+    if kind == "files":
+        return Fault(kind, who, at, seconds, much=rng.randint(0, MOST_FILES))
+    return Fault(kind, who, at, min(seconds, 3.0) if kind == "kill" else seconds)

@@ -1,0 +1,103 @@
+"""A data holder acts on its own client alone, and no act gives it more budget."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.identity import ROLES, Identity
+from secureps.dashboard.access import Viewer
+from secureps.dashboard.holder_view import HolderView, OwnLedger, holder_view
+from secureps.dashboard.own_acts import SAID, OwnActs
+from secureps.errors import ConfigError, DamagedStore, NotReady
+from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.store.budget import BudgetLedger
+from secureps.store.journal import read_rows
+from secureps.store.journal_rows import Row
+
+ME = Identity(bytes(range(32)))
+
+
+@pytest.fixture(scope="module")
+def rows(run: Path) -> list[Row]:
+    return list(read_rows(run / "state" / "client-00" / "journal.db"))
+
+
+def seen(rows: list[Row], *acts: OwnAct) -> HolderView:
+    more = [replace(rows[-1], record=act) for act in acts]
+    view = holder_view("client-00", [*rows, *more], OwnLedger(), ())
+    assert view is not None
+    return view
+
+
+def acting(folder: Path, view: HolderView | None, budget: float | None = 8.0) -> OwnActs:
+    ledger = BudgetLedger(folder / "ledger.db", budget)
+    return OwnActs("client-00", ME, folder, ledger, lambda: view)
+
+
+def test_each_act_is_a_line_that_the_client_reads(rows: list[Row], tmp_path: Path) -> None:
+    acts = acting(tmp_path, seen(rows))
+    assert set(acts.offered) == set(OwnDeed) - {OwnDeed.LEFT} == set(SAID)
+    for what in ("pause", "go-on", "leave"):
+        assert acts.do(what, {"budget": "1"})
+    assert acts.do("lower-budget", {"budget": "2.5"}).startswith("the budget is 2.5 from now on")
+    known = [act.what for act in acts.done]
+    assert known == ["pause", "go-on", "leave", "lower-budget 2.5"]
+    assert BudgetLedger(tmp_path / "ledger.db").limit == 2.5
+
+
+@pytest.mark.parametrize("budget", ["", "x", "0", "-1", "nan", "inf", "1e999", "8", "8.5"])
+def test_no_budget_is_raised_and_none_is_no_number(
+    budget: str, rows: list[Row], tmp_path: Path
+) -> None:
+    acts = acting(tmp_path, seen(rows))
+    with pytest.raises(ConfigError, match=r"a budget is a finite|is never raised here"):
+        acts.do("lower-budget", {"budget": budget})
+    assert acts.done == ()
+    acts.do("lower-budget", {"budget": "3"})
+    with pytest.raises(ConfigError, match="the budget is 3 already, and is never raised here"):
+        acts.do("lower-budget", {"budget": "3"})
+
+
+@pytest.mark.parametrize("what", ["", "left", "end", "../pause", "leave-out", "lower-budget 1"])
+def test_what_cannot_be_done_leaves_no_line(what: str, rows: list[Row], tmp_path: Path) -> None:
+    acts = acting(tmp_path, seen(rows))
+    with pytest.raises(ConfigError, match="is nothing that can be done here"):
+        acts.do(what, {})
+    assert acts.done == ()
+
+
+def test_before_a_run_and_where_privacy_is_not_planned_nothing_is_begun(
+    rows: list[Row], tmp_path: Path
+) -> None:
+    with pytest.raises(NotReady, match="takes part in no run yet"):
+        acting(tmp_path, None).do("pause", {})
+    plain = replace(seen(rows), budget=None)
+    with pytest.raises(ConfigError, match="trains without privacy, and no budget bounds that"):
+        acting(tmp_path, plain).do("lower-budget", {"budget": "1"})
+    with pytest.raises(DamagedStore, match=r"acts\.jsonl has 0 acts, and client-00 has done 2"):
+        acting(tmp_path, seen(rows, OwnAct(2, "pause"))).do("leave", {})
+    assert acting(tmp_path, seen(rows)).done == ()
+
+
+def test_its_own_page_alone_acts(rows: list[Row], tmp_path: Path) -> None:
+    acts = acting(tmp_path, seen(rows))
+    assert acts.may(Viewer("client-00", "client"))
+    for role in ROLES:
+        assert not acts.may(Viewer("client-01", role))
+        assert not acts.may(Viewer("client-00", role)) or role == "client"
+
+
+def test_the_page_says_how_its_client_stands(rows: list[Row]) -> None:
+    assert seen(rows).standing == ""
+    for acts, standing in (
+        ((OwnAct(1, "pause"),), "paused"),
+        ((OwnAct(1, "pause"), OwnAct(2, "go-on")), ""),
+        ((OwnAct(1, "leave"), OwnAct(2, "go-on")), "leaves"),
+        ((OwnAct(1, "leave"), OwnAct(1, "left")), ""),
+        ((OwnAct(1, "pause"), OwnAct(2, "lower-budget", 1.0)), "paused"),
+    ):
+        view = seen(rows, *acts)
+        assert (view.standing, view.acted) == (standing, acts[-1].number)

@@ -1,0 +1,258 @@
+"""An operator acts while a run is played: it pauses, wants a checkpoint, leaves a client out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages.acts import Act
+from secureps.messages.requests import Noted
+from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Conditions, Simulation
+from tests.kits.federations import (
+    OF_RECORDS,
+    events_of,
+    finished,
+    same,
+    small_federation,
+    small_plan,
+)
+from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
+
+LONG = 300.0
+"""Seconds that a pause takes: many deadlines of the plans."""
+
+
+def say(play: Simulation, act: Act) -> Future[Any]:
+    """As the operator's own tool says it."""
+    return play.network.transport(COORDINATOR).call(COORDINATOR, act)
+
+
+def until(moment: int) -> Callable[[], bool]:
+    """True at that event from now."""
+    left = moment
+
+    def come() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    return come
+
+
+def paused(play: Simulation, moment: int, killed: str = "") -> None:
+    """Pauses at an event, and goes on after a long time; a party may die in between."""
+    play.run(until(moment))
+    if finished(play):
+        return
+    done = say(play, Act("pause", reason="a visit"))
+    play.run(done.done)
+    began = play.loop.now()
+    if killed:
+        play.kill(killed)
+        play.loop.call_later(1.0, lambda: play.start(killed))
+    over = [False]
+    play.loop.call_later(LONG, lambda: over.__setitem__(0, True))
+    play.run(lambda: over[0] or finished(play))
+    if finished(play):
+        return  # its last version was made already
+    assert play.loop.now() - began >= LONG
+    assert play.coordinator.federation.acted.paused == "paused by the operator, a visit"
+    play.run(say(play, Act("go-on")).done)
+    assert play.coordinator.federation.acted.paused == ""
+    play.run(lambda: finished(play))
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_paused_run_ends_in_the_same_model(cipher: str, tmp_path: Path) -> None:
+    """Wherever the pause falls, and though it takes longer than all deadlines."""
+    plan = small_plan(cipher)
+    whole = small_federation(plan, tmp_path / "whole", Conditions(delay=slow))
+    events = events_of(whole)
+    ledger = whole.coordinator.federation.ledger
+    for number, moment in enumerate(range(3, events, max(1, events // 9))):
+        play = small_federation(plan, tmp_path / str(number), Conditions(delay=slow))
+        paused(play, moment, COORDINATOR if number % 3 == 1 else "")
+        assert same(play.model(), whole.model()), f"paused at event {moment}"
+        assert play.coordinator.federation.ledger == ledger
+
+
+def slow(sender: str, to: str, message: object) -> float:
+    return 0.05
+
+
+def test_a_pause_costs_no_budget_and_makes_no_version(tmp_path: Path) -> None:
+    plan = small_plan("plain", **OF_RECORDS)
+    play = small_federation(plan, tmp_path, Conditions(delay=slow))
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: group.version == 1 and group.awaits("client-00"))
+    play.run(say(play, Act("pause")).done)
+    over = [False]
+    play.loop.call_later(LONG, lambda: over.__setitem__(0, True))
+    play.run(lambda: over[0])
+    federation = play.coordinator.federation
+    assert group.version == 1
+    assert group.reason == "paused by the operator"
+    assert len(group.receipts) == 6, "what is sent is acknowledged"
+    assert federation.ledger.count("client-00") == 2
+    wake = play.coordinator.wake()
+    assert wake is None or wake > play.loop.now(), "nothing is asked again and again"
+    play.run(say(play, Act("go-on")).done)
+    play.run(lambda: finished(play))
+    assert play.coordinator.federation.ledger.count("client-00") == 4
+
+
+def test_a_round_has_its_whole_deadline_after_a_pause(tmp_path: Path) -> None:
+    """Else it would close at once over whoever was there when the pause began."""
+    play = stream(
+        quorum_plan(),
+        tmp_path,
+        cost=lambda name, task: LONG + 5.0 if name == "client-05" else 1.0,
+    )
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: len(group.receipts) == 5 and group.version == 0)
+    play.run(say(play, Act("pause")).done)
+    over = [False]
+    play.loop.call_later(LONG, lambda: over.__setitem__(0, True))
+    play.run(lambda: over[0])
+    assert (group.version, len(group.receipts)) == (0, 5)
+    play.run(say(play, Act("go-on")).done)
+    play.run(lambda: group.version == 1)
+    assert play.coordinator.federation.included["client-05"] == 1
+
+
+def quorum_plan() -> Plan:
+    return stream_plan("plain", {"name": "sync", "quorum": 6, "minimum": 2, "deadline": 10.0})
+
+
+@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY, ASYNC], ids=lambda r: r["name"])
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_paused_stream_goes_on_to_its_end(
+    rule: dict[str, Any], cipher: str, tmp_path: Path
+) -> None:
+    if rule is ASYNC and cipher == "rlwe":
+        pytest.skip("a cohort of one is not opened")
+    for moment in (60, 140, 260):
+        play = stream(stream_plan(cipher, rule), tmp_path / str(moment))
+        paused(play, moment)
+        assert play.versions() == {"all": 4}
+        play.close()
+
+
+def test_a_checkpoint_is_made_when_it_is_wanted(tmp_path: Path) -> None:
+    plan = small_plan("plain", checkpoint_every=4)
+    whole = small_federation(plan, tmp_path / "whole")
+    whole.run(lambda: finished(whole))
+    play = small_federation(plan, tmp_path / "play", Conditions(delay=slow))
+    federation = play.coordinator.federation
+    group = federation.groups["all"]
+    play.run(lambda: group.version == 2)
+    assert [c.version_of("all") for c in federation.checkpoints] == [0]
+    assert say_and_wait(play, Act("checkpoint")) == Noted()
+    play.run(lambda: federation.checkpoints[-1].version_of("all") == 2)
+    play.run(lambda: federation.checkpoints[-1].complete)
+    known = len(federation.checkpoints)
+    play.run(lambda: group.version == 3)
+    assert len(federation.checkpoints) == known, "the next one is due by the plan"
+    play.run(lambda: finished(play))
+    assert same(play.model(), whole.model())
+
+
+def say_and_wait(play: Simulation, act: Act) -> Any:
+    done = say(play, act)
+    play.run(done.done)
+    return done.result()
+
+
+def test_a_checkpoint_is_made_in_a_pause_too(tmp_path: Path) -> None:
+    play = small_federation(small_plan("plain", checkpoint_every=4), tmp_path)
+    federation = play.coordinator.federation
+    play.run(lambda: federation.groups["all"].version == 1)
+    say_and_wait(play, Act("pause"))
+    say_and_wait(play, Act("checkpoint"))
+    play.run(lambda: federation.checkpoints[-1].complete)
+    assert federation.checkpoints[-1].version_of("all") >= 1
+    say_and_wait(play, Act("go-on"))
+    play.run(lambda: finished(play))
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_client_that_is_left_out_is_in_no_version_until_it_is_taken_back(
+    cipher: str, tmp_path: Path
+) -> None:
+    group = small_plan(cipher).section.group[0].model_dump()
+    group["rule"] |= {"minimum": 3}
+    plan = small_plan(cipher, versions=5, group=[group])
+    play = small_federation(plan, tmp_path, Conditions(delay=slow))
+    federation = play.coordinator.federation
+    own = federation.groups["all"]
+    play.run(lambda: own.version == 1 and own.awaits("client-02"))
+    say_and_wait(play, Act("leave-out", "client-02", "broken data"))
+    assert federation.isolated == {"client-02": "by the operator, broken data"}
+    play.run(lambda: own.version == 3)
+    assert federation.included["client-02"] == 1
+    assert {federation.included[name] for name in client_names(6)} == {1, 3}
+    play.kill(COORDINATOR)
+    play.start(COORDINATOR)
+    federation = play.coordinator.federation
+    own = federation.groups["all"]
+    play.run(lambda: own.version == 3)
+    assert "client-02" in federation.isolated, "a restart forgets no act"
+    say_and_wait(play, Act("take-back", "client-02"))
+    play.run(lambda: finished(play))
+    assert own.version == 5
+    assert federation.included["client-02"] >= 2
+    assert federation.failure == ""
+    assert not play.parties["client-02"].halted.done() or (
+        play.parties["client-02"].halted.result().error is None
+    )
+
+
+@pytest.mark.parametrize("rule", [SSP, BUFFERED, PRIORITY], ids=lambda r: r["name"])
+def test_a_stream_goes_on_without_a_client_and_with_it_again(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    plan = stream_plan("rlwe", rule | {"minimum": 3}, versions=8)
+    play = stream(plan, tmp_path)
+    federation = play.coordinator.federation
+    group = federation.groups["all"]
+    play.run(lambda: group.version == 2)
+    before = federation.included["client-01"]
+    say_and_wait(play, Act("leave-out", "client-01"))
+    making = group.weights.get("client-01", 0) > 0
+    play.run(lambda: group.version == 5)
+    assert federation.included["client-01"] <= before + making
+    say_and_wait(play, Act("take-back", "client-01"))
+    play.run(lambda: finished(play))
+    assert group.version == 8
+    assert federation.included["client-01"] > before + making
+
+
+def test_who_is_left_out_while_the_run_is_paused_and_taken_back_is_not_waited_for(
+    tmp_path: Path,
+) -> None:
+    """Its update was refused meanwhile: the open round closes without it."""
+    group = small_plan().section.group[0].model_dump()
+    group["rule"] |= {"minimum": 3}
+    play = small_federation(small_plan(group=[group]), tmp_path, Conditions(delay=slow))
+    federation = play.coordinator.federation
+    own = federation.groups["all"]
+    play.run(lambda: own.version == 1 and own.awaits("client-02"))
+    say_and_wait(play, Act("pause"))
+    say_and_wait(play, Act("leave-out", "client-02"))
+    over = [False]
+    play.loop.call_later(LONG, lambda: over.__setitem__(0, True))
+    play.run(lambda: over[0])
+    say_and_wait(play, Act("take-back", "client-02"))
+    say_and_wait(play, Act("go-on"))
+    began = play.loop.now()
+    play.run(lambda: own.version == 2)
+    assert play.loop.now() - began < 5.0
+    play.run(lambda: finished(play))
+    assert federation.included == dict.fromkeys(client_names(6), 4) | {"client-02": 3}

@@ -1,0 +1,194 @@
+"""Every block on two shards: the same model, bit for bit, whoever is killed or loses its disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.coordinator_records import CohortBurnt
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import Simulation
+from tests.kits.cheats import journalled
+from tests.kits.federations import (
+    Walker,
+    events_of,
+    finished,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
+
+PARTIES = ("shard-0", "shard-1", "coordinator", "shard-2", "client-00", "holder-0")
+
+
+def doubled(cipher: str = "plain", **changes: object) -> Plan:
+    return small_plan(cipher, **({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
+
+
+def copies_agree(simulation: Simulation) -> None:
+    """Every block is on two shards, and both have published the same bytes of it."""
+    federation = simulation.coordinator.federation
+    assert federation.pinned is not None
+    placement = federation.pinned.placement
+    for block in range(4):
+        held = placement.holders("all", block)
+        assert len(set(held)) == 2
+        version = federation.groups["all"].version
+        key = f"model/all/{version}/{block}"
+        first, second = (bytes(simulation._shard(shard).fetch(key)) for shard in held)
+        assert first == second
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path: Path) -> None:
+    simulation = small_federation(doubled(cipher), tmp_path)
+    simulation.run()
+    assert same(simulation.model(), unharmed("plain")[0])
+    copies_agree(simulation)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_killed_at_any_event_ends_in_the_same_model(cipher: str, tmp_path: Path) -> None:
+    expected, _ = unharmed("plain")
+    parties = [p for p in PARTIES if cipher != "plain" or p != "holder-0"]
+    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    kills = {"plain": 24, "bfv": 6, "rlwe": 6}[cipher]
+    for number, moment in enumerate(range(1, events, events // kills)):
+        party = parties[number % len(parties)]
+        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        killed_at(simulation, party, moment)
+        assert same(simulation.model(), expected), f"killed {party} at event {moment}"
+        copies_agree(simulation)
+
+
+# --- a disk that is gone ----------------------------------------------------------
+
+
+def wiped_at(simulation: Simulation, party: str, moment: int) -> None:
+    """Plays to an event; there a shard loses its disk, parts of checkpoints too."""
+
+    def disk() -> None:
+        simulation.lose(party)
+        for part in simulation.checkpoints.glob(f"*/{party}.safetensors"):
+            part.unlink()
+
+    killed_at(simulation, party, moment, disk)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_a_disk_that_is_lost_at_any_event_is_filled_by_the_others(
+    cipher: str, tmp_path: Path
+) -> None:
+    """Optimizer and all: nothing is burnt, no client sends anything twice."""
+    expected, _ = unharmed("plain")
+    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    losses = {"plain": 30, "bfv": 8, "rlwe": 8}[cipher]
+    for number, moment in enumerate(range(1, events, events // losses)):
+        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        wiped_at(simulation, f"shard-{number % 3}", moment)
+        assert same(simulation.model(), expected), f"lost shard-{number % 3} at event {moment}"
+        copies_agree(simulation)
+
+
+# --- a shard that is gone for good ------------------------------------------------
+
+
+def gone_at(simulation: Simulation, party: str, moment: int) -> None:
+    """Plays to an event; there a shard dies, and it never comes back."""
+    left = moment
+
+    def come() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    simulation.run(come)
+    simulation.kill(party)
+    simulation.lose(party)
+    simulation.run(lambda: finished(simulation))
+
+
+def versions_from(simulation: Simulation) -> int:
+    """Events until version 0 is there on all shards."""
+    events = 0
+
+    def made() -> bool:
+        nonlocal events
+        events += 1
+        return bool(simulation.coordinator.federation.checkpoints)
+
+    simulation.run(made)
+    return events
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_without_a_shard_that_never_comes_back_the_run_goes_on(cipher: str, tmp_path: Path) -> None:
+    """Whatever step it was at: nobody trains again, and nothing is applied twice."""
+    expected, _ = unharmed("plain")
+    first = versions_from(small_federation(doubled(cipher), tmp_path / "first"))
+    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    losses = {"plain": 24, "bfv": 8, "rlwe": 8}[cipher]
+    for number, moment in enumerate(range(first, events - 1, (events - first) // losses)):
+        party = f"shard-{number % 3}"
+        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        gone_at(simulation, party, moment)
+        assert same(simulation.model(), expected), f"{party} gone at event {moment}"
+        federation = simulation.coordinator.federation
+        assert federation.pinned is not None
+        if federation.left:
+            assert federation.left == {party: "away for 5 seconds; others hold its blocks"}
+            assert party not in federation.pinned.placement.shards
+            assert federation.pinned.placement.epoch == 2
+        trainers = simulation._cast.trainers.values()
+        assert {each.fits for each in trainers if isinstance(each, Walker)} == {4}
+
+
+# --- noise that shards add --------------------------------------------------------
+
+
+def noised(cipher: str, **changes: object) -> Plan:
+    """Noise is drawn from the shards' own seeds, which differ in nothing here but their disks."""
+    rule = {"quorum": 6, "deadline": 10.0}
+    group = {"clip": 3.0, "weighting": "uniform", "bits": 16, "rule": rule}
+    privacy = {
+        "unit": "client",
+        "placement": "aggregator",
+        "noise_multiplier": 2.0,
+        "delta": 1e-5,
+        "budget": 1000.0,
+    }
+    return doubled(cipher, privacy=privacy, group=[group], **changes)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_noise_is_drawn_once_for_all_copies(cipher: str, tmp_path: Path) -> None:
+    """Each shard has another seed, and another encryption of the same noise is another sum."""
+    simulation = small_federation(noised(cipher), tmp_path)
+    for number in range(3):
+        name = f"shard-{number}"
+        simulation.kill(name)
+        simulation.lose(name, UnsafeSeed(100 + number))
+        simulation.start(name)
+    simulation.run()
+    copies_agree(simulation)
+    assert not journalled(simulation, CohortBurnt)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_noise_that_is_lost_is_never_drawn_again(cipher: str, tmp_path: Path) -> None:
+    """A shard that comes back with another seed is given what was drawn: nothing is burnt."""
+    events = events_of(small_federation(noised(cipher), tmp_path / "whole"))
+    for number, moment in enumerate(range(events // 3, events, events // 12)):
+        simulation = small_federation(noised(cipher), tmp_path / str(moment))
+        party = f"shard-{number % 3}"
+
+        def disk(simulation: Simulation = simulation, party: str = party) -> None:
+            simulation.lose(party, UnsafeSeed(7))
+
+        killed_at(simulation, party, moment, disk)
+        copies_agree(simulation)
+        assert not journalled(simulation, CohortBurnt), f"lost {party} at event {moment}"

@@ -1,0 +1,154 @@
+"""What a node and its servers refuse of each other, and what a node says of what went wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from secureps.errors import ConfigError, NotReady, TermsRefused, WrongRun
+from secureps.flower import SecureFedAvg, post, secureps_mod
+from secureps.roles.machine import Halt
+from secureps.roles.member.terms import NO_REASON
+from secureps.service.one_wave import OneWave
+from secureps.store.keyring import load_private
+from secureps.wire.waves.batch import WAVE_DOMAIN, opened, sealed
+from tests.flower.test_strategy import CLIENTS, CONFIG, play, record_dict, same, tensors
+from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.kits.flower_grid import LocalGrid, Reply, a_task
+
+
+@pytest.fixture(autouse=True)
+def task() -> Any:
+    with a_task():
+        yield
+
+
+OTHER_RUN = bytes(range(32))
+
+
+def whole() -> LocalGrid:
+    return LocalGrid.simulated(make_app(), CLIENTS)
+
+
+def of_another_run(content: RecordDict, kit: Path, signer: str) -> RecordDict:
+    """A message whose batch its sender has signed in another run, and has all else of this one."""
+    data = content.array_records[post.BATCH]["batch"].data
+    batch = opened(data, len(data), lambda *signed: None)
+    identity = load_private(kit, signer)
+    again = sealed(replace(batch, run=OTHER_RUN), lambda own: identity.sign(WAVE_DOMAIN, own))
+    return RecordDict({**content, post.BATCH: ArrayRecord({"batch": post.array(again)})})
+
+
+def test_a_reply_of_another_run_is_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def fault(message: Message, play: Reply) -> list[Message]:
+        reply = play(message)
+        assert reply is not None
+        reply.content = of_another_run(reply.content, tmp_path / "run" / "kit", "client-01")
+        return [reply]
+
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 1): fault})
+    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    assert "client-01 takes part in run 0001020304050607, and the other side in" in caplog.text
+
+
+def test_a_node_hears_nothing_of_another_run(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The same coordinator's, of the same kit: only the run tells them apart."""
+
+    def fault(message: Message, play: Reply) -> list[Message]:
+        kit = tmp_path / "run" / "kit"
+        message.content = of_another_run(message.content, kit, "coordinator")
+        reply = play(message)
+        assert reply is not None
+        assert post.BATCH not in reply.content
+        return [reply]
+
+    grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, 2): fault})
+    same(tensors(play(tmp_path, grid)), tensors(play(tmp_path / "whole", whole())))
+    assert "and the other side in 0001020304050607: one of the two has another run" in caplog.text
+
+
+@pytest.mark.parametrize("count", [[31.25, 44.5], 31.25, float("nan"), float("inf"), -31.25])
+def test_what_cannot_be_a_number_of_examples_stays_at_the_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, count: Any
+) -> None:
+    """Whoever says which metric counts examples would read any of them in an error."""
+    app = ClientApp(mods=[secureps_mod])
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        reply = train(message, context)
+        reply.content["metrics"] = MetricRecord({"num-examples": count})
+        return reply
+
+    grid = LocalGrid.simulated(app, 2)
+    strategy = SecureFedAvg(
+        write_plan(tmp_path, clients=2), run=tmp_path / "run", fraction_evaluate=0.0
+    )
+    with pytest.raises(NotReady):
+        strategy.start(grid, record(initial()), 1, train_config=CONFIG, timeout=1)
+    replies = [reply.content for node in grid.nodes.values() for reply in node.replies]
+    assert any("the app's own code failed" in str(content[post.MARKER]) for content in replies)
+    assert not any(word in str(content) for content in replies for word in ("31.25", "nan", "inf"))
+
+
+@pytest.mark.parametrize(
+    ("halt", "heard"),
+    [
+        (
+            Halt("minimum: this site wants 77", TermsRefused),
+            "TermsRefused; the node's log says why",
+        ),
+        (Halt("num-examples: got 31.25", ConfigError), "ConfigError; the node's log says why"),
+        (Halt("another run's state folder", WrongRun), "another run's state folder"),
+        (Halt("the run is over"), "the run is over"),
+    ],
+)
+def test_why_a_node_takes_part_no_more_is_for_its_own_log(
+    halt: Halt, heard: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    nobody: Any = None
+    party = OneWave("client-01", nobody, nobody, Path(), Path())
+    assert party._ended(halt) == heard
+    assert halt.error is None or halt.reason in caplog.text
+
+
+def test_what_nobody_expected_says_nothing_of_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*given: Any) -> Any:
+        raise OSError("/srv/records/smith.csv")
+
+    monkeypatch.setattr("secureps.flower.mod._sealed", fails)
+    grid = LocalGrid.simulated(make_app(), 1)
+    (reply,) = grid.send_and_receive([Message(record_dict(), 10, "train")])
+    said = reply.content.config_records["secureps"]["error"]
+    assert said == "OSError: the node's log says where"
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])
+def test_a_site_keeps_messages_from_its_app(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text('evaluation = false\nreveal = "nothing"\n')
+    app, asked = ClientApp(mods=[secureps_mod]), list[str]()
+
+    def answers(message: Message, context: Any) -> Message:
+        asked.append(message.metadata.message_type)
+        return Message(message.content, reply_to=message)
+
+    app.train("other")(answers)
+    app.evaluate()(answers)
+    app.query()(answers)
+    grid = LocalGrid.simulated(app, 1)
+    grid.nodes[10].config["secureps-site"] = str(site)
+    (reply,) = grid.send_and_receive([Message(record_dict(), 10, kind)])
+    said = reply.error.reason if reply.has_error() else reply.content[post.MARKER]["error"]
+    assert said == NO_REASON
+    assert asked == []
+    assert "evaluation = false" in caplog.text or "which this site does not allow" in caplog.text

@@ -1,0 +1,142 @@
+"""What goes with a round's messages is that round's; nodes without the mod end the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from secureps.errors import NotReady
+from secureps.flower import SecureFedAvg, secureps_mod, waves
+from secureps.flower.waves import Waves
+from tests.kits.engine_apps import initial, record, train, write_plan
+from tests.kits.flower_grid import LocalGrid, a_task
+
+ROUNDS = 4
+
+
+@pytest.fixture(autouse=True)
+def task() -> Any:
+    with a_task():
+        yield
+
+
+class Marked(SecureFedAvg):
+    """Tells nodes the number of the round, in its own words."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        told = ConfigRecord({**dict(config), "mark": server_round})
+        return super().configure_train(server_round, arrays, told, grid)
+
+
+class Late:
+    """Says that a round is over only once whoever composes messages has found it so."""
+
+    def __init__(self, over: Callable[[], bool], late: bool) -> None:
+        self._over, self._late = over, late
+
+    def truly(self) -> bool:
+        if found := self._over():
+            self._late = False
+        return found
+
+    def __call__(self) -> bool:
+        return not self._late and self._over()
+
+
+def played(folder: Path, app: Any, **settings: Any) -> LocalGrid:
+    """A grid on which a run was played."""
+    grid = LocalGrid.simulated(app, 3)
+    own = {"fraction_evaluate": 0.0} | settings
+    strategy = Marked(write_plan(folder), run=folder / "run", unsafe_seed=5, **own)
+    told = ConfigRecord({"lr": 0.25})
+    strategy.start(grid, record(initial()), ROUNDS, train_config=told, timeout=60)
+    return grid
+
+
+def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    until, push = Waves.until, Waves._push
+    round, pushes = [0], [0]
+
+    def pushed(self: Waves, records: RecordDict, kind: str, over: Any) -> None:
+        sent = self.sent
+        push(self, records, kind, over.truly)
+        pushes[0] += self.sent > sent
+
+    def late(self: Waves, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
+        """As if each version but the last were made just after it was asked for."""
+        round[0] += 1
+        until(self, Late(over, round[0] < ROUNDS), records, kind)
+
+    monkeypatch.setattr(Waves, "until", late)
+    monkeypatch.setattr(Waves, "_push", pushed)
+    seen: list[tuple[Any, Any]] = []
+
+    def marked(message: Message, context: Context) -> Message:
+        config: Any = message.content.config_records["config"]
+        seen.append((config["mark"], config["server-round"]))
+        return train(message, context)
+
+    app = ClientApp(mods=[secureps_mod])
+    app.train()(marked)
+    grid = played(tmp_path, app)
+    assert (round[0], pushes[0]) == (ROUNDS, 1 + ROUNDS)
+    assert len(seen) == ROUNDS * len(grid.nodes)
+    assert all(mark == number for mark, number in seen), seen
+
+
+# --- apps without the mod ----------------------------------------------------------
+
+
+def play_without(folder: Path, app: ClientApp) -> None:
+    """A run of an app at all nodes, which waits a minute for what does not come."""
+    strategy = SecureFedAvg(
+        write_plan(folder), run=folder / "run", unsafe_seed=5, fraction_evaluate=0.0
+    )
+    grid, config = LocalGrid.simulated(app, 3), ConfigRecord({"lr": 0.25})
+    strategy.start(grid, record(initial()), 2, train_config=config, timeout=60)
+
+
+def test_an_app_without_the_mod_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+    asked = 0
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        nonlocal asked
+        asked += 1
+        raise ValueError("Traceback of a worker " + "x" * 900 + " KeyError: 'arrays'")
+
+    with pytest.raises(NotReady) as caught:
+        play_without(tmp_path, app)
+    said = str(caught.value)
+    assert said.startswith("no node answers as secureps does, each asked 3 times: <class")
+    assert said.endswith("KeyError: 'arrays''>; has the ClientApp mods=[secureps_mod]?")
+    assert len(said) < 700
+    assert asked == 3 * 3
+
+
+def test_an_app_that_answers_in_the_clear_ends_the_run_at_once(tmp_path: Path) -> None:
+    app = ClientApp()
+
+    @app.train()
+    def fit(message: Message, context: Any) -> Message:
+        return Message(content=RecordDict({"metrics": MetricRecord({"n": 1})}), reply_to=message)
+
+    with pytest.raises(NotReady, match="it answered in the clear; has the ClientApp mods="):
+        play_without(tmp_path, app)
+
+
+def test_what_nodes_say_is_one_line_of_a_log() -> None:
+    assert waves._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
+    told = waves._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
+    assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"

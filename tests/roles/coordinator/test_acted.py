@@ -1,0 +1,42 @@
+"""What follows from an operator's acts: time that does not pass, and who is left out."""
+
+from __future__ import annotations
+
+from secureps.messages.acts import Act
+from secureps.roles.coordinator.acted import Acted
+from secureps.roles.coordinator.clocks import Clocks, after_pause
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.judgements import Evaluations
+
+
+def test_a_pause_moves_what_waited_and_what_came_meanwhile_to_its_end() -> None:
+    assert after_pause(3.0, 10.0, 60.0) == 53.0
+    assert after_pause(10.0, 10.0, 60.0) == 60.0
+    assert after_pause(30.0, 10.0, 60.0) == 60.0
+
+
+def test_going_on_shifts_every_time_that_a_rule_sees() -> None:
+    acted, group, judged = Acted(), GroupState("all", opened_at=4.0), Evaluations(since=2.0)
+    group.stream = Clocks(moved={"c0": 6.0, "c1": 30.0}, refused={"c2": (1, 3, 7.0)})
+    isolated: dict[str, str] = {}
+    acted.apply(10.0, Act("pause", reason="why"), isolated, (group,), judged)
+    assert (acted.paused, acted.since) == ("paused by the operator, why", 10.0)
+    acted.apply(110.0, Act("go-on"), isolated, (group,), judged)
+    assert acted.paused == ""
+    assert (group.opened_at, judged.since) == (104.0, 102.0)
+    assert group.stream.moved == {"c0": 106.0, "c1": 110.0}
+    assert group.stream.refused == {"c2": (1, 3, 107.0)}
+
+
+def test_who_is_left_out_may_be_taken_back_and_nobody_else() -> None:
+    acted, isolated = Acted(), {"c9": "c9 spoils cohorts"}
+    acted.apply(0.0, Act("leave-out", "c0"), isolated, (), Evaluations())
+    assert (acted.out, isolated["c0"]) == ({"c0"}, "by the operator")
+    acted.apply(0.0, Act("take-back", "c0"), isolated, (), Evaluations())
+    assert (acted.out, isolated) == (set(), {"c9": "c9 spoils cohorts"})
+
+
+def test_a_checkpoint_is_wanted_until_one_is_begun() -> None:
+    acted = Acted()
+    acted.apply(0.0, Act("checkpoint"), {}, (), Evaluations())
+    assert acted.checkpoint

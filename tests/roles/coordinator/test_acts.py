@@ -1,0 +1,203 @@
+"""What an operator may have the coordinator do, and who may not; each act is done once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import OF_A_CLIENT, Act, Deed
+from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
+from secureps.messages.requests import Noted, Submit
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.status import status
+from secureps.roles.machine import Answer
+from tests.kits.roles_kit import (
+    CLIENTS,
+    HOLDER,
+    SHARDS,
+    SPARE,
+    World,
+    collecting,
+    holding,
+    make_plan,
+    state_of,
+)
+
+PAUSE, GO_ON, CHECKPOINT = Act("pause"), Act("go-on"), Act("checkpoint")
+OUT, BACK = Act("leave-out", "c1"), Act("take-back", "c1")
+
+
+def say(world: World, act: Act) -> list[Any]:
+    """Said by the coordinator's own key; the records that follow."""
+    step = world.give(COORDINATOR, act)
+    assert step.effects[-1] == Answer(Noted())
+    return step.records
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "text"),
+    [
+        (Act(""), Malformed, "'' is no act: it is one of pause, go-on, checkpoint, leave-out"),
+        (Act("PAUSE"), Malformed, "'PAUSE' is no act"),
+        (Act("x" * 9000), Malformed, "is no act"),
+        (Act("pause", "c1"), Malformed, "pause is of no client: name none"),
+        (Act("leave-out"), Malformed, "leave-out is of a client: name one"),
+        (Act("leave-out", "nobody"), UnknownParty, "no client that trains in this run is called"),
+        (Act("leave-out", "shard-a"), UnknownParty, "no client that trains in this run is called"),
+        (Act("take-back", "nobody"), UnknownParty, "no client that trains in this run is called"),
+        (Act("take-back", "y" * 9000), UnknownParty, "no client that trains in this run is called"),
+    ],
+)
+def test_what_is_no_act_changes_nothing(act: Act, error: type[SecurepsError], text: str) -> None:
+    world = collecting()
+    before = state_of(world.federation)
+    with pytest.raises(error, match=text) as raised:
+        world.give(COORDINATOR, act)
+    assert len(str(raised.value)) < 300
+    assert state_of(world.federation) == before
+
+
+@pytest.mark.parametrize("sender", [*CLIENTS, *SHARDS, HOLDER])
+@pytest.mark.parametrize("deed", Deed)
+def test_nobody_but_the_coordinators_own_key_acts(sender: str, deed: Deed) -> None:
+    world = collecting()
+    before = state_of(world.federation)
+    act = Act(deed.value, "c1" if deed in OF_A_CLIENT else "")
+    with pytest.raises(UnknownParty, match="sends no Act to the coordinator"):
+        world.give(sender, act)
+    assert state_of(world.federation) == before
+
+
+def test_before_a_run_is_founded_there_is_nothing_to_act_on() -> None:
+    world = World(make_plan())
+    with pytest.raises(NotReady, match="none is founded here yet"):
+        world.give(COORDINATOR, PAUSE)
+
+
+def test_an_act_that_is_said_again_is_on_record_once() -> None:
+    """So that one whose answer was lost may be."""
+    world = collecting()
+    for act in (PAUSE, OUT, BACK, GO_ON, CHECKPOINT):
+        first = say(world, act)
+        assert [r for r in first if isinstance(r, Act)] == ([act] if act != CHECKPOINT else [])
+        assert say(world, act) == []
+    assert world.federation.acted.paused == ""
+
+
+def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
+    world = collecting()
+    say(world, Act("pause", reason="a\nvisit"))
+    assert world.federation.acted.paused == "paused by the operator, a?visit"
+    world.pump()
+    group = world.group()
+    assert (group.phase, len(group.receipts)) == (Phase.COLLECTING, 3)
+    assert group.reason == "paused by the operator, a?visit"
+    assert world.coordinator._until is None
+    tx = world.coordinator._tx(world.now)
+    assert status(tx, ()).paused == "paused by the operator, a?visit"
+    say(world, GO_ON)
+    assert group.phase is Phase.HOLDING
+    say(world, PAUSE)
+    world.pump()
+    assert (group.version, group.phase) == (1, Phase.WAITING), "a closed cohort becomes a version"
+    assert status(world.coordinator._tx(world.now), ()).paused == "paused by the operator"
+    say(world, GO_ON)
+    world.pump()
+    assert world.federation.finished == "all 2 versions are made"
+    assert status(world.coordinator._tx(world.now), ()).paused == ""
+
+
+def test_what_is_on_record_is_so_after_a_restart() -> None:
+    world = collecting()
+    say(world, PAUSE)
+    say(world, OUT)
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.acted == world.federation.acted
+    assert again.federation.isolated == {"c1": "by the operator"}
+    assert again.group().phase is Phase.COLLECTING
+
+
+def test_a_run_that_is_over_takes_no_act() -> None:
+    world = collecting()
+    world.pump()
+    assert world.federation.finished
+    with pytest.raises(Refused, match="the run is over: all 2 versions are made"):
+        world.give(COORDINATOR, PAUSE)
+
+
+def test_a_paused_run_whose_versions_are_made_ends() -> None:
+    world = holding()
+    while world.group().version < 1:
+        due = world.due.pop(0)
+        world.give(due.sender, due.reply)
+    say(world, GO_ON)
+    world.pump(6)
+    say(world, PAUSE)
+    while world.due:
+        world.pump()
+    assert world.federation.finished or world.group().version == 1
+
+
+# --- who is left out --------------------------------------------------------------
+
+
+def test_no_cohort_is_ever_smaller_for_an_act() -> None:
+    """It is refused where the clients that are left could make no version."""
+    world = collecting(rule={"minimum": 3, "quorum": 3})
+    say(world, OUT)  # c3 is on the roster, and may come
+    with pytest.raises(Refused, match="without c2 2 clients are left, and a cohort needs 3"):
+        world.give(COORDINATOR, Act("leave-out", "c2"))
+    assert set(world.federation.isolated) == {"c1"}
+    assert SPARE in world.coordinator._tx(0.0).clients
+
+
+def test_who_is_left_out_is_out_of_the_open_round_at_once() -> None:
+    world = collecting()
+    (sent,) = [due for due in world.due if due.to == "c1"]
+    world.give("c1", sent.reply)
+    records = say(world, Act("leave-out", "c1", "broken data"))
+    assert [type(r).__name__ for r in records] == ["Act", "SubmissionsDropped", "MemberDeclined"]
+    assert world.group().invited == {"c0", "c2"}
+    members = {m.name: m.state for m in status(world.coordinator._tx(0.0), ()).members}
+    assert members["c1"] == "left out: by the operator, broken data"
+    later = Submit(world.receipt("c1", 5, 0))
+    with pytest.raises(Refused, match="left out of this run: by the operator, broken data"):
+        world.give("c1", later)
+    say(world, BACK)
+    assert world.group().invited == {"c0", "c2"}, "from the next round on"
+    assert world.federation.isolated == {}
+
+
+def test_who_spoilt_cohorts_or_was_revoked_is_not_taken_back() -> None:
+    world = collecting()
+    say(world, OUT)
+    world.coordinator.apply(0.0, ClientIsolated("all", "c1", "c1 spoils cohorts"))
+    with pytest.raises(Refused, match="c1 was not left out by an operator: c1 spoils cohorts"):
+        world.give(COORDINATOR, BACK)
+    say(world, Act("leave-out", "c2"))
+    world.coordinator.apply(0.0, ClientRevoked("c2"))
+    with pytest.raises(Refused, match="c2 was not left out by an operator: its name is on"):
+        world.give(COORDINATOR, Act("take-back", "c2"))
+
+
+# --- a checkpoint -----------------------------------------------------------------
+
+
+def test_a_checkpoint_is_begun_once_and_of_what_is_new() -> None:
+    world = collecting(versions=3, checkpoint_every=3)
+    while world.group().version < 1:
+        due = world.due.pop(0)
+        world.give(due.sender, due.reply)
+    known = len(world.federation.checkpoints)
+    assert say(world, CHECKPOINT) != []
+    last = world.federation.checkpoints[-1]
+    assert (len(world.federation.checkpoints), last.version_of("all")) == (known + 1, 1)
+    assert say(world, CHECKPOINT) == [], "it is in the making"
+    assert not world.federation.acted.checkpoint
+    while not last.complete:
+        due = world.due.pop(0)
+        world.give(due.sender, due.reply)
+    assert status(world.coordinator._tx(0.0), ()).checkpoint == last.number

@@ -1,0 +1,84 @@
+"""Two shards that come to different bytes of one block are named, and nothing is made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from secureps.messages import requests
+from secureps.messages.encoding import digest
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Say, Step
+from tests.kits.roles_kit import SHARDS, World, collecting
+
+FIRST, SECOND = SHARDS
+
+
+def doubled() -> World:
+    """All updates are in; the first shard holds, and the other one has not said so."""
+    world = collecting("plain", replicas=2)
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    return world
+
+
+def said(step: Step) -> list[str]:
+    return [e.text for e in step.effects if isinstance(e, Say)]
+
+
+def other(digests: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    return (*digests[:-1], digest("another"))
+
+
+def test_equal_copies_go_through_all_steps() -> None:
+    world = doubled()
+    world.pump()
+    assert world.group().version == world.plan.section.versions
+
+
+def test_different_sums_are_not_opened() -> None:
+    world = doubled()
+    sums = world.sums(FIRST, "all", world.group().number)
+    number = world.group().number
+    world.give(FIRST, requests.Held(FIRST, "all", number, sums))
+    step = world.give(SECOND, requests.Held(SECOND, "all", number, other(sums)))
+    text = f"shard-b and shard-a have different sums of cohort {number}, block 3: one of the two"
+    assert text in said(step)[0]
+    assert world.group().phase is Phase.HOLDING
+    assert world.group().reason == said(step)[0]
+    again = world.give(SECOND, requests.Held(SECOND, "all", number, other(sums)))
+    assert said(again) == []
+    world.give(SECOND, requests.Held(SECOND, "all", number, sums))
+    assert world.group().phase is Phase.PREPARING
+
+
+def test_different_blocks_are_not_committed() -> None:
+    world = doubled()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    prepared = [d.reply for d in world.due if isinstance(d.reply, requests.Prepared)]
+    assert [each.shard for each in prepared] == [FIRST, SECOND]
+    version = world.group().version
+    world.give(FIRST, prepared[0])
+    wrong = dataclasses.replace(prepared[1], blocks=other(prepared[1].blocks))
+    step = world.give(SECOND, wrong)
+    assert f"have different blocks of version {version + 1}, block 3" in said(step)[0]
+    assert world.group().version == version
+    world.give(SECOND, prepared[1])
+    assert world.group().version == version + 1
+
+
+def test_a_shard_without_copies_is_compared_with_nobody() -> None:
+    world = collecting("plain")
+    world.pump()
+    assert world.group().version == world.plan.section.versions
+
+
+def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> None:
+    world = collecting("plain")
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    number = world.group().number
+    sums = world.sums(FIRST, "all", number)
+    for made in (sums, other(sums)):
+        world.give(FIRST, requests.Held(FIRST, "all", number, made))
+        assert world.group().closed_cohort.held == {FIRST: made}

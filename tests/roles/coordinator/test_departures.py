@@ -1,0 +1,164 @@
+"""A shard leaves if it stays away and others have all that it had; else it is waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import UnknownParty
+from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.run import GroupPlacement, Placement, Replicas
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Answer, Step, Tick, Unwatched
+from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
+
+STAYS, GOES = SHARDS
+
+
+def doubled() -> World:
+    patient: dict[str, Any] = {"lease": 1e4, "rule": {"deadline": 1e4}}
+    return collecting("plain", replicas=2, shards_wait=50.0, **patient)
+
+
+def left(world: World) -> list[str]:
+    records = (record for transaction in world.journal for record in transaction)
+    return [r.shard for r in records if isinstance(r, coordinator_records.ShardLeft)]
+
+
+def passes(world: World, seconds: float) -> Step:
+    world.now += seconds
+    return world.give("coordinator", Tick())
+
+
+def told(step: Step, kind: type) -> set[str]:
+    return {e.to for e in step.effects if isinstance(getattr(e, "message", None), kind)}  # type: ignore[union-attr]
+
+
+def test_who_stays_away_leaves() -> None:
+    world = doubled()
+    world.give(GOES, Unwatched(GOES))
+    assert world.coordinator.wake() == 50.0
+    passes(world, 49.0)
+    assert left(world) == []
+    step = passes(world, 1.0)
+    assert left(world) == [GOES]
+    pinned = world.federation.pinned
+    assert pinned is not None
+    assert (pinned.placement.epoch, pinned.placement.shards) == (2, (STAYS,))
+    assert {*CLIENTS, STAYS} <= told(step, orders.Configure)
+    assert world.federation.addresses == (world.federation.shards[STAYS],)
+
+
+def test_who_comes_back_in_time_stays() -> None:
+    world = doubled()
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 49.0)
+    world.give(GOES, requests.Subscribe(GOES, ()))
+    passes(world, 100.0)
+    assert left(world) == []
+
+
+def test_without_copies_nobody_leaves() -> None:
+    world = collecting("plain")
+    assert world.give(GOES, Unwatched(GOES)).effects == []
+    passes(world, 10_000.0)
+    assert left(world) == []
+
+
+def test_nobody_leaves_while_the_other_is_away_too() -> None:
+    world = doubled()
+    for shard in SHARDS:
+        world.give(shard, Unwatched(shard))
+    passes(world, 60.0)
+    assert left(world) == []
+    world.give(STAYS, requests.Subscribe(STAYS, ()))
+    assert left(world) == [GOES]
+
+
+def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
+    world = doubled()
+    world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1))
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    assert left(world) == []
+    reached = (orders.GroupVersion("all", 0),)
+    run = world.run
+    world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, run, reached))
+    assert left(world) == [GOES]
+
+
+@pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.PREPARING])
+def test_the_run_goes_on_from_whatever_step(phase: Phase) -> None:
+    world = doubled()
+    while world.group().phase is not phase:
+        world.pump(1)
+    world.due = [due for due in world.due if due.sender != GOES]
+    world.give(GOES, Unwatched(GOES))
+    world.due = [due for due in world.due if due.sender != GOES]
+    world.pump()
+    assert world.group().version == 0
+    passes(world, 60.0)
+    world.pump()
+    assert left(world) == [GOES]
+    assert world.group().version == world.plan.section.versions
+    assert world.federation.checkpoints[-1].complete
+
+
+def test_who_has_left_is_refused_and_shown() -> None:
+    world = doubled()
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    with pytest.raises(UnknownParty, match="shard-b has left this run: away for 50 seconds"):
+        world.give(GOES, requests.Register(GOES, f"{GOES}:1", 1.0, 1, world.run))
+    (answer,) = (
+        e.message for e in world.give("c0", requests.AskStatus()).effects if isinstance(e, Answer)
+    )
+    assert isinstance(answer, requests.Status)
+    (shown,) = (server for server in answer.servers if server.name == GOES)
+    assert shown.trouble == "has left: away for 50 seconds; others hold its blocks"
+    assert f"{GOES} is away" not in answer.groups[0].reason
+
+
+def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
+    world = doubled()
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    again = World(world.plan, journal=tuple(world.journal))
+    assert again.federation.left.keys() == {GOES}
+    assert again.federation.pinned == world.federation.pinned
+    compacted = World(world.plan).coordinator
+    compacted.unfold(world.coordinator.folded())
+    assert compacted.federation.left == world.federation.left
+    assert compacted.federation.pinned == world.federation.pinned
+
+
+def test_a_placement_without_a_shard() -> None:
+    first = (GroupPlacement("g", ("a", "b", "c")), GroupPlacement("h", ("b",)))
+    more = (GroupPlacement("g", ("b", "c", "a")), GroupPlacement("h", ("c",)))
+    placement = Placement(1, ("a", "b", "c"), first, Replicas(more))
+    after = placement.without("b")
+    assert (after.epoch, after.shards) == (2, ("a", "c"))
+    assert [after.holders("g", block) for block in range(3)] == [("a",), ("c",), ("c", "a")]
+    assert after.holders("h", 0) == ("c",)
+    for shard in ("a", "c"):
+        for group in ("g", "h"):
+            assert after.blocks_of(group, shard) == placement.blocks_of(group, shard)
+    last = after.without("a")
+    assert last.replicas is None
+    assert last.of("g").owners == ("", "c", "c")
+
+
+def test_what_was_said_before_leaving_is_not_what_others_say() -> None:
+    world = doubled()
+    while world.group().phase is not Phase.HOLDING:
+        world.pump(1)
+    number = world.group().number
+    sums = world.sums(GOES, "all", number)
+    world.give(GOES, requests.Held(GOES, "all", number, sums))
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    assert left(world) == [GOES]
+    assert world.group().phase is Phase.HOLDING
+    world.give(STAYS, requests.Held(STAYS, "all", number, sums))
+    assert world.group().phase is Phase.PREPARING

@@ -1,0 +1,93 @@
+"""How a client goes: what its data holder wants, in which order, and what it says of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages.member_records import OwnAct, OwnDeed
+from secureps.messages.requests import Retire
+from secureps.roles.machine import Call, Halt, Step
+from secureps.roles.member.leaving import LEFT, PAUSED, Departure, Leaving
+
+
+def after(*whats: str) -> Departure:
+    """What is known after these acts, one after another."""
+    found = Departure("c0")
+    for number, what in enumerate(whats, 1):
+        found.apply(OwnAct(number, what))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("acts", "wants"),
+    [
+        (("pause",), OwnDeed.PAUSE),
+        (("pause", "go-on"), None),
+        (("pause", "lower-budget"), OwnDeed.PAUSE),
+        (("pause", "leave"), OwnDeed.LEAVE),
+        (("leave", "go-on"), OwnDeed.LEAVE),
+        (("leave", "pause"), OwnDeed.LEAVE),
+        (("leave", "left"), None),
+        (("leave", "left", "pause"), OwnDeed.PAUSE),
+    ],
+)
+def test_the_last_act_counts_but_who_leaves_leaves(
+    acts: tuple[str, ...], wants: OwnDeed | None
+) -> None:
+    departure = after(*acts)
+    assert (departure.wants, departure.acted) == (wants, len(acts))
+
+
+def test_a_pause_is_a_rest_without_an_end_and_is_said_once() -> None:
+    departure, step = after("pause"), Step()
+    assert not departure.follow()
+    departure.tell(step)
+    assert step.effects == [Call("coordinator", Retire("c0", PAUSED, True))]
+    assert (departure.until, departure.end, departure.comes_back(1e9)) == (None, [], False)
+    assert not departure.follow()
+    assert departure.told, "it is not said again"
+    departure.apply(OwnAct(2, "go-on"))
+    assert departure.follow(), "the coordinator is to hear that it is back"
+    assert departure.leaving is None
+    assert not departure.follow()
+
+
+def test_a_pause_takes_the_place_of_a_rest_and_not_of_a_leave() -> None:
+    resting = after("pause")
+    resting.begin(Leaving(None, "rests", 50.0))
+    resting.follow()
+    assert resting.leaving == Leaving(None, PAUSED)
+    leaving = after("pause")
+    leaving.begin(Leaving(Halt("the budget is spent")))
+    leaving.follow()
+    assert leaving.halt == Halt("the budget is spent")
+
+
+def test_a_rest_by_itself_goes_on_when_nothing_was_wanted() -> None:
+    resting = Departure("c0")
+    resting.begin(Leaving(None, "rests", 50.0))
+    assert not resting.follow()
+    assert resting.until == 50.0
+
+
+def test_who_leaves_says_why_and_settles_it() -> None:
+    departure, step = after("pause", "leave"), Step()
+    departure.follow()
+    departure.tell(step)
+    assert step.effects == [Call("coordinator", Retire("c0", LEFT, False))]
+    assert LEFT == "left by its data holder's own act"
+    assert departure.end == [Halt(LEFT)]
+    assert departure.settled == (OwnAct(2, "left"),)
+    assert after("pause").settled == ()
+
+
+def test_a_paused_client_greets_a_coordinator_that_it_lost() -> None:
+    departure = after("pause")
+    departure.follow()
+    departure.told = True
+    assert departure.lost()
+    assert not departure.told, "and says again that it is paused"
+    gone = after("leave")
+    gone.follow()
+    gone.told = True
+    assert not gone.lost()

@@ -1,0 +1,105 @@
+"""A client sends to the shards that take in, and asks those that have, by the newest placement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from secureps.errors import WrongRun
+from secureps.messages import orders, requests
+from secureps.messages.member_records import Sealed
+from secureps.messages.records import RunPinned
+from secureps.messages.run import GroupPlacement
+from secureps.messages.submission import UPDATE, SubmissionId
+from secureps.roles.machine import Call, Locate, Step
+from secureps.roles.member.outbox import Outbox
+from secureps.roles.member.pulled_model import PulledModel
+from secureps.roles.member.relocation import follow, send
+from secureps.roles.pinned_run import Pinned
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    ROSTER,
+    SHARDS,
+    configure,
+    make_header,
+    make_placement,
+    make_plan,
+    make_receipt,
+    make_run,
+    model_blocks,
+)
+
+PLAN = make_plan("plain", replicas=2)
+RUN = make_run(PLAN)
+PLACEMENT = make_placement(PLAN)
+STAYS, GOES = SHARDS
+ID = SubmissionId("c0", "all", 1)
+
+
+def pinned() -> Pinned:
+    return Pinned.of(RunPinned(RUN, PLACEMENT, ADDRESSES))
+
+
+def outbox() -> Outbox:
+    """Four blocks on their way, of which the second has arrived."""
+    receipt = make_receipt(PLAN, RUN.id, ID, 0, b"")
+    headers = tuple(make_header(PLAN, RUN.id, ID, block, purpose=UPDATE) for block in range(4))
+    out = Outbox()
+    out.add(Sealed(receipt, headers, b"", b""))
+    out.leaves(0.0, ID)
+    out.moving[ID].stored.add(1)
+    return out
+
+
+def left() -> orders.Configure:
+    """The second shard, the primary of odd blocks, has left."""
+    return replace(configure(PLAN), placement=PLACEMENT.without(GOES), shards=ADDRESSES[:1])
+
+
+def calls(step: Step) -> list[tuple[str, int]]:
+    puts = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
+    return [(to, m.header.block) for to, m in puts if isinstance(m, requests.PutBlock)]
+
+
+def test_each_block_is_sent_once_to_its_primary() -> None:
+    step = Step()
+    send(step, pinned(), outbox().sealed[ID])
+    assert calls(step) == [(STAYS, 0), (GOES, 1), (STAYS, 2), (GOES, 3)]
+
+
+def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
+    step, model = Step(), PulledModel()
+    moved = follow(step, pinned(), left(), ROSTER, outbox(), model)
+    assert calls(step) == [(STAYS, 3)], "block 1 has arrived, by both"
+    assert moved.placement.epoch == 2
+    assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
+
+
+def test_an_older_placement_changes_nothing() -> None:
+    known = replace(pinned(), placement=PLACEMENT.without(GOES))
+    step = Step()
+    assert follow(step, known, configure(PLAN), ROSTER, outbox(), PulledModel()) is known
+    assert calls(step) == []
+
+
+def test_what_was_asked_of_who_left_is_asked_again() -> None:
+    model, known = PulledModel({"all": False}), pinned()
+    model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
+    asked = Step()
+    assert model.lacking(known, asked)
+    first = [(e.to, e.others) for e in asked.effects if isinstance(e, Call)]
+    assert first == [(STAYS, (GOES,)), (GOES, (STAYS,))] * 2
+    assert model.pulling
+    moved = follow(Step(), known, left(), ROSTER, Outbox(), model)
+    again = Step()
+    assert model.lacking(moved, again)
+    assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
+
+
+def test_a_placement_that_is_none_is_refused() -> None:
+    strange = replace(PLACEMENT, epoch=2, groups=(GroupPlacement("all", ("c1",) * 4),))
+    with pytest.raises(WrongRun, match="no placement of this run's blocks"):
+        follow(
+            Step(), pinned(), replace(left(), placement=strange), ROSTER, Outbox(), PulledModel()
+        )

@@ -1,0 +1,138 @@
+"""A block is acknowledged when all shards that hold it have it; its author sends it once."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.errors import Conflict, DamagedStore, Malformed, NotReady, SecurepsError, UnknownParty
+from secureps.messages import orders, requests
+from secureps.messages.submission import FOUNDING, OPENED
+from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
+from tests.kits.roles_kit import HOLDER, SHARDS, configure, opened_header
+from tests.kits.shard_kit import DOUBLED, ID, Desk
+
+OWN, PEER = SHARDS
+MINE, OTHERS = 0, 1
+"""A block of which shard-a is the primary, and one of which it has the copy."""
+
+
+def desk(plan: str = "doubled plain") -> Desk:
+    made = Desk(plan)
+    step = made.order(configure(made.plan))
+    assert [e.party for e in step.effects if isinstance(e, Locate)] == [PEER]
+    return made
+
+
+def answered(desk: Desk, header: object) -> Step:
+    return desk.give(PEER, Answered(requests.PutBlock(header), requests.Stored(b"")))  # type: ignore[arg-type]
+
+
+def test_shards_hear_where_their_peers_are_only_if_they_have_some() -> None:
+    made = Desk("plain")
+    step = made.order(configure(made.plan))
+    assert not [e for e in step.effects if isinstance(e, Locate)]
+    moved = desk().order(configure(DOUBLED["doubled plain"], 2))
+    assert [e.party for e in moved.effects if isinstance(e, Locate)] == [PEER]
+
+
+def test_the_author_hears_of_it_when_the_replica_has_it() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    step = made.put(header)
+    passed = Call(PEER, requests.PutBlock(header), attach=header.key)
+    assert step.effects == [Defer(header.key), passed]
+    step = answered(made, header)
+    assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
+    assert answered(made, header).effects == []
+
+
+def test_who_sends_it_again_meanwhile_waits_for_the_same() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    for again in (requests.PutBlock(header), requests.AskBlock(header)):
+        assert made.give(header.author, again).effects == [Defer(header.key)]
+
+
+def test_a_restart_passes_on_again_what_comes_again() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    again = made.restarted()
+    step = again.give(header.author, requests.AskBlock(header))
+    assert [e.to for e in step.effects if isinstance(e, Call)] == [PEER]
+
+
+def test_what_is_passed_on_is_answered_at_once() -> None:
+    made = desk()
+    header = made.header(block=OTHERS)
+    assert made.shard.inspect(PEER, requests.PutBlock(header))
+    for message in (requests.PutBlock(header), requests.AskBlock(header)):
+        step = made.give(PEER, message)
+        assert step.effects == [Answer(requests.Stored(header.digest))]
+    assert made.shard.state.submissions() == (ID,)
+
+
+@pytest.mark.parametrize("block", [MINE, OTHERS])
+def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
+    made = desk()
+    header = made.header(block=block)
+    with pytest.raises(UnknownParty, match="c1 sends a block of c0; send your own"):
+        made.shard.inspect("c1", requests.PutBlock(header))
+    alone = Desk("plain")
+    alone.order(configure(alone.plan))
+    with pytest.raises(NotReady, match="one of shard-b and shard-a does not hold it"):
+        alone.shard.inspect(PEER, requests.PutBlock(alone.header(block=0)))
+
+
+def test_a_forged_block_is_refused_whoever_passes_it_on() -> None:
+    made = desk()
+    header = made.header(block=OTHERS)
+    forged = requests.PutBlock(type(header)(**_fields(header) | {"digest": b"x" * 32}))
+    with pytest.raises(SecurepsError, match="signature"):
+        made.shard.inspect(PEER, forged)
+
+
+def _fields(header: object) -> dict[str, object]:
+    return {name: getattr(header, name) for name in type(header).__slots__}  # type: ignore[attr-defined]
+
+
+def test_an_author_sends_to_the_primary() -> None:
+    text = "shard-a holds a copy of block 1 of all: send it to shard-b, which passes it on"
+    made = desk()
+    with pytest.raises(Malformed, match=text):
+        made.shard.inspect("c0", requests.PutBlock(made.header(block=OTHERS)))
+
+
+def test_what_the_replica_refuses_is_refused() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    error = Conflict("known with other bytes")
+    step = made.give(PEER, Failed(requests.PutBlock(header), error))
+    assert step.effects == [Answer(error, ticket=header.key)]
+
+
+def test_what_is_settled_before_it_is_passed_on_need_not_be() -> None:
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    made.order(orders.Discard(1, (ID,)))
+    step = made.give(PEER, Failed(requests.PutBlock(header), DamagedStore("gone")))
+    assert step.effects == [Answer(requests.Stored(header.digest), ticket=header.key)]
+
+
+@pytest.mark.parametrize("purpose", [FOUNDING, OPENED])
+def test_founding_models_and_opened_sums_are_passed_on_too(purpose: str) -> None:
+    made = desk("doubled bfv")
+    header = made.header(block=MINE, purpose=FOUNDING)
+    if purpose == OPENED:
+        header = opened_header(made.plan, made.run, "all", 0, MINE)
+        assert header.author == HOLDER
+    step = made.put(header)
+    assert [e.to for e in step.effects if isinstance(e, Call)] == [PEER]
+
+
+def test_a_shard_holds_both_its_own_blocks_and_copies() -> None:
+    assert desk().shard.state.own("all") == (0, 1, 2, 3)
+    assert desk().shard.state.pinned.placement.holders("all", OTHERS) == (PEER, OWN)

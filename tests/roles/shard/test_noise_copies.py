@@ -1,0 +1,164 @@
+"""Noise of a cohort is drawn by a block's primary, if no other holder has it; all have it then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import Refused, UnknownParty
+from secureps.messages import requests
+from secureps.messages.orders import Hold
+from secureps.messages.records import RunPinned
+from secureps.messages.shard_records import SumsMade
+from secureps.messages.submission import Cohort
+from secureps.roles.machine import Answer, Call, Defer, Step, Work
+from secureps.roles.shard.keys import noise_key
+from secureps.roles.shard.noise_copies import NoiseCopies
+from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
+from secureps.roles.tasks import Prune
+from tests.kits.roles_kit import ADDRESSES, SHARDS, make_cohort, make_placement, make_plan, make_run
+
+OWN, PEER = SHARDS
+MINE, THEIRS = (0, 2), (1, 3)
+PRIVACY = {
+    "unit": "client",
+    "placement": "aggregator",
+    "noise_multiplier": 2.0,
+    "delta": 1e-5,
+    "budget": 1000.0,
+}
+RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0}
+GROUP = {"clip": 3.0, "weighting": "uniform", "bits": 16, "rule": RULE}
+
+
+def noise(replicas: int = 2, private: bool = True) -> NoiseCopies:
+    changes: dict[str, Any] = {"replicas": replicas}
+    if private:
+        changes |= {"privacy": PRIVACY, "group": [GROUP]}
+    plan = make_plan("plain", **changes)
+    state = ShardState(OWN)
+    state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return NoiseCopies(OWN, state)
+
+
+def hold(number: int = 3) -> Hold:
+    return Hold(1, make_cohort(number=number, version=number + 1), ())
+
+
+def ask(made: NoiseCopies, block: int, number: int = 3) -> requests.GetSum:
+    return requests.GetSum(made.state.run, "all", number, block)
+
+
+def begun(made: NoiseCopies, order: Hold | None = None) -> Step:
+    step = Step()
+    assert not made.ready(step, order or hold())
+    return step
+
+
+def works(step: Step) -> list[Any]:
+    return [e.task for e in step.effects if isinstance(e, Work)]
+
+
+def says(made: NoiseCopies, block: int, came: bool) -> tuple[Step, Hold | None]:
+    step = Step()
+    return step, made.answered(step, PEER, ask(made, block), came)
+
+
+def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[Step, Hold | None]:
+    step = Step()
+    return step, made.drawn(step, NoiseDrawn(cohort, blocks))
+
+
+@pytest.mark.parametrize("made", [noise(1), noise(2, private=False)])
+def test_where_there_is_none_or_no_copy_nobody_asks(made: NoiseCopies) -> None:
+    step = Step()
+    assert made.ready(step, hold())
+    assert step.effects == []
+
+
+def test_others_are_asked_first() -> None:
+    made = noise()
+    step = begun(made)
+    assert step.effects == [Call(PEER, ask(made, block)) for block in range(4)]
+    assert begun(made).effects == [], "once"
+
+
+def test_what_nobody_has_is_drawn_and_a_cohort_is_added_when_all_is_here() -> None:
+    made, order = noise(), hold()
+    begun(made, order)
+    assert works(says(made, MINE[0], False)[0]) == []
+    assert works(says(made, MINE[1], False)[0]) == [DrawNoise(order.cohort, MINE)]
+    step, ready = drawn(made, order.cohort, MINE)
+    keys = [noise_key("all", 3, block) for block in MINE]
+    assert step.effects == [Answer(requests.Payload(b""), attach=k, ticket=k) for k in keys]
+    assert ready is None
+    assert says(made, THEIRS[0], True)[1] is None
+    assert says(made, THEIRS[1], True)[1] == order
+    assert made.ready(Step(), order)
+
+
+def test_what_another_has_is_not_drawn_again() -> None:
+    made, order = noise(), hold()
+    begun(made, order)
+    says(made, MINE[0], True)
+    assert works(says(made, MINE[1], False)[0]) == [DrawNoise(order.cohort, MINE[1:])]
+
+
+def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
+    made = noise()
+    begun(made)
+    assert [works(says(made, block, True)[0]) for block in range(4)] == [[]] * 4
+    assert made.ready(Step(), hold())
+
+
+def test_a_primary_gives_what_it_will_have_drawn() -> None:
+    made = noise()
+    key = noise_key("all", 3, 0)
+    waits = made.serve(PEER, ask(made, 0))
+    assert waits.effects == [Defer(key)]
+    begun(made)
+    drawn(made, hold().cohort, MINE)
+    gives = made.serve(PEER, ask(made, 0))
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key)]
+
+
+def test_a_replica_gives_what_is_in_its_sums() -> None:
+    made = noise()
+    with pytest.raises(Refused, match="no noise of cohort 3 of all"):
+        made.serve(PEER, ask(made, 1))
+    made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
+    gives = made.serve(PEER, ask(made, 1))
+    assert gives.effects == [Answer(requests.Payload(b""), attach=noise_key("all", 3, 1))]
+
+
+@pytest.mark.parametrize("sender", ["keys", "c0"])
+def test_noise_is_for_shards_that_hold_the_block(sender: str) -> None:
+    with pytest.raises(UnknownParty, match=f"{sender} has no copy of block 0 of all"):
+        noise().serve(sender, ask(noise(), 0))
+    with pytest.raises(UnknownParty):
+        noise().serve(PEER, ask(noise(), 4))
+
+
+def test_noise_of_cohorts_that_came_to_nothing_goes() -> None:
+    made = noise()
+    begun(made)
+    says(made, THEIRS[0], True)
+    step = begun(made, hold(4))
+    assert works(step) == [Prune((noise_key("all", 3, THEIRS[0]),))]
+
+
+def test_noise_in_sums_stays() -> None:
+    made = noise()
+    begun(made)
+    says(made, THEIRS[0], True)
+    made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
+    assert works(begun(made, hold(4))) == []
+
+
+def test_when_another_shard_has_left_it_begins_anew() -> None:
+    made = noise()
+    begun(made)
+    made.left()
+    assert len(begun(made).effects) == 4

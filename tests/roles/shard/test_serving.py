@@ -1,0 +1,61 @@
+"""Whoever may have a payload gets its key; states are for shards that hold the block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
+from secureps.messages import orders, requests
+from secureps.roles.machine import Answer
+from secureps.roles.shard.keys import model_key, state_key
+from tests.kits.roles_kit import SHARDS, configure, model_blocks
+from tests.kits.shard_kit import STATE, Desk, works
+
+PEER = SHARDS[1]
+
+
+def desk() -> Desk:
+    """At version 4, of which it knows nothing but that; all blocks lie on both shards."""
+    made = Desk("doubled plain")
+    made.order(configure(made.plan))
+    commit = orders.Commit(1, "all", 4, 3, model_blocks("all", 4, 4), STATE)
+    (task,) = works(made.order(commit))
+    made.give("(worker)", task)
+    return made
+
+
+def ask(made: Desk, sender: str, version: int = 4, **more: Any) -> Any:
+    block = more.pop("block", 1)
+    (answer,) = made.give(
+        sender, requests.GetBlock(made.run, "all", version, block, **more)
+    ).effects
+    return answer
+
+
+def test_anybody_pulls_from_a_replica() -> None:
+    digest = model_blocks("all", 4, 4)[1]
+    expected = Answer(requests.Payload(digest), attach=model_key("all", 4, 1))
+    assert ask(desk(), "c0") == ask(desk(), PEER) == expected
+
+
+def test_another_holder_of_the_block_gets_its_state() -> None:
+    expected = Answer(requests.Payload(b""), attach=state_key("all", 4, 1))
+    assert ask(desk(), PEER, state=True) == expected
+
+
+@pytest.mark.parametrize("sender", ["c0", "keys"])
+def test_nobody_else_does(sender: str) -> None:
+    with pytest.raises(UnknownParty, match=f"{sender} does not hold block 1 of all"):
+        ask(desk(), sender, state=True)
+
+
+@pytest.mark.parametrize("state", [False, True])
+def test_what_is_not_here(state: bool) -> None:
+    with pytest.raises(NotReady, match="version 5 of all is not made yet"):
+        ask(desk(), PEER, 5, state=state)
+    with pytest.raises(WrongVersion, match="version 3 of all is gone"):
+        ask(desk(), PEER, 3, state=state)
+    with pytest.raises(Malformed, match="block 4 of all is not placed on shard-a"):
+        ask(desk(), PEER, block=4, state=state)

@@ -1,0 +1,95 @@
+"""A machine begins where its journal ends, and a journal that has grown is compacted."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from secureps.errors import DamagedStore, DiskFailed
+from secureps.messages.records import Incarnated
+from secureps.roles.fold import Fold
+from secureps.roles.machine import Step
+from secureps.service.replay import compact_if_due, replayed
+from secureps.store.journal import MemoryJournal
+from tests.kits.executor_kit import Puppet
+
+FOLD = Fold((Incarnated(1),), {"numbers": [1, 2]})
+
+
+class Compacted(MemoryJournal):
+    """One that is due when a test says so."""
+
+    def __init__(self, fold: Fold | None = None, full: bool = False) -> None:
+        super().__init__()
+        self.known, self.full, self.wanted = fold, full, True
+
+    @property
+    def fold(self) -> Fold | None:
+        return self.known
+
+    @property
+    def due(self) -> bool:
+        return self.wanted
+
+    def compact(self, fold: Fold) -> None:
+        if self.full:
+            raise DiskFailed("journal.db: cannot compact: no space left")
+        self.known, self.wanted = fold, False
+
+
+class Counting(Puppet):
+    """Its state is the numbers that it applied."""
+
+    def folded(self) -> Fold:
+        return Fold((), {"numbers": [record.number for record in self.applied]})
+
+    def unfold(self, fold: Fold) -> None:
+        self.applied = [Incarnated(number) for number in fold.state["numbers"]]
+
+
+def silent(sender: str, event: Any) -> Step:
+    return Step()
+
+
+def test_a_start_begins_with_the_fold_and_applies_the_rows_after_it() -> None:
+    journal, machine = Compacted(FOLD), Counting(silent)
+    journal.append(3.0, [Incarnated(3), Incarnated(4)])
+    assert list(replayed(machine, journal)) == [*FOLD.records, Incarnated(3), Incarnated(4)]
+    assert [record.number for record in machine.applied] == [1, 2, 3, 4]
+
+
+def test_without_a_fold_it_applies_all_rows() -> None:
+    journal, machine = Compacted(), Puppet(silent)
+    journal.append(3.0, [Incarnated(3)])
+    assert list(replayed(machine, journal)) == [Incarnated(3)]
+    assert machine.applied == [Incarnated(3)]
+
+
+def test_a_machine_that_folds_nothing_takes_up_no_fold() -> None:
+    with pytest.raises(DamagedStore, match="was compacted, and this party compacts none"):
+        list(replayed(Puppet(silent), Compacted(FOLD)))
+
+
+def test_it_is_compacted_when_it_is_due() -> None:
+    journal, machine = Compacted(), Counting(silent)
+    machine.applied = [Incarnated(7)]
+    compact_if_due("me", machine, journal)
+    assert journal.known == Fold((), {"numbers": [7]})
+    machine.applied.append(Incarnated(8))
+    compact_if_due("me", machine, journal)
+    assert journal.known == Fold((), {"numbers": [7]})
+    journal.wanted = True
+    compact_if_due("me", Puppet(silent), journal)
+    assert journal.known == Fold((), {"numbers": [7]}), "another machine folds nothing"
+
+
+def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:
+    journal, machine = Compacted(full=True), Counting(silent)
+    with caplog.at_level(logging.WARNING):
+        compact_if_due("me", machine, journal)
+    assert "its journal is not compacted: journal.db: cannot compact" in caplog.text
+    journal.full = False
+    compact_if_due("me", machine, journal)
+    assert journal.known is not None

@@ -1,0 +1,326 @@
+"""A compacted journal is the journal that it was: same rows, same digests, the same answers."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.audit.entries import NOT_TOLD
+from secureps.errors import ConfigError, DamagedStore, InternalError, OperatorError
+from secureps.messages.coordinator_records import (
+    MemberAsked,
+    ReceiptExamined,
+    Received,
+    VersionCommitted,
+)
+from secureps.messages.member_records import Sealed
+from secureps.messages.records import Dated, Incarnated, ReceivedBefore, RunPinned, SealedBefore
+from secureps.messages.submission import receipt_digest
+from secureps.roles.fold import Fold
+from secureps.store import compaction
+from secureps.store.backup import backup, restore, run_of
+from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
+from tests.golden.values import full
+
+RUN: RunPinned = full(RunPinned)
+
+
+def told(number: int) -> VersionCommitted:
+    return VersionCommitted("all", number)
+
+
+def untold(number: int) -> MemberAsked:
+    return MemberAsked("all", "a", number, 0)
+
+
+def fold(number: int) -> Fold:
+    return Fold((RUN,), {"rows": number})
+
+
+class Twins:
+    """A journal that is compacted, and one that is not; both are told the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "compacted" / "journal.db"
+        whole = folder / "whole" / "journal.db"
+        for path in (self.path, whole):
+            path.parent.mkdir()
+        self.compacted, self.whole = SqliteJournal(self.path), SqliteJournal(whole)
+        self.append(0.0, [Dated(1.7e9), RUN])
+
+    def append(self, at: float, records: list[Any]) -> None:
+        for journal in (self.compacted, self.whole):
+            journal.append(at, records)
+
+    def close(self) -> None:
+        self.compacted.close()
+        self.whole.close()
+
+
+@pytest.fixture
+def twins(tmp_path: Path) -> Iterator[Twins]:
+    made = Twins(tmp_path)
+    yield made
+    made.close()
+
+
+def rows_of(journal: SqliteJournal) -> list[Any]:
+    return list(read_rows(journal._path))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_numbers_and_digests_go_on_and_what_is_told_stays(twins: Twins, seed: int) -> None:
+    rng, folded = random.Random(seed), 0
+    for step in range(60):
+        makes = [rng.choice((told, untold)) for _ in range(rng.randrange(1, 5))]
+        twins.append(float(step), [make(step) for make in makes])
+        assert twins.compacted.mark == twins.whole.mark
+        if rng.random() < 0.2:
+            folded = twins.compacted.mark.seq
+            twins.compacted.compact(fold(folded))
+    assert twins.compacted.last == twins.whole.last
+    assert twins.compacted.fold == fold(folded)
+    assert list(twins.compacted.replay()) == list(twins.whole.replay())[folded:]
+    here, all_rows = rows_of(twins.compacted), rows_of(twins.whole)
+    assert [r for r in here if type(r.record) is not MemberAsked] == [
+        r for r in all_rows if type(r.record) is not MemberAsked
+    ]
+    first = compaction.gone(twins.path, twins.compacted._base)
+    assert [r for r in here if r.seq > first.seq] == all_rows[first.seq :]
+
+
+def test_rows_since_the_fold_before_are_there_as_they_were(twins: Twins) -> None:
+    for number in (1, 2, 3):
+        twins.append(1.0, [untold(number)])
+        twins.compacted.compact(fold(twins.compacted.mark.seq))
+    asked = [r.record for r in rows_of(twins.compacted) if type(r.record) is MemberAsked]
+    assert asked == [untold(3)], "what came after the fold before is there, and all else is gone"
+
+
+def test_the_newest_second_may_be_of_a_row_that_is_gone(twins: Twins) -> None:
+    twins.append(9.0, [told(1)])
+    for number in (2, 3, 4):
+        twins.append(3.0, [told(number)])
+        twins.compacted.compact(fold(twins.compacted.mark.seq))
+    assert twins.compacted.last == twins.whole.last == 9.0
+    twins.compacted.close()
+    with closing(SqliteJournal(twins.path)) as again:
+        assert again.last == 9.0
+
+
+def test_a_reopened_journal_goes_on(twins: Twins) -> None:
+    twins.append(3.0, [told(1)])
+    twins.compacted.compact(fold(3))
+    twins.compacted.close()
+    with closing(SqliteJournal(twins.path)) as again:
+        assert (again.fold, list(again.replay()), again.last) == (fold(3), [], 3.0)
+        again.append(4.0, [told(2)])
+        assert list(again.replay()) == [(4.0, told(2))]
+    assert last_row(twins.path).seq == 4
+
+
+def test_of_receipts_all_that_is_told_is_kept(twins: Twins) -> None:
+    received, sealed = full(Received), full(Sealed)
+    quiet = ReceiptExamined("all", received.receipt.id, "holder-0", "")
+    twins.append(1.0, [received, sealed, quiet, ReceiptExamined("all", quiet.id, "h", "bad")])
+    for _ in range(2):
+        twins.compacted.compact(fold(6))
+        twins.append(2.0, [told(1)])
+    archived = [row.record for row in rows_of(twins.compacted)][2:5]
+    known = receipt_digest(received.receipt)
+    assert isinstance(archived[0], ReceivedBefore)
+    assert isinstance(archived[1], SealedBefore)
+    assert archived[0].receipt.digest == known
+    assert (archived[0].receipt.id, archived[0].receipt.fact) == (
+        received.receipt.id,
+        received.receipt.fact,
+    )
+    assert archived[2].flaw == "bad", "a look that found nothing is not kept"
+
+
+def test_what_is_not_archived_is_told_to_no_auditor() -> None:
+    assert compaction.UNTOLD <= NOT_TOLD
+
+
+class Torn:
+    """A connection of which each statement may be the last: copies of the folder as it is then."""
+
+    def __init__(self, base: sqlite3.Connection, folder: Path, copies: Path) -> None:
+        self._base, self._folder, self._copies = base, folder, copies
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._base, name)
+
+    def execute(self, *statement: Any) -> Any:
+        self._copy()
+        done = self._base.execute(*statement)
+        self._copy()
+        return done
+
+    def _copy(self) -> None:
+        shutil.copytree(self._folder, self._copies / str(self.count))
+        self.count += 1
+
+
+def test_killed_at_any_statement_it_is_as_before_or_as_after(twins: Twins, tmp_path: Path) -> None:
+    twins.append(1.0, [told(1), untold(1)])
+    twins.compacted.compact(fold(4))
+    twins.append(2.0, [told(2), untold(2)])
+    before, after, rows = fold(4), fold(6), list(twins.whole.replay())
+    torn = Torn(twins.compacted._base, twins.path.parent, tmp_path / "copies")
+    twins.compacted._base = torn  # type: ignore[assignment]
+    twins.compacted.compact(after)
+    assert torn.count > 8
+    found = []
+    for copy in (tmp_path / "copies").iterdir():
+        with closing(SqliteJournal(copy / "journal.db")) as journal:
+            assert journal.fold in (before, after)
+            begins = 4 if journal.fold == before else 6
+            assert list(journal.replay()) == rows[begins:]
+            assert [r.record for r in read_rows(copy / "journal.db") if r.seq in (1, 3, 5)] == [
+                Dated(1.7e9),
+                told(1),
+                told(2),
+            ]
+            found.append(begins)
+    assert {4, 6} == set(found)
+
+
+def test_a_disk_that_refuses_changes_nothing(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    twins.append(1.0, [told(1)])
+
+    def refuse(*_: Any) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(compaction, "compact", refuse)
+    with pytest.raises(OperatorError, match="cannot compact"):
+        twins.compacted.compact(fold(3))
+    assert twins.compacted.fold is None
+    twins.append(2.0, [told(2)])
+    assert list(twins.compacted.replay()) == list(twins.whole.replay())
+
+
+def twice_compacted(twins: Twins) -> None:
+    for number in (1, 2, 3):
+        twins.append(1.0, [told(number), untold(number)])
+        twins.compacted.compact(fold(twins.compacted.mark.seq))
+    twins.append(2.0, [told(4)])
+
+
+def read_all(path: Path) -> None:
+    list(read_rows(path))
+    with closing(SqliteJournal(path)) as journal:
+        list(journal.replay())
+
+
+@pytest.mark.parametrize(
+    ("edit", "named"),
+    [
+        ("UPDATE fold SET body = replace(body, '\"rows\":8', '\"rows\":9')", "fold does not match"),
+        ("UPDATE fold SET seq = 7", "fold does not match"),
+        ("UPDATE fold SET last = 7", "fold does not match"),
+        ("UPDATE fold SET body = x'07'", "fold cannot be read"),
+        ("UPDATE fold SET chain = 'x'", "fold cannot be read"),
+        ("DELETE FROM fold", "row 1 is missing"),
+        ("DELETE FROM archive WHERE last = 6", "fold does not match"),
+        ("DELETE FROM archive WHERE last = 4", "does not match its digest"),
+        ("UPDATE archive SET rows = x'00' WHERE last = 4", "does not match its digest"),
+        ("DELETE FROM journal WHERE seq = 8", "does not match|is missing|not the one"),
+        ("DROP TABLE archive", "row 1 is missing"),
+    ],
+)
+def test_tampering_is_recognised(twins: Twins, edit: str, named: str) -> None:
+    twice_compacted(twins)
+    twins.compacted.close()
+    with closing(sqlite3.connect(twins.path)) as base, base:
+        base.execute(edit)
+    with pytest.raises(DamagedStore, match=named):
+        read_all(twins.path)
+
+
+def test_an_older_copy_is_refused_though_its_fold_is_sound(twins: Twins, tmp_path: Path) -> None:
+    twice_compacted(twins)
+    shutil.copytree(twins.path.parent, tmp_path / "copy")
+    twins.append(3.0, [told(5)])
+    twins.compacted.compact(fold(10))
+    twins.compacted.close()
+    for suffix in ("", "-wal"):
+        shutil.copy(tmp_path / "copy" / f"journal.db{suffix}", f"{twins.path}{suffix}")
+    with pytest.raises(DamagedStore, match="ends at row 9, and 10 rows were written"):
+        SqliteJournal(twins.path)
+
+
+def test_a_copy_has_the_fold_and_the_archive(twins: Twins, tmp_path: Path) -> None:
+    twice_compacted(twins)
+    copy, again = tmp_path / "copy", tmp_path / "again"
+    assert backup(twins.path.parent, copy) == 9
+    assert run_of(copy / "journal.db") == RUN.run.id, "its row is in the archive"
+    restore(copy, again, "shard", tmp_path)
+    assert list(read_rows(again / "journal.db")) == rows_of(twins.compacted)
+    with closing(SqliteJournal(again / "journal.db")) as journal:
+        assert journal.fold == twins.compacted.fold
+
+
+def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:
+    twice_compacted(twins)
+    twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
+    with pytest.raises(DamagedStore, match="archive up to row 4"):
+        backup(twins.path.parent, tmp_path / "copy")
+
+
+def test_a_journal_does_not_grow_by_what_nobody_asks(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LEAST", 20_000)
+    sizes = []
+    for number in range(400):
+        twins.compacted.append(float(number), [untold(each) for each in range(20)])
+        if twins.compacted.due:
+            twins.compacted.compact(fold(twins.compacted.mark.seq))
+            sizes.append(twins.path.stat().st_size)
+    assert len(sizes) > 10
+    assert sizes[-1] < 1.3 * sizes[3], sizes
+    kept = len(rows_of(twins.compacted))
+    assert kept < 1500, f"{kept} of 8000 rows: those since the fold before the last"
+
+
+def test_it_is_due_by_what_was_written_since(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    assert not twins.compacted.due
+    twins.compacted.append(1.0, [untold(n) for n in range(60)])
+    assert twins.compacted.due
+    twins.compacted.compact(Fold((), "x" * 20_000))
+    assert not twins.compacted.due
+    twins.compacted.append(2.0, [untold(n) for n in range(60)])
+    assert not twins.compacted.due, "less than the fold itself: it would be written in vain"
+    twins.compacted.close()
+    with closing(SqliteJournal(twins.path)) as again:
+        again.append(3.0, [untold(n) for n in range(400)])
+        assert again.due
+
+
+def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
+    twins.compacted.close()
+    with pytest.raises(InternalError, match="closed"):
+        twins.compacted.compact(fold(2))
+
+
+def test_a_journal_of_another_format_is_refused_whatever_its_tables(tmp_path: Path) -> None:
+    path = tmp_path / "journal.db"
+    with closing(SqliteJournal(path)) as journal:
+        journal.append(0.0, [Incarnated(1)])
+    with closing(sqlite3.connect(path)) as base, base:
+        base.execute("PRAGMA user_version = 3")
+        base.execute("DROP TABLE fold")
+    with pytest.raises(ConfigError, match="format 3"):
+        SqliteJournal(path)
+    with read_only(path) as base:
+        assert compaction.kept(path, base) is None
