@@ -53,7 +53,7 @@ class Lead(Executor):
         self._standby = b""
         self._follows = False
         self._has = 0
-        self._heard = 0.0
+        self._heard = -AWAY
         self._asks: tuple[Mark, Future[Reply]] | None = None
         self._held: deque[tuple[int, Handled]] = deque()
 

@@ -149,7 +149,7 @@ def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[
         Refused: some of them are gone.
     """
     last = gone(path, base)
-    if mark.seq < last.seq:
+    if 0 <= mark.seq < last.seq:
         raise Refused(
             f"rows up to {last.seq} of the coordinator's journal are compacted, and this one ends "
             f"at row {mark.seq}: begin this standby's state folder from a copy of the "

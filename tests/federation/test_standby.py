@@ -17,7 +17,8 @@ from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.standby import Standby
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
-from secureps.store.journal import MemoryJournal
+from secureps.store import compaction
+from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 
 
@@ -278,3 +279,35 @@ def test_one_that_has_not_caught_up_does_not_take_over_by_itself(tmp_path: Path)
     simulation.start(COORDINATOR)
     ends(simulation)
     assert same(simulation.model(), unharmed("plain")[0])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_both_compact_their_journals_and_the_end_is_the_same(
+    restarted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = unharmed("plain")[0]
+    monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
+    journals: dict[str, SqliteJournal] = {}
+
+    def journal(name: str) -> SqliteJournal:
+        (tmp_path / "journals").mkdir(exist_ok=True)
+        journals[name] = SqliteJournal(tmp_path / "journals" / f"{name}.db")
+        return journals[name]
+
+    conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal)
+    simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
+    simulation.run(reached(simulation, 1))
+    if restarted:
+        simulation.kill(STANDBY)
+        simulation.start(STANDBY)
+    simulation.run(reached(simulation, 2))
+    one, two = journals[COORDINATOR], journals[STANDBY]
+    for each in (one, two):
+        assert compaction.gone(each._path, each._base).seq > 10
+    assert two.fold is not None
+    assert len(two.fold.records) == 1, "its run"
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), expected)
+    simulation.close()

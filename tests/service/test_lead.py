@@ -13,24 +13,55 @@ from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.fold import Fold
 from secureps.roles.machine import Answer, Halt, Step
 from secureps.service.environment import Environment
 from secureps.service.lead import ALONE, AWAY, PAUSE, Lead
 from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
+from secureps.store.journal_height import START, Mark
 from tests.kits.executor_kit import DictWorker, Line, Puppet
 
 ONE, TWO = b"1" * 16, b"2" * 16
 SAID = Heartbeat("c0")
 
 
+class Folding(Puppet):
+    """A machine whose journal may be compacted."""
+
+    def folded(self) -> Fold:
+        return Fold((), None)
+
+    def unfold(self, fold: Fold) -> None:
+        raise AssertionError
+
+
+class Compacting(MemoryJournal):
+    """A journal that is compacted whenever it may be: after how many rows each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compacted: list[int] = []
+
+    @property
+    def due(self) -> bool:
+        return True
+
+    @property
+    def folded(self) -> Mark:
+        return Mark(self.compacted[-1], b"") if self.compacted else START
+
+    def compact(self, fold: Fold) -> None:
+        self.compacted.append(len(self.rows))
+
+
 class Scene:
     """A coordinator whose every request is a record and an answer."""
 
-    def __init__(self) -> None:
+    def __init__(self, journal: MemoryJournal | None = None) -> None:
         self.loop = VirtualLoop()
-        self.machine = Puppet(self._react)
-        self.journal = MemoryJournal()
+        self.machine = Folding(self._react)
+        self.journal = MemoryJournal() if journal is None else journal
         around = Environment(Line(), self.loop, lambda: 1.0)
         self.lead = Lead(self.machine, self.journal, around, DictWorker())
         self.lead.start()
@@ -171,3 +202,27 @@ def test_whoever_must_end_waits_for_nobody() -> None:
     scene.say(Heartbeat("c1"))
     assert scene.lead.halted.result(0) == Halt("over")
     assert not said.done()
+
+
+def test_no_row_goes_that_a_standby_which_is_heard_lacks() -> None:
+    journal = Compacting()
+    scene = Scene(journal)
+    scene.say()
+    scene.say()
+    assert journal.compacted[-2:] == [1, 2], "of nobody's concern"
+    scene.follow(0)
+    scene.say()
+    assert journal.compacted[-1] == 2, "with the next fold, row 2 would be gone"
+    scene.follow(2)
+    scene.say()
+    assert journal.compacted[-1] == len(journal.rows)
+
+
+def test_a_standby_that_went_away_keeps_no_row() -> None:
+    journal = Compacting()
+    scene = Scene(journal)
+    scene.say()
+    scene.follow(0)
+    scene.play(AWAY)
+    scene.say()
+    assert journal.compacted[-1] == len(journal.rows) == 2
