@@ -8,6 +8,8 @@ live here: how a standby takes over (`roles.coordinator.standby`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from secureps.errors import Fenced, NotReady
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
@@ -49,8 +51,13 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
         tx.write(StandbyFollows(b""))
     if reigns.shared and elsewhere:
         run = b"" if pinned is None else pinned.run.id
-        own = requests.Register(COORDINATOR, "", 1.0, reigns.incarnation, run)
-        tx.step.effects.append(Call(COORDINATOR, own))
+        _ask(tx, run)
+
+
+def _ask(tx: Transaction, run: bytes) -> None:
+    """Asks the other coordinator whether this one is over: Fenced says so."""
+    own = requests.Register(COORDINATOR, "", 1.0, tx.federation.incarnation, run)
+    tx.step.effects.append(Call(COORDINATOR, own))
 
 
 def followed(tx: Transaction, standby: bytes) -> None:
@@ -116,8 +123,10 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
     if not (reigns.foreign(event.seen) or lost):
         return None
+    if party not in tx.holders and event.seen < reigns.incarnation and _has_shards(tx):
+        return None  # it obeyed one that never ruled, nor will
     tx.sessions.obeyed.pop(party, None)
-    if party in tx.holders and reigns.foreign(event.seen) and _has_shards(tx) and not rules(tx):
+    if party in tx.holders and reigns.foreign(event.seen) and _has_all(tx) and not rules(tx):
         tx.write(Incarnated((event.seen // REIGN + 1) * REIGN))  # above who will never rule
         for server in (*tx.holders, *tx.federation.shards):
             tx.order(server, founding.make_configure(tx))
@@ -130,13 +139,23 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
 
 
 def _has_shards(tx: Transaction) -> bool:
-    """Whether a shard obeys a start that no other coordinator knows of: then no other ever rules.
+    """Whether a shard obeys a start that no other one knows of: then no lower one ever rules.
 
-    Nobody has followed this process, and a shard that obeyed another one would have said so first.
+    Nobody has followed this process. The first shard that obeyed it had obeyed no other one, for
+    it would have said so, and obeys no lower one any more.
     """
-    federation, obeyed = tx.federation, tx.sessions.obeyed
-    own = (obeyed.get(shard) == federation.incarnation for shard in federation.shards)
-    return not federation.reigns.follower and any(own)
+    return not tx.federation.reigns.follower and any(_obeying(tx))
+
+
+def _has_all(tx: Transaction) -> bool:
+    """Whether all shards do: then no higher one ever has a first shard either."""
+    return not tx.federation.reigns.follower and all(_obeying(tx))
+
+
+def _obeying(tx: Transaction) -> Iterator[bool]:
+    own, pinned = tx.federation.incarnation, tx.federation.pinned
+    shards = () if pinned is None else pinned.placement.shards
+    return (tx.sessions.obeyed.get(shard) == own for shard in shards)
 
 
 def obeys(tx: Transaction, party: str, seen: int) -> None:
@@ -152,8 +171,8 @@ def obeys(tx: Transaction, party: str, seen: int) -> None:
 def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
     """Another coordinator is up: this one ends if it was followed by that one, which has all of it.
 
-    Else who rules says so, and the other one, which hears it, ends; before a run is founded that is
-    who began later.
+    Else who rules says so, and so does the higher one that a shard obeys, and the other one, which
+    hears it, ends; before a run is founded that is who began later.
     """
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
     over = reigns.foreign(event.seen) and bool(reigns.follower)
@@ -162,8 +181,11 @@ def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
     if over:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
-    if rules(tx) or (pinned is not None and _has_shards(tx)):
+    lower = event.seen < reigns.incarnation
+    if rules(tx) or (lower and _has_shards(tx)):
         raise Fenced(SUPERSEDED)
+    if not lower and pinned is not None:  # that one may have a shard, and knows
+        _ask(tx, pinned.run.id)
     return NotReady("it is not decided yet which coordinator rules", founding.LATER)
 
 
