@@ -62,6 +62,16 @@ def _freeze(world: World, seconds: float) -> None:
     world.network.freeze(COORDINATOR, NOTICED, seconds)
 
 
+def brought(world: World) -> None:
+    """A standby whose coordinator is gone is started again with another kit, as the page says."""
+    if COORDINATOR not in world.gone or world.ruler == STANDBY or STANDBY in world.down:
+        return
+    if not world.parties[STANDBY].halted.done():
+        world._loops[STANDBY].dead = True
+        world.kill(STANDBY)
+        world.start(STANDBY)
+
+
 def ended(world: World, name: str) -> bool:
     """Whether a coordinator has ended since another one rules, or may yet: that one goes on."""
     if name not in (COORDINATOR, STANDBY) or world._error(name) is not Fenced:

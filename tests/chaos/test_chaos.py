@@ -221,6 +221,19 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_of_two_coordinators_that_divide_the_shards_one_goes_on() -> None:
+    outcome = play(321, parsed("pause:shard-1@99+32.9,frozen:coordinator@660+15.4"))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended == "all 3 versions are made"
+
+
+def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
+    faults = "replaced:holder-0@569+7.2,replaced:holder-2@744+7.2,gone:coordinator@691"
+    outcome = play(367, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended
+
+
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)

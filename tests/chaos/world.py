@@ -288,6 +288,7 @@ class World(Simulation):
         """The coordinator looks at its kit; others have that with which they were first started."""
         for place in {COORDINATOR, self.ruler} - self.down - self.gone:
             self.parties[place].heard(WORKER, self._issuer.told)
+        takeover.brought(self)
 
     def _replace(self, fault: Fault) -> None:
         """A key holder, or whoever came in its place, is lost for good, and another comes."""

@@ -311,3 +311,19 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
     ends(simulation)
     assert same(simulation.model(), expected)
     simulation.close()
+
+
+def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
+    conditions = Conditions(standby=True, delay=lambda *_: 0.01)
+    plan = small_plan("rlwe", shards=3, replicas=2, shards_wait=5.0)
+    simulation = small_federation(plan, tmp_path, conditions)
+    simulation.run(reached(simulation, 1))
+    simulation.kill("shard-1")
+    simulation.lose("shard-1")
+    simulation.run(lambda: bool(simulation.coordinator.federation.left) and follows(simulation))
+    number = len(rows(simulation, COORDINATOR))
+    simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])

@@ -10,11 +10,11 @@ process goes on as the coordinator. What must not live here: how it is obeyed th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Fenced, Malformed, Refused, Unreachable
-from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register, Request, Subscribe
@@ -97,6 +97,9 @@ class Standby:
                 self.reigns.apply(record)
             case RunPinned():
                 self._pinned = record
+            case ShardLeft(shard) if self._pinned is not None:
+                placement = self._pinned.placement.without(shard)
+                self._pinned = replace(self._pinned, placement=placement)
             case RosterFollowed():
                 self._follower.apply(record)
 
