@@ -221,8 +221,15 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
-def test_of_two_coordinators_that_divide_the_shards_one_goes_on() -> None:
-    outcome = play(321, parsed("pause:shard-1@99+32.9,frozen:coordinator@660+15.4"))
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (321, "pause:shard-1@99+32.9,frozen:coordinator@660+15.4"),
+        (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
+    ],
+)
+def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:
+    outcome = play(seed, parsed(faults))
     assert not outcome.complaints, outcome.replay
     assert outcome.ended == "all 3 versions are made"
 

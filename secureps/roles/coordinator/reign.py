@@ -123,7 +123,7 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
     if not (reigns.foreign(event.seen) or lost):
         return None
-    if party not in tx.holders and event.seen < reigns.incarnation and _has_shards(tx):
+    if event.seen < reigns.incarnation and _has_shards(tx):
         return None  # it obeyed one that never ruled, nor will
     tx.sessions.obeyed.pop(party, None)
     if party in tx.holders and reigns.foreign(event.seen) and _has_all(tx) and not rules(tx):
