@@ -123,6 +123,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         Dated,
         # of one party's machines: nobody takes part, opens or spends by them
         Incarnated,
+        coordinator.StandbyFollows,
         coordinator.ShardLocated,
         coordinator.ShardLeft,
         coordinator.BoundAgreed,

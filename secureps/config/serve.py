@@ -11,7 +11,9 @@ class ServeSection(Table):
     """One server process; which keys it needs depends on its role (`run.serve`).
 
     Paths are relative to the file. `listen` is where it binds, `advertise` what others
-    dial (default: the same); by any plan that a holder takes part in, `minimum` is the smallest
+    dial (default: the same). `coordinator` is HOST:PORT of the coordinator, or of it and its
+    standby, HOST:PORT,HOST:PORT; a coordinator's own file names its standby's as `standby`. By any
+    plan that a holder takes part in, `minimum` is the smallest
     cohort, and `threshold` how many holders must agree (default: as many as the plan says).
     `plan_base` is the folder that the plan's own paths are relative to (default: the plan's).
     `checkpoint_copies` is the URL of an object store to which its checkpoints are copied.
@@ -32,6 +34,7 @@ class ServeSection(Table):
     listen: str = "127.0.0.1:0"
     advertise: str | None = None
     coordinator: str | None = None
+    standby: str | None = None
     socket: str | None = None
     plan: str | None = None
     plan_base: str | None = None

@@ -13,8 +13,9 @@ from dataclasses import dataclass, replace
 
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
+from secureps.messages.records import starts
 from secureps.messages.requests import GroupStatus, MemberStatus, ServerStatus, Status
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
 from secureps.run.report.status_tables import STATES, ofwhat, spent
@@ -212,7 +213,7 @@ def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     here = sum(server.live for server in status.servers if server.role == "holder")
     enough = plan is not None and founded and here >= plan.threshold
     for server in status.servers:
-        spare = server.role == "holder" and enough
+        spare = server.name == STANDBY or (server.role == "holder" and enough)
         if (not server.live and not spare) or server.trouble:
             yield server
 
@@ -276,7 +277,7 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
         return
     trouble = {server.name: server.trouble for server in status.servers}
     detail = detail or trouble.pop(COORDINATOR, "")
-    detail = detail or (f"started {status.incarnation} times" if status.incarnation > 1 else "")
+    detail = detail or starts(status.incarnation)
     since = seen.silent_since or seen.since.get(COORDINATOR)
     yield PartyRow(COORDINATOR, COORDINATOR, state, since, hide(detail))
     held = {holding.shard: holding for holding in status.holdings}

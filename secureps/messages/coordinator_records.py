@@ -44,6 +44,16 @@ class CommitteeFormed:
 
 
 @dataclass(frozen=True, slots=True)
+class StandbyFollows:
+    """Nothing is said from now on before this standby has it; empty: nobody is waited for.
+
+    It is named by the number of its folder.
+    """
+
+    standby: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class MemberJoined:
     """A client joined, for the first time or with something new; the fields as in `Join`."""
 
@@ -434,7 +444,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | ShardLeft)
+    | (CommitteeFormed | ShardLeft | StandbyFollows)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

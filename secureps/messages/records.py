@@ -12,12 +12,32 @@ from secureps.messages.charge import Charge, Release
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.submission import SubmissionId
 
+REIGN = 1 << 40
+"""Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
+started, it counts within a reign, so that no start of it comes to the number of who took over."""
+
+
+def starts(incarnation: int) -> str:
+    """How often its coordinator started, in words; empty for a first start that took nothing over.
+
+    A standby that takes over starts from 1, in a reign of its own.
+    """
+    reign, start = divmod(incarnation, REIGN)
+    count = f"started {start} times" if start > 1 else ""
+    taken = f"taken over {'once' if reign == 1 else f'{reign} times'}" if reign else ""
+    return ", ".join(filter(None, (taken, count)))
+
 
 @dataclass(frozen=True, slots=True)
 class Incarnated:
-    """The coordinator's incarnation: its own, or the highest that this party obeys."""
+    """The coordinator's incarnation: its own, or the highest that this party obeys.
+
+    `standby` is who took over from another coordinator with it, by the number of its folder; empty
+    for any other start.
+    """
 
     number: int
+    standby: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

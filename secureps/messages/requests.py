@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -484,8 +485,9 @@ Request = (
     (Register | Join | Trouble | Subscribe | Heartbeat | Submit | Decline | Withdraw | Retire)
     | (Held | Missing | Opened | Examined | KeyShare | OpenRefused | Spoilt | Prepared)
     | (Checkpointed | Telemetry | AskStatus | AskRun | Evaluated | EnvelopeKeyAnnounced | Act)
+    | (Follow | TakeOver)
 ) | (PutBlock | AskBlock | GetBlock | GetSum)
 """What a server is asked or told: the coordinator, or (last line) a shard."""
 
-Reply = Noted | Welcome | Proposal | Status | Stored | Payload
+Reply = Noted | Welcome | Proposal | Status | Rows | Stored | Payload
 """What it answers, if it does not refuse."""

@@ -11,12 +11,18 @@ from secureps.messages.schema import Schema
 COORDINATOR = "coordinator"
 """The name of the one party that everyone dials and watches."""
 
+STANDBY = "standby"
+"""What the coordinator is called in words where its standby runs; no party has this name."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
 def on_loopback(address: str) -> bool:
-    """Whether nobody is between the ends of a connection to HOST:PORT but this machine."""
-    return address.rpartition(":")[0] in _LOOPBACK
+    """Whether nobody is between the ends of a connection to HOST:PORT but this machine.
+
+    Of several addresses, with commas between them, to none.
+    """
+    return all(each.rpartition(":")[0] in _LOOPBACK for each in address.split(","))
 
 
 @dataclass(frozen=True, slots=True)

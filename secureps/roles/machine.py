@@ -203,14 +203,19 @@ class Viewed(Protocol):
 
 
 @runtime_checkable
-class Foldable(Protocol):
+class Unfolds(Protocol):
+    """A role that begins by a journal that was compacted."""
+
+    def unfold(self, fold: Fold) -> None:
+        """Takes up its state, before anything is applied; Malformed if it is no such state."""
+
+
+@runtime_checkable
+class Foldable(Unfolds, Protocol):
     """A role whose journal may be compacted: its state stands for the rows that it came of."""
 
     def folded(self) -> Fold:
         """All that the records so far came to, and nothing else."""
-
-    def unfold(self, fold: Fold) -> None:
-        """Takes up that state, before anything is applied; Malformed if it is no such state."""
 
 
 class Machine(Protocol):

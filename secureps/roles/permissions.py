@@ -16,6 +16,7 @@ from secureps.errors import Malformed, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.orders import AnyOrder, Finish, ShardOrder
 from secureps.messages.requests import (
     AskBlock,
@@ -71,7 +72,7 @@ TO_COORDINATOR: Allowed = {
     | {Register, Subscribe, Trouble, Opened, Examined, KeyShare, OpenRefused, Telemetry}
     | {EnvelopeKeyAnnounced},
     "observer": _ASKS,
-    "coordinator": _ASKS | {Act},
+    "coordinator": _ASKS | {Act, Register, Follow, TakeOver},
 }
 """An act is the coordinator's own: an observer's key is for looking, and whoever has the
 coordinator's decides on rounds and cohorts anyway."""
@@ -91,6 +92,7 @@ _ANSWERS: Mapping[type, tuple[type, ...]] = {
     Join: (Welcome, Proposal),
     AskRun: (Welcome,),
     AskStatus: (Status,),
+    Follow: (Rows,),
     GetBlock: (Payload,),
     GetSum: (Payload,),
     PutBlock: (Stored,),

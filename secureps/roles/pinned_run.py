@@ -31,6 +31,7 @@ class PinnedRun:
         keys: what is sealed under for the key holders, as the kit has it.
         examined: no cohort closes before holders of a committee have found its envelopes in order;
             else they look while they open it, and who spoils one burns it.
+        elsewhere: the address of another coordinator of this run, a standby, is known.
     """
 
     plan: Plan
@@ -39,6 +40,7 @@ class PinnedRun:
     nonce: bytes
     keys: tuple[bytes, ...] = ()
     examined: bool = True
+    elsewhere: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from secureps.crypto.cipher import Opening
@@ -19,6 +20,7 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.standby import Standby
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
@@ -29,10 +31,13 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
+from secureps.service.lead import Lead
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
+from secureps.service.standby_worker import StandbyWorker
 from secureps.store.envelope_keys import EnvelopeKeys
+from secureps.store.journal import FollowedJournal
 from secureps.store.keyring import PublicKit
 
 
@@ -40,13 +45,14 @@ from secureps.store.keyring import PublicKit
 class Founding:
     """The settings from which a coordinator founds a run; `initial` is the plan's file's schema.
 
-    `examined`: as in `PinnedRun`.
+    `examined`, `elsewhere`: as in `PinnedRun`.
     """
 
     plan: Plan
     initial: Schema | None
     nonce: bytes
     examined: bool = True
+    elsewhere: bool = False
 
 
 def make_coordinator(
@@ -57,6 +63,14 @@ def make_coordinator(
     Raises:
         PlanRefused: a rule of the user's cannot be imported, or made.
     """
+    machine = _coordinator(kit, founding)
+    worker = CoordinatorWorker(machine, checkpoints)
+    if isinstance(stores.journal, FollowedJournal):
+        return Lead(machine, stores.journal, around, worker)
+    return Executor(COORDINATOR, machine, stores.journal, around, worker)
+
+
+def _coordinator(kit: PublicKit, founding: Founding) -> Coordinator:
     founding.plan.make_rules()
     pinned_run = PinnedRun(
         founding.plan,
@@ -65,10 +79,26 @@ def make_coordinator(
         founding.nonce,
         tuple(kit.holder_keys.values()),
         founding.examined,
+        founding.elsewhere,
     )
-    machine = Coordinator(pinned_run)
-    worker = CoordinatorWorker(machine, checkpoints)
-    return Executor(COORDINATOR, machine, stores.journal, around, worker)
+    return Coordinator(pinned_run)
+
+
+def make_standby(
+    kit: PublicKit, plan: Plan, number: bytes, stores: Stores, around: Environment
+) -> Executor:
+    """Makes a standby, of the folder with this number.
+
+    Raises:
+        PlanRefused: as of a coordinator.
+    """
+    journal = stores.journal
+    assert isinstance(journal, FollowedJournal)
+    machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
+    worker = StandbyWorker(journal, _coordinator(kit, Founding(plan, None, b"")))
+    executor = Executor(COORDINATOR, machine, journal, around, worker)
+    worker.hear = lambda record: executor.later(partial(executor.hear, record))
+    return executor
 
 
 @dataclass(frozen=True)

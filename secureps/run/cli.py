@@ -323,6 +323,9 @@ def serve(
             metavar="FILE", help="Its configuration: name, kit, state, listen, coordinator, ..."
         ),
     ],
+    standby: Annotated[
+        bool, typer.Option("--standby", help="Follow the coordinator that FILE names.")
+    ] = False,
     passphrase_fd: PassphraseFd = None,
     log_format: LogFormat = "text",
 ) -> None:
@@ -334,7 +337,7 @@ def serve(
     from secureps.run.serve import serve as run
 
     with _as_a_party():
-        run(role, config, log_format, passphrase_fd)
+        run(role, config, log_format, passphrase_fd, standby)
 
 
 @app.command(rich_help_panel=_APART)
@@ -454,6 +457,7 @@ def join(
 app.command(rich_help_panel=_APART)(commands.flower)
 app.command(rich_help_panel=_APART)(commands.preflight)
 app.command(rich_help_panel=_APART)(commands.health)
+app.command(rich_help_panel=_APART)(commands.takeover)
 app.command(rich_help_panel=_APART)(commands.warm)
 app.command(rich_help_panel=_APART)(commands.backup)
 app.command(rich_help_panel=_APART)(commands.restore)

@@ -218,6 +218,22 @@ def health(
         raise typer.Exit(1)
 
 
+def takeover(
+    config: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the standby was started with.")
+    ],
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Have a standby on this machine take over from its coordinator.
+
+    It does so at once, or says why not; the coordinator ends.
+    """
+    from secureps.run.takeover import take_over
+
+    take_over(config, passphrase_fd)
+    typer.echo("the standby takes over")
+
+
 def log(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder of a run of `up`.")],
     party: Annotated[

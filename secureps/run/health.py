@@ -39,7 +39,7 @@ def health(config: Path) -> bool:
     public = load_public(kit, section.ca_fingerprint)
     if public.roster.find(section.name).role == "holder":
         return _READY in _metrics(section, state)
-    address = _local(_written(state / "address"))
+    address = local(written(state / "address"))
     link = link_of(kit, section.name, public.ca, section.insecure)
     with link.channel(section.name, address, ()) as channel:
         try:
@@ -54,7 +54,7 @@ def _metrics(section: ServeSection, state: Path) -> str:
             f"{section.name} has no port that says how it is: give it metrics on loopback, "
             'metrics = "127.0.0.1:7700"'
         )
-    address = _written(state / "metrics-address")
+    address = written(state / "metrics-address")
     try:
         with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
             text: bytes = answer.read()
@@ -63,14 +63,15 @@ def _metrics(section: ServeSection, state: Path) -> str:
     return text.decode()
 
 
-def _written(path: Path) -> str:
+def written(path: Path) -> str:
+    """What a server wrote into a file of its state folder; OperatorError if it has not begun."""
     try:
         return path.read_text().strip()
     except OSError as error:
         raise OperatorError(f"{path}: {error.strerror}: its server has not begun") from None
 
 
-def _local(address: str) -> str:
+def local(address: str) -> str:
     """Where this machine itself finds whoever listens on all of its addresses."""
     host, _, port = address.rpartition(":")
     return (

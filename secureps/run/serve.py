@@ -21,10 +21,13 @@ from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
+from secureps.roles.coordinator.standby import TAKES_OVER
+from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
+from secureps.service.lead import ALONE
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
@@ -35,6 +38,7 @@ from secureps.store import keyring
 from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
 from secureps.store.envelope_keys import load_keys
+from secureps.store.folder_number import folder_number
 from secureps.store.initial_file import initial_path
 from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.objects import ObjectStore
@@ -43,7 +47,7 @@ from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
-from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
+from secureps.wire.grpc.servers import CoordinatorServer, ShardServer, StandbyServer
 from secureps.wire.transport import Endpoint
 
 MOST_BLOCK_BYTES = 53 << 20
@@ -110,14 +114,21 @@ class Serving:
 
     @property
     def addresses(self) -> dict[str, str]:
-        """The coordinator's address, by its name."""
+        """The coordinator's address, or addresses, by its name; for itself, those of the other."""
+        if self.section.name == COORDINATOR:
+            other = self.section.standby or self.section.coordinator
+            return {} if other is None else {COORDINATOR: other}
         if self.section.coordinator is None:
             raise ConfigError(f"{self.where}: coordinator: HOST:PORT of the coordinator is missing")
         return {COORDINATOR: self.section.coordinator}
 
 
 def serve(
-    role: str, config: Path, log_format: LogFormat = "text", passphrase_fd: int | None = None
+    role: str,
+    config: Path,
+    log_format: LogFormat = "text",
+    passphrase_fd: int | None = None,
+    standby: bool = False,
 ) -> None:
     """Runs one server until a signal stops it.
 
@@ -126,6 +137,7 @@ def serve(
         config: its TOML file; keys as in `config.ServeSection`.
         log_format: of stderr; under "json" whatever ends it is a line of the log.
         passphrase_fd: an open file whose first line is the passphrase of its private keys.
+        standby: follows the coordinator that its file names, and takes over from it.
 
     Raises:
         ConfigError: an unknown role, or a file that does not fit it.
@@ -140,7 +152,10 @@ def serve(
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
         _refuse_role(role, serving, kit)
-        SERVERS[role](serving, kit)
+        if standby:
+            _serve_standby(role, serving, kit)
+        else:
+            SERVERS[role](serving, kit)
 
 
 def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
@@ -177,7 +192,7 @@ def _run(
     make: Callable[[Stores, Environment], Executor],
     listener: Listener | None = None,
     listen: str = "",
-) -> None:
+) -> Halt:
     """Runs a party with its metrics, which have a port of their own if the file names one."""
     section, metrics = serving.section, Metrics()
     copies = None
@@ -217,24 +232,53 @@ def _run(
             metrics.on_ready(made.set_ready)
             return made
 
-        dialled = {} if section.name == COORDINATOR else serving.addresses
-        run_process(party, dialled, build, server if listener is not None else None, listen)
+        made = server if listener is not None else None
+        return run_process(party, serving.addresses, build, made, listen)
+
+
+def _plan(serving: Serving) -> Plan:
+    """The plan of a coordinator's file; ConfigError if that is another party's file."""
+    if serving.section.name != COORDINATOR:
+        raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
+    based = serving.section.plan_base is not None
+    return load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
 
 
 def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
-    based = serving.section.plan_base is not None
-    plan = load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
+    plan = _plan(serving)
     begun = _has_run(serving.state)  # then the key holders go on that there were
     keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
     with naming(serving.path("plan")):
         refuse_unaffordable(plan)
-    founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32))
+    other = bool(serving.addresses)
+    founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32), elsewhere=other)
     checkpoints = serving.path("checkpoints")
-    if serving.section.name != COORDINATOR:
-        raise ConfigError(f"{serving.where}: name: the coordinator is called {COORDINATOR!r}")
     listen = settle(serving.state, serving.section.listen)
     make = partial(assemble.make_coordinator, kit, founding, checkpoints)
-    _run(serving, _party(serving, kit), make, CoordinatorServer, listen)
+    party = _party(serving, kit)
+    while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
+        tell(party.name, "Alone", ALONE)
+
+
+def _serve_standby(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
+    """Follows the coordinator, and goes on as the coordinator once it has taken over."""
+    if role != COORDINATOR:
+        raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
+    if not serving.addresses:
+        raise ConfigError(
+            f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
+        )
+    plan, party = _plan(serving), _party(serving, kit)
+    keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
+    serving.path("checkpoints")
+    listen = settle(serving.state, serving.section.listen)
+
+    def make(stores: Stores, around: Environment) -> Executor:
+        return assemble.make_standby(kit, plan, folder_number(stores.folder), stores, around)
+
+    halt = _run(serving, party, make, StandbyServer, listen)
+    if halt.reason == TAKES_OVER:
+        _serve_coordinator(serving, kit)
 
 
 def _has_run(state: Path) -> bool:

@@ -8,7 +8,6 @@ What must not live here: any knowledge of a role or of a message beyond payloads
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
@@ -60,7 +59,7 @@ from secureps.service.calls import Calls
 from secureps.service.disk_faults import AGAIN_SECONDS, DiskFaults, refused
 from secureps.service.environment import Environment
 from secureps.service.log_lines import LogLines, facts
-from secureps.service.logs import tell
+from secureps.service.logs import complain, tell
 from secureps.service.open_requests import OpenRequests, Reception
 from secureps.service.replay import compact_if_due, replayed
 from secureps.service.watchers import Watchers
@@ -118,10 +117,11 @@ class Executor:
             if self.halted.done():
                 return  # a long journal does not keep a process that is to end
             self._meter.replayed(record)
-            self._hear(record)
+            self.hear(record)
         self._commit([(_Event(self._party, Tick()), self.machine.resume(self._loop.now()))])
 
-    def _hear(self, record: Record) -> None:
+    def hear(self, record: Record) -> None:
+        """Takes note of a record that is durable, on the loop: of the run and its roster."""
         self._log_lines.hear(record)
         if isinstance(record, RunPinned):
             self.run = record.run.id
@@ -311,11 +311,7 @@ class Executor:
         elif isinstance(item.event, Subscribe):
             self._watchers.refuse(item.sender, error)
         else:
-            self._warn(item, error)
-
-    def _warn(self, item: _Event, error: SecurepsError) -> None:
-        text = f"{type(item.event).__name__}: {error}"
-        tell(self._party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
+            complain(self._party, item.event, error)
 
     def _commit(self, handled: list[tuple[_Event, Step]]) -> None:
         records = [record for _, step in handled for record in step.records]
@@ -334,18 +330,26 @@ class Executor:
             self._disk("journal", None)
             self._meter.journalled(records)
             for record in records:
-                self._hear(record)
+                self.hear(record)
                 if (line := self._log_lines.told(record)) is not None:
                     tell(self._party, type(record).__name__, line, fields=facts(record))
         self._meter.stands(self.machine, self._loop.now())
+        self._act(handled)
+        self._schedule_tick()
+        self._compact()
+
+    def _compact(self) -> None:
+        """Compacts the journal if it has grown; all that the machine has folded is in it."""
+        compact_if_due(self._party, self.machine, self._journal)
+
+    def _act(self, handled: list[tuple[_Event, Step]]) -> None:
+        """Performs the effects of what is journalled."""
         for item, step in handled:
             for effect in step.effects:
                 self._perform(item, effect)
             if not any(_replies(effect) for effect in step.effects):
                 text = f"{self._party} has no answer to a {type(item.event).__name__}"
                 self._settle(item.answer, Malformed(text))  # nobody is left waiting
-        self._schedule_tick()
-        compact_if_due(self._party, self.machine, self._journal)
 
     def _commit_again(self, handled: list[tuple[_Event, Step]]) -> None:
         self._draining = False
@@ -407,7 +411,7 @@ class Executor:
                 payload = done.result()  # of differences no digest was known
                 self._settle(answer, Payload(message.digest or payload_digest(payload), payload))
             elif isinstance(error, PeerError):
-                self._warn(item, error)
+                complain(self._party, item.event, error)
                 self._settle(answer, error)
             elif refused(error):
                 self._settle(answer, self._waits(error))

@@ -39,7 +39,10 @@ class LogLines:
         """The line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
-                return f"incarnation {number}"
+                reign, start = divmod(number, records.REIGN)
+                return f"incarnation {start}" + (f" of reign {reign}" if reign else "")
+            case coordinator_records.StandbyFollows(standby):
+                return "a standby follows, and is waited for" if standby else "no standby follows"
             case records.RunPinned(run):
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
             case records.RosterFollowed(text):

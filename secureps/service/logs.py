@@ -43,6 +43,12 @@ def tell(
     _LOG.log(level, "%s: %s", party, text, extra=extra)
 
 
+def complain(party: str, event: object, error: Exception) -> None:
+    """Logs that an event was refused, and why."""
+    text = f"{type(event).__name__}: {error}"
+    tell(party, "Complaint", text, logging.WARNING, {"error": type(error).__name__})
+
+
 class JsonFormatter(logging.Formatter):
     """Formats a line as one JSON object: ts, level, party, event, message, then other fields.
 

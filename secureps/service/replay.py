@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator
 
 from secureps.errors import DamagedStore, OperatorError
-from secureps.roles.machine import Foldable, Machine, Record
+from secureps.roles.machine import Foldable, Machine, Record, Unfolds
 from secureps.service.logs import tell
 from secureps.store.journal import Journal
 
@@ -23,7 +23,7 @@ def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
     """
     fold = journal.fold
     if fold is not None:
-        if not isinstance(machine, Foldable):
+        if not isinstance(machine, Unfolds):
             raise DamagedStore("its journal was compacted, and this party compacts none")
         machine.unfold(fold)
         yield from fold.records

@@ -28,21 +28,16 @@ from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
 from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.compaction import run_pinned
-from secureps.store.journal import (
-    SqliteJournal,
-    last_row,
-    lock,
-    read_only,
-    read_rows,
-    restoring_path,
-)
+from secureps.store.folder_number import FOLDER_NUMBER
+from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
+from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
 
-_PASSING = ("address", "metrics-address")
-"""What a process says of itself while it runs."""
+_PASSING = ("address", "metrics-address", FOLDER_NUMBER)
+"""What a process says of itself while it runs, and the number that no copy of a folder has."""
 
 
 def backup(state: Path, copy: Path) -> int:

@@ -24,11 +24,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from secureps.errors import DamagedStore, Malformed
+from secureps.errors import Conflict, DamagedStore, Malformed, Refused
 from secureps.messages import coordinator_records as coordinator
 from secureps.messages import shard_records as shard
 from secureps.messages.encoding import digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.following import JournalRow
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceiptSummary, ReceivedBefore, RunPinned, SealedBefore
@@ -138,6 +139,33 @@ def gone(path: Path, base: sqlite3.Connection) -> Mark:
     except DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
     return START if found is None else Mark(*found)
+
+
+def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+    """The rows after one of them, about `most` bytes of them, as they were written.
+
+    Raises:
+        Conflict: there is no such row.
+        Refused: some of them are gone.
+    """
+    last = gone(path, base)
+    if 0 <= mark.seq < last.seq:
+        raise Refused(
+            f"rows up to {last.seq} of the coordinator's journal are compacted, and this one ends "
+            f"at row {mark.seq}: begin this standby's state folder from a copy of the "
+            "coordinator's, by secureps backup and secureps restore"
+        )
+    query = "SELECT chain FROM journal WHERE seq = ?"
+    if mark != last and base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
+        raise Conflict(f"row {mark.seq} of this journal is another one")
+    found, size = list[JournalRow](), 0
+    query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
+    for columns in base.execute(query, (mark.seq,)):
+        found.append(JournalRow(*columns))
+        size += len(found[-1].body)
+        if size > most:
+            break
+    return tuple(found)
 
 
 def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:

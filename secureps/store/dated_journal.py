@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 
 from secureps.errors import SecurepsError
+from secureps.messages.following import JournalRow
 from secureps.messages.records import Dated, RefusedRequests, RequestsRefused
 from secureps.roles.fold import Fold
-from secureps.store.journal import Journal
+from secureps.store.journal import FollowedJournal, Journal
 from secureps.store.journal_height import Mark
 from secureps.store.journal_rows import Record
 
@@ -72,6 +73,12 @@ class DatedJournal:
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
     @property
+    def folded(self) -> Mark:
+        """The last row in the fold; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.folded
+
+    @property
     def fold(self) -> Fold | None:
         """What the records before those of `replay` came to."""
         return self._journal.fold
@@ -84,6 +91,16 @@ class DatedJournal:
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all records; as the journal within."""
         self._journal.compact(fold)
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after one of them, all kinds; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.after(mark, most)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.take(rows)
 
     def close(self) -> None:
         """Closes the journal; a second call does nothing."""

@@ -12,14 +12,13 @@ what became of an evaluation. What must not live here: what records mean
 
 from __future__ import annotations
 
-import fcntl
+import json
 import os
-import platform
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from secureps.errors import (
     ConfigError,
@@ -28,27 +27,32 @@ from secureps.errors import (
     InternalError,
     OperatorError,
 )
+from secureps.messages.encoding import from_plain
+from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.roles.fold import Fold
 from secureps.store import compaction
 from secureps.store.atomic_file import sync
 from secureps.store.journal_height import (
-    NO_SPACE,
     START,
     Height,
     Mark,
+    full,
     height_path,
     read_height,
-    refused,
+    refuse_behind,
 )
+from secureps.store.journal_lock import lock, restoring_path
 from secureps.store.journal_rows import (
     DAMAGED,
+    RECORDS,
     ROWS,
     Record,
     Row,
     body_of,
     kind_of,
     link,
+    read_row,
     rows_after,
 )
 
@@ -58,9 +62,6 @@ SYNCHRONOUS = "FULL"
 CHECKPOINT_PAGES = 256
 """Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
 what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
-
-LEAST_ROOM = 1 << 16
-"""Bytes without which SQLite cannot make the files beside a journal."""
 
 _HEAD = """
 CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
@@ -108,6 +109,30 @@ class Journal(Protocol):
         """The newest second of the run's clock on record; 0 if there is none."""
 
 
+@runtime_checkable
+class FollowedJournal(Journal, Protocol):
+    """A journal whose rows a standby copies."""
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after this one, about `most` bytes of them.
+
+        Raises:
+            Conflict: there is no such row.
+            Refused: some of them are gone.
+        """
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows as another journal has them, durably; returns their records.
+
+        Raises:
+            DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
+        """
+
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold: with the next one, rows up to it are gone."""
+
+
 class MemoryJournal:
     """Records in a list that outlives the journal: a restart is `MemoryJournal(old.rows)`."""
 
@@ -126,6 +151,23 @@ class MemoryJournal:
     def replay(self) -> Iterator[tuple[float, Record]]:
         """All records from the first, with the time of each."""
         return iter(tuple(self.rows))
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """Rows as `FollowedJournal` has them, all that there are; here no digest chains them."""
+        rows = self.rows[mark.seq :]
+        return tuple(JournalRow(at, kind_of(each), body_of(each), b"") for at, each in rows)
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows; see `FollowedJournal`."""
+        taken: list[Record] = [from_plain(RECORDS[row.kind], json.loads(row.body)) for row in rows]
+        for row, record in zip(rows, taken, strict=True):
+            self.append(row.at, [record])
+        return taken
+
+    @property
+    def folded(self) -> Mark:
+        """No row."""
+        return START
 
     @property
     def fold(self) -> Fold | None:
@@ -214,8 +256,12 @@ class SqliteJournal:
             kind, body = kind_of(record), body_of(record)
             seq, chain = seq + 1, link(chain, seq + 1, at, kind, body)
             rows.append((seq, at, kind, body, chain))
+        self._insert(rows)
+
+    def _insert(self, rows: Sequence[tuple[int, float, str, str, bytes]]) -> None:
         if not rows:
             return
+        seq, *_, chain = rows[-1]
         with self._transaction("cannot write: "):
             self._base.executemany("INSERT INTO journal VALUES (?, ?, ?, ?, ?)", rows)
             self._base.execute("UPDATE head SET seq = ?, chain = ?", (seq, chain))
@@ -227,12 +273,31 @@ class SqliteJournal:
             self.close()  # the rows are there, and nobody may hear of them
             raise
 
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        """The rows after one of them; see `FollowedJournal`."""
+        return compaction.after(self._path, self._base, mark, most)
+
+    @property
+    def folded(self) -> Mark:
+        """The last row in the fold."""
+        return START if self._kept is None else self._kept.mark
+
+    def take(self, rows: Sequence[JournalRow]) -> list[Record]:
+        """Adds rows of another journal; see `FollowedJournal`."""
+        chain, columns = self._chain, list[tuple[int, float, str, str, bytes]]()
+        taken: list[Record] = []
+        for seq, row in enumerate(rows, self._seq + 1):
+            columns.append((seq, row.at, row.kind, row.body, row.chain))
+            taken.append(read_row(self._path, chain, *columns[-1]).record)
+            chain = row.chain
+        self._insert(columns)
+        return taken
+
     def replay(self) -> Iterator[tuple[float, Record]]:
         """All records after the fold, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        first = START if self._kept is None else self._kept.mark
-        rows = rows_after(self._path, self._base, first, self.mark)
+        rows = rows_after(self._path, self._base, self.folded, self.mark)
         return ((row.at, row.record) for row in rows)
 
     @property
@@ -276,10 +341,9 @@ class SqliteJournal:
 
     def _rows_size(self) -> int:
         """Bytes of the records after the fold."""
-        after = 0 if self._kept is None else self._kept.mark.seq
         try:
             query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
-            return int(self._base.execute(query, (after,)).fetchone()[0])
+            return int(self._base.execute(query, (self.folded.seq,)).fetchone()[0])
         except DAMAGED as error:
             raise DamagedStore(f"{self._path}: {error}") from None
 
@@ -326,7 +390,7 @@ class SqliteJournal:
     def _refused(
         self, doing: str, error: Exception, otherwise: type[OperatorError] = OperatorError
     ) -> OperatorError:
-        kind = DiskFailed if _full(self._path, error) else otherwise
+        kind = DiskFailed if full(self._path, error) else otherwise
         return kind(f"{self._path}: {doing}{error}")
 
     def _at_height(self) -> tuple[int, bytes, Height]:
@@ -377,23 +441,6 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from rows_after(path, base, compaction.gone(path, base), own)
 
 
-def restoring_path(path: Path) -> Path:
-    """The marker beside a journal that is being restored, and must not be opened."""
-    return path.with_name(path.name + ".restoring")
-
-
-def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
-    """DamagedStore if a journal ends before a height that it had."""
-    if own.seq >= height.seq:
-        return
-    found = f"ends at row {own.seq}" if own.seq else "is missing or empty"
-    raise DamagedStore(
-        f"{path}: {found}, and {height.seq} rows were written: it or its log ({path.name}-wal) is "
-        "damaged, or this is an older copy, and a ledger never goes back; bring back a copy of the "
-        f"folder that has all {height.seq}: secureps restore"
-    )
-
-
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:
     """Where the journal in a file ends, by its log too, neither of which is changed.
 
@@ -439,40 +486,3 @@ def _head(path: Path, base: sqlite3.Connection) -> Mark:
         last = head[0][0] if len(head) == 1 else "?"
         raise DamagedStore(f"{path}: row {last} should be the last and is not")
     return Mark(*head[0])
-
-
-def _full(path: Path, error: Exception) -> bool:
-    """Whether a disk is full: where SQLite makes files it has other words for that."""
-    if isinstance(error, OSError):
-        return error.errno in NO_SPACE
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
-        left = os.statvfs(path.parent)
-        return left.f_bavail * left.f_frsize < LEAST_ROOM
-    return bool(code == sqlite3.SQLITE_FULL)
-
-
-def lock(path: Path) -> int:
-    """An flock on a file beside the journal: SQLite drops its own locks between commits.
-
-    Raises:
-        OperatorError: it is held already, or the file cannot be made.
-    """
-    me = f"pid {os.getpid()} on {platform.node()}"
-    beside = path.with_name(path.name + ".lock")
-    try:
-        held = os.open(beside, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise refused(beside, "open", error) from error
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        who = os.pread(held, 256, 0).decode(errors="replace").strip()
-        os.close(held)
-        named = f" ({who})" if who else ""
-        which = "this" if who == me else "another"
-        raise OperatorError(f"{path}: in use by {which} process{named}") from None
-    with suppress(OSError):  # a full disk: who holds it is told, not needed
-        os.ftruncate(held, 0)
-        os.pwrite(held, f"{me}\n".encode(), 0)
-    return held

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import sqlite3
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,9 @@ from secureps.store.atomic_file import write_durably
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 """Errors of a disk that is full: it may work again."""
+
+LEAST_ROOM = 1 << 16
+"""Bytes without which SQLite cannot make the files beside a journal."""
 
 PAGE = 4096
 """Bytes of a slot: what disks write whole."""
@@ -132,6 +136,29 @@ def refused(path: Path, doing: str, error: OSError) -> OperatorError:
     """The error of a disk that refuses: DiskFailed if it is full, and may work again."""
     kind = DiskFailed if error.errno in NO_SPACE else OperatorError
     return kind(f"{path}: cannot {doing}: {error.strerror}")
+
+
+def full(path: Path, error: Exception) -> bool:
+    """Whether a disk is full: where SQLite makes files it has other words for that."""
+    if isinstance(error, OSError):
+        return error.errno in NO_SPACE
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
+        left = os.statvfs(path.parent)
+        return left.f_bavail * left.f_frsize < LEAST_ROOM
+    return bool(code == sqlite3.SQLITE_FULL)
+
+
+def refuse_behind(path: Path, own: Mark, height: Mark) -> None:
+    """DamagedStore if a journal ends before a height that it had."""
+    if own.seq >= height.seq:
+        return
+    found = f"ends at row {own.seq}" if own.seq else "is missing or empty"
+    raise DamagedStore(
+        f"{path}: {found}, and {height.seq} rows were written: it or its log ({path.name}-wal) is "
+        "damaged, or this is an older copy, and a ledger never goes back; bring back a copy of the "
+        f"folder that has all {height.seq}: secureps restore"
+    )
 
 
 def _slot(mark: Mark) -> bytes:

@@ -31,6 +31,7 @@ from secureps.messages import (
     charge,
     envelope_keys,
     evaluation,
+    following,
     orders,
     requests,
     run,
@@ -50,7 +51,7 @@ SIGNATURE_BYTES = 64
 
 _DIGESTS = (
     *("run", "digest", "base", "state", "layout", "holders", "roster", "committee"),
-    *("blocks", "root", "commitments", "model", "sums", "opened"),
+    *("blocks", "root", "commitments", "model", "sums", "opened", "chain"),
 )
 SIZES = dict.fromkeys(_DIGESTS, DIGEST_BYTES) | {"nonce": 32, "signature": SIGNATURE_BYTES}
 """Length of bytes fields with these names; empty means "none" and passes too."""
@@ -60,7 +61,8 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    acts, charge, envelope_keys, schema, steps, submission, run, evaluation, requests, orders
+    *(acts, charge, envelope_keys, schema, steps, submission, run, evaluation, following),
+    *(requests, orders),
 )
 """Every dataclass that crosses the wire, by name."""
 

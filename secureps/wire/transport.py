@@ -23,7 +23,7 @@ from typing import Any, Protocol
 from secureps.errors import Busy, InternalError, SecurepsError, Unreachable
 from secureps.exhaustion import exhaustion
 from secureps.messages.requests import Subscribe
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 
 _LOG = logging.getLogger(__name__)
 
@@ -129,9 +129,13 @@ class InProcessNetwork:
         self._end(lambda link: link.sender == party, error, quiet=True)
         self._end(lambda link: link.to == party, error, quiet=False)
 
-    def transport(self, party: str) -> Transport:
-        """A party's way to the servers; each call makes another one."""
-        return _InProcessTransport(self, party)
+    def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
+        """A party's way to the servers; each call makes another one.
+
+        Args:
+            places: where the coordinator may be; the next is dialled when one is not reached.
+        """
+        return _InProcessTransport(self, party, places)
 
     def _call(self, call: _Call, message: Any) -> None:
         self._begin(call)
@@ -141,7 +145,7 @@ class InProcessNetwork:
     def _perform(self, call: _Call, message: Any) -> None:
         endpoint = self._reached(call)
         if endpoint is not None:
-            answer = _ask(endpoint, call.sender, message)
+            answer = _ask(endpoint, speaker(call.sender), message)
             answer.add_done_callback(lambda done: self._reply(call, outcome(done)))
 
     def _reply(self, call: _Call, result: Any) -> None:
@@ -222,16 +226,24 @@ class InProcessNetwork:
 
 
 class _InProcessTransport:
-    def __init__(self, network: InProcessNetwork, party: str) -> None:
+    def __init__(self, network: InProcessNetwork, party: str, places: tuple[str, ...]) -> None:
         self._network = network
         self._party = party
+        self._places = deque(places)
         self._closed = False
 
+    def _turn(self, place: str, result: object) -> None:
+        """Dials the coordinator elsewhere from now on, if it is not there."""
+        if isinstance(result, Unreachable) and place == self._places[0]:
+            self._places.rotate(-1)
+
     def call(self, to: str, message: Any) -> Future[Any]:
-        call = _Call(self, self._party, to)
+        place = self._places[0] if to == COORDINATOR else to
+        call = _Call(self, self._party, place)
         if self._closed:
             call.finish(closed())
         else:
+            call.future.add_done_callback(lambda done: self._turn(place, done.exception()))
             self._network._call(call, message)
         return call.future
 
@@ -240,7 +252,13 @@ class _InProcessTransport:
     ) -> Cancel:
         if self._closed:
             return lambda: None
-        stream = _Stream(self, self._party, deliver, lost)
+        place = self._places[0]
+
+        def ended(error: SecurepsError) -> None:
+            self._turn(place, error)
+            lost(error)
+
+        stream = _Stream(self, self._party, deliver, ended, place)
         self._network._watch(stream, message)
         return lambda: self._network._end(lambda link: link is stream, closed(), quiet=True)
 
@@ -253,6 +271,11 @@ class _InProcessTransport:
     def close(self) -> None:
         self._closed = True
         self._network._end(lambda link: link.owner is self, closed(), quiet=True)
+
+
+def speaker(place: str) -> str:
+    """Who speaks at a place: a standby is the coordinator, elsewhere."""
+    return COORDINATOR if place == STANDBY else place
 
 
 def running() -> Future[Any]:

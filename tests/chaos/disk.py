@@ -12,6 +12,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -59,6 +60,15 @@ class Journal(MemoryJournal):
     def cut(self) -> None:
         """The power fails."""
         del self.rows[self._synced :]
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A party's disk as it was: its files, and its journal."""
+
+    name: str
+    folder: Path
+    rows: list[tuple[float, Any]]
 
 
 class Disk:

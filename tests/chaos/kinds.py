@@ -31,7 +31,12 @@ _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
 _NOISE = "where shards add noise, and blocks have copies: tests/federation/test_replicas.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
+_LEAD = "answered by the executor: tests/service/test_lead.py"
+_COMMAND = "said by an operator's command: tests/processes/test_standby.py"
+
 KNOWN: dict[str, str] = {
+    **dict.fromkeys(("hears Follow", "orders Answer Rows"), _LEAD),
+    "orders Call TakeOver": _COMMAND,
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Answer Proposal": _FROZEN,

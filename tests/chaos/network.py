@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from secureps.errors import Unreachable
 from secureps.messages.requests import Subscribe
 from secureps.scenario.delays import generator
 from secureps.wire.transport import Clock, DelayOf, _Call, _Stream
@@ -65,12 +66,25 @@ class ChaosNetwork(FaultyNetwork):
         self._watched, self._answered = watch, answered
         self._asked: dict[_Call, Any] = {}
         self._cut: dict[frozenset[str], float] = {}
+        self._frozen: dict[str, float] = {}
 
     def part(self, one: str, other: str, seconds: float) -> None:
         """Nothing passes between two parties for so long."""
         self._cut[frozenset((one, other))] = self._clock.now() + seconds
 
+    def freeze(self, party: str, noticed: float, seconds: float) -> None:
+        """A process is stopped: in a while whoever is connected knows, and nobody connects."""
+        self._frozen[party] = self._clock.now() + seconds
+
+        def notice() -> None:
+            self._end(lambda link: link.to == party, Unreachable("nobody answers"), quiet=False)
+
+        if noticed < seconds:
+            self._clock.call_later(noticed, notice)
+
     def _parted(self, link: _Call | _Stream) -> bool:
+        if self._clock.now() < self._frozen.get(link.to, 0.0):
+            return True
         until = self._cut.get(frozenset((link.sender, link.to)))
         return until is not None and self._clock.now() < until
 

@@ -9,7 +9,7 @@ from typing import Any
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act, Deed
 from secureps.messages.requests import Noted
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.wire.transport import Clock, InProcessNetwork
 from tests.chaos.evidence import Evidence
 from tests.chaos.schedule import OMITS, SAVES, STANDS, Fault
@@ -35,7 +35,8 @@ class Operator:
         evidence: Evidence,
         over: Callable[[], bool],
     ) -> None:
-        self._network, self._clock = network, clock
+        self._way = network.transport(COORDINATOR, (COORDINATOR, STANDBY))
+        self._clock = clock
         self._evidence, self._over = evidence, over
 
     def act(self, fault: Fault) -> None:
@@ -46,7 +47,7 @@ class Operator:
         self._say(Act(does.value, client, "chaos"), fault.seconds, back)
 
     def _say(self, act: Act, seconds: float = 0.0, back: Act | None = None) -> None:
-        answer = self._network.transport(COORDINATOR).call(COORDINATOR, act)
+        answer = self._way.call(COORDINATOR, act)
         answer.add_done_callback(lambda done: self._heard(act, seconds, back, done))
 
     def _heard(self, act: Act, seconds: float, back: Act | None, done: Future[Any]) -> None:

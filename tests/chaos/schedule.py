@@ -20,6 +20,9 @@ lost, unanswered, twice, late     what becomes of one message
 replaced  the key holder, or who came for it, dies for good, and another comes by the next roster
 revoked   the client is taken off the roster
 renewed   the roster expires for everybody, and is signed anew
+gone      the coordinator dies for good, and its standby takes over
+frozen    the coordinator's process is stopped for so long, as by SIGSTOP, and goes on afterwards
+commanded an operator has the standby take over
 spoil     the client shares another key than it seals with, so many times
 lie       the key holder answers with a wrong share, so many times
 """
@@ -31,7 +34,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import client_names, holder_names, shard_names
 
 CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
@@ -98,6 +101,11 @@ ROSTERS = (REPLACED, REVOKED, RENEWED)
 CHANGE, SOON = 0.5, 300
 """How often the roster changes, where no disk is lost; events within which it does so again."""
 
+GONE, FROZEN, COMMANDED = "gone", "frozen", "commanded"
+TAKEOVERS = (GONE, FROZEN, COMMANDED)
+FOLLOWED = 0.4
+"""How often there is a standby, where no disk is lost."""
+
 EVENTS = 2000
 """Below this most runs have had their last event."""
 
@@ -129,7 +137,7 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, LOSSES, ROSTERS or ACTS, ROTS or ASKS.
+        kind: of KINDS, LOSSES, ROSTERS, ACTS or TAKEOVERS, ROTS or ASKS.
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
@@ -166,7 +174,8 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    if found is None or found["kind"] not in (*KINDS, *LOSSES, *ROSTERS, *ACTS, ROTS, ASKS):
+    kinds = (*KINDS, *LOSSES, *ROSTERS, *ACTS, *TAKEOVERS, ROTS, ASKS)
+    if found is None or found["kind"] not in kinds:
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -209,6 +218,8 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
         faults += _changed(rng, setting)
     if rng.random() < ACTED:
         faults += [_act(rng) for _ in range(rng.randint(1, 3))]
+    if not lost:
+        faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
     return tuple(faults)
 
 
@@ -216,6 +227,24 @@ def _act(rng: random.Random) -> Fault:
     kind, at = rng.choice(ACTS), rng.randrange(1, EVENTS)
     who = rng.choice(client_names(CLIENTS)) if kind == OMITS else COORDINATOR
     return Fault(kind, who, at, round(rng.uniform(1.0, 60.0), 1))
+
+
+def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
+    """Now and then the coordinator has a standby, which takes over, and may be away before that."""
+    found: list[Fault] = []
+    if rng.random() >= FOLLOWED:
+        return found
+    before, at = rng.randrange(1, EVENTS), rng.randrange(1, EVENTS)
+    short, long = round(rng.uniform(0.1, 8.0), 1), round(rng.uniform(1.0, 40.0), 1)
+    if rng.random() < 0.3:
+        found.append(Fault("kill", STANDBY, before, short))
+    if rng.random() < 0.3:
+        found.append(Fault("part", COORDINATOR, before, long, STANDBY))
+    if rng.random() < 0.3:
+        found.append(Fault("part", STANDBY, at, long, rng.choice(parties_of(setting)[1:])))
+    kind = rng.choice((*TAKEOVERS, GONE))
+    found.append(Fault(kind, COORDINATOR, at, long if kind == FROZEN else 0.0))
+    return found
 
 
 def _drawn(rng: random.Random, kind: str, setting: Setting) -> Sequence[Fault]:

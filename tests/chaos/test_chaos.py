@@ -205,6 +205,42 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
 # --- schedules --------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(
+    "faults",
+    [
+        "gone:coordinator@400",
+        "frozen:coordinator@400+20",
+        "commanded:coordinator@400",
+        "frozen:coordinator@140+13.5,kill:standby@217+3.9,part:coordinator>standby@217+13.5",
+        "part:coordinator>standby@300+20,gone:coordinator@900",
+    ],
+)
+def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
+    outcome = play(1, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [
+        (321, "pause:shard-1@99+32.9,frozen:coordinator@660+15.4"),
+        (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
+    ],
+)
+def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:
+    outcome = play(seed, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended == "all 3 versions are made"
+
+
+def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
+    faults = "replaced:holder-0@569+7.2,replaced:holder-2@744+7.2,gone:coordinator@691"
+    outcome = play(367, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended
+
+
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)

@@ -12,7 +12,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
 from secureps.messages.coordinator_records import Received
 from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import WORKER, Machine
@@ -36,7 +36,8 @@ from secureps.service.environment import Stores
 from secureps.service.executor import Executor
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
-from tests.chaos.disk import Disk, Journal
+from tests.chaos import takeover
+from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
 from tests.chaos.issuer import Issuer
 from tests.chaos.loop import Dead, PartyLoop
@@ -49,6 +50,7 @@ from tests.chaos.schedule import (
     HOLDERS,
     MESSAGES,
     SHARDS,
+    TAKEOVERS,
     THRESHOLD,
     WIPED,
     Fault,
@@ -73,15 +75,6 @@ WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
 
 
-@dataclass(frozen=True)
-class Copy:
-    """A party's disk as it was: its files, and its journal."""
-
-    name: str
-    folder: Path
-    rows: list[tuple[float, Any]]
-
-
 class Subject(Recorded):
     """A trainer of the federation, which evaluates too."""
 
@@ -104,6 +97,8 @@ class World(Simulation):
         """Why the run has no end: what a party's disk lost is nowhere else."""
         self.successors: dict[str, str] = {}
         """Key holders that were replaced, and by whom."""
+        self.gone: set[str] = set()
+        """Coordinators that are lost for good."""
         self.revoked: set[str] = set()
         """Clients that were taken off the roster."""
         self._lost_at = 0.0
@@ -113,7 +108,7 @@ class World(Simulation):
         self._disk = Disk(self._gate, folder / "links")
         self._acting = ""
         self._loops: dict[str, PartyLoop] = {}
-        self._down: set[str] = set()
+        self.down: set[str] = set()
         self._full: dict[str, float] = {}
         self._operations: Counter[str] = Counter()
         by_event = [f for f in faults if f.kind not in (*MESSAGES, *CHEATS, "dies", "torn")]
@@ -128,6 +123,7 @@ class World(Simulation):
             ),
             self._journal,
             lambda name: DiskSpool(folder / name / "spool"),
+            standby=any(STANDBY in (f.who, f.to) or f.kind in TAKEOVERS for f in faults),
         )
         cast = Cast(trainers, UnsafeSeed(3), seconds)
         self._issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)))
@@ -161,6 +157,8 @@ class World(Simulation):
             when = f"{self.loop.now():.0f} seconds and {self.events} events"
             self.stood = f"after {when} {', '.join(waiting)} still wait: {self.reasons()}"
         for name in sorted(self._failed):
+            if takeover.ended(self, name):
+                continue
             if not self._may_end(name):
                 self.stood = f"{name} ended: {self._why(name)}"
             elif isinstance(self.parties[name].machine, Holder):
@@ -213,7 +211,7 @@ class World(Simulation):
         return type(error) if error is not None else halted.result().error
 
     def _ended_well(self) -> bool:
-        return not self._down and self._over()
+        return not self.down and self._over()
 
     def _why(self, name: str) -> str:
         halted = self.parties[name].halted
@@ -261,6 +259,8 @@ class World(Simulation):
                 self._operator.act(fault)
             case "replaced" | "revoked" | "renewed":
                 self._change(fault)
+            case "gone" | "frozen" | "commanded":
+                takeover.happen(self, fault)
 
     def _change(self, fault: Fault) -> None:
         """The roster changes, once the run is founded on the first: all have that in their kit."""
@@ -276,7 +276,7 @@ class World(Simulation):
                 self.loop.call_later(fault.seconds, self._tell)
             case "renewed":
                 told = self._issuer.expire()
-                for name in [n for n in self.parties if n not in self._down]:
+                for name in [n for n in self.parties if n not in self.down]:
                     self.parties[name].heard(WORKER, told)
                 self.loop.call_later(fault.seconds, self._renew)
 
@@ -286,8 +286,9 @@ class World(Simulation):
 
     def _tell(self) -> None:
         """The coordinator looks at its kit; others have that with which they were first started."""
-        if COORDINATOR not in self._down:
-            self.parties[COORDINATOR].heard(WORKER, self._issuer.told)
+        for place in {COORDINATOR, self.ruler} - self.down - self.gone:
+            self.parties[place].heard(WORKER, self._issuer.told)
+        takeover.brought(self)
 
     def _replace(self, fault: Fault) -> None:
         """A key holder, or whoever came in its place, is lost for good, and another comes."""
@@ -300,7 +301,7 @@ class World(Simulation):
         new = self.successors[lost] = f"holder-{HOLDERS + len(self.successors)}"
         self._loops[lost].dead = True
         self.kill(lost)
-        self._down.discard(lost)
+        self.down.discard(lost)
 
         def come() -> None:
             self._issuer.replace(lost, new)
@@ -324,9 +325,9 @@ class World(Simulation):
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
         name = fault.who
-        if name in self._down or name in self.successors:
+        if name in self.down or name in self.successors or name in self.gone:
             return
-        self._die(name)
+        self.put_out(name)
         if fault.kind in ("power", "torn"):
             journal = self._stores[name].journal
             assert isinstance(journal, Journal)
@@ -365,10 +366,10 @@ class World(Simulation):
 
     def _go_back(self, copy: Copy, older: bool) -> None:
         name = copy.name
-        if name in self._down:  # once it is up again
+        if name in self.down:  # once it is up again
             self.loop.call_later(1.0, partial(self._go_back, copy, older))
             return
-        self._die(name)
+        self.put_out(name)
         if older:
             self._note_loss(name)
         self._disk.bring(copy.folder, self._root / name)
@@ -378,10 +379,10 @@ class World(Simulation):
 
     def _take_away(self, fault: Fault) -> None:
         """A coordinator's volume is not mounted when it is started, and is at its next start."""
-        if fault.who in self._down:
+        if fault.who in self.down:
             return
         copy = self._copied(fault.who)
-        self._die(fault.who)
+        self.put_out(fault.who)
         servers = (*shard_names(SHARDS), *holders_of(self.setting))
         if not all(self._knows(self.parties[name].machine) for name in servers):
             self._note_loss(fault.who)  # nobody knows of its run yet, and another may be founded
@@ -390,8 +391,9 @@ class World(Simulation):
         self.loop.call_later(1.0, partial(self.start, fault.who))
         self.loop.call_later(1.0 + fault.seconds, partial(self._go_back, copy, False))
 
-    def _die(self, name: str) -> None:
-        self._down.add(name)
+    def put_out(self, name: str) -> None:
+        """A party dies."""
+        self.down.add(name)
         self._loops[name].dead = True
         self.kill(name)
 
@@ -407,7 +409,7 @@ class World(Simulation):
             return
         self._operations[party] += 1
         fault = self._fatal.pop((party, self._operations[party]), None)
-        if fault is not None and party not in self._down:
+        if fault is not None and party not in self.down:
             self._fall(fault)
             raise Dead(party)
         if operation in WRITES and self.loop.now() < self._full.get(party, 0.0):
@@ -429,6 +431,8 @@ class World(Simulation):
             name, known = message.header.key, BlockSpooled(message.header)
             if not self._disk.durable(spool.path(name)):
                 self.evidence.broken(f"{party} acknowledged {name} before it was durable")
+        if takeover.lacks(self, party, known):
+            self.evidence.broken(f"{party} acknowledged {name} before its standby had it")
         if known not in journal.durable:
             self.evidence.broken(f"{party} acknowledged {name} before that was in its journal")
 
@@ -436,7 +440,7 @@ class World(Simulation):
 
     def start(self, name: str) -> None:
         """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
-        if name in self.successors:
+        if name in self.successors or name in self.gone:
             return
         super().start(name)
         self.loop.call_later(0.0, partial(self._up, name, self._loops[name]))
@@ -446,10 +450,15 @@ class World(Simulation):
             elif fault.who == name:
                 lies(self, name, small_error, fault.at)
 
+    def _again(self, name: str) -> None:
+        if name not in self.down:
+            self._loops[name].dead = True
+            super()._again(name)
+
     def _up(self, name: str, own: PartyLoop) -> None:
         """It knows its journal, unless it died over that: then it is started once more."""
         if not own.dead:
-            self._down.discard(name)
+            self.down.discard(name)
 
     def _journal(self, name: str) -> Journal:
         return Journal(self._gate, partial(self.evidence.journalled, name))
@@ -464,14 +473,14 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
-        newest = name == COORDINATOR or name in self.successors.values()
+        newest = name in (COORDINATOR, STANDBY, *self.successors.values())
         self._kit = self._issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:
             executor = super()._make(name)
         finally:
             self.loop = whole
-        role = name if name == COORDINATOR else name.rpartition("-")[0]
+        role = COORDINATOR if name in (COORDINATOR, STANDBY) else name.rpartition("-")[0]
         self.evidence.watch_machine(role, executor.machine)
         if isinstance(executor.worker, ClientWorker):
             self.evidence.watch_sealing(executor.worker)

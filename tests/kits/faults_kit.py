@@ -20,6 +20,7 @@ from secureps.wire.transport import (
     _Call,
     _Stream,
     no_delay,
+    speaker,
 )
 
 
@@ -109,12 +110,12 @@ class FaultyNetwork(InProcessNetwork):
         if endpoint is None or call not in self._links or not fault:
             super()._perform(call, message)
         elif isinstance(fault, DropReply | Cut):
-            _ask(endpoint, call.sender, message)
+            _ask(endpoint, speaker(call.sender), message)
             self._lose(fault, call)
         else:
             super()._perform(call, message)
             if isinstance(fault, Duplicate):
-                _ask(endpoint, call.sender, message)
+                _ask(endpoint, speaker(call.sender), message)
 
     def _order(self, stream: _Stream, order: Any) -> None:
         fault = self._fault(stream.to, stream.sender, order)

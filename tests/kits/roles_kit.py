@@ -267,7 +267,7 @@ def works(step: Step) -> list[Any]:
 def state_of(federation: CoordinatorState) -> CoordinatorState:
     """A copy to compare with: without its restarts, and when fates were final."""
     copied = copy.deepcopy(federation)
-    copied.incarnation, copied.settled.final = 0, {}
+    copied.reigns, copied.settled.final = type(copied.reigns)(), {}
     return copied
 
 

@@ -81,6 +81,51 @@ ELSEWHERE = {
     ),
     "no connection to ...: who is there speaks no TLS; check it, and insecure "
     "(the other side's fault)": ("wire/grpc/test_tls.py", "speaks no TLS"),
+    "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
+    "did since counts. Leave it off; or start it as the other one's standby, with an empty state "
+    "folder: secureps serve coordinator --standby (the other side's fault)": (
+        "processes/test_standby.py",
+        "another coordinator has taken over this run",
+    ),
+    "the coordinator went on without this standby, and has what this one does not have: start it "
+    "again as a standby, with an empty state folder (the other side's fault)": (
+        "federation/test_standby.py",
+        "the coordinator went on without this standby",
+    ),
+    "this standby's journal is no beginning of the coordinator's: it is of another run, or has "
+    "what was never acknowledged; start it with an empty state folder (the sender's fault)": (
+        "service/test_lead.py",
+        "start it with an empty state folder",
+    ),
+    "this standby does not have all that the coordinator acknowledged: it takes over once secureps "
+    "status shows that it follows. If the coordinator's folder is lost, begin a new run from the "
+    "last checkpoint (the other side's fault)": ("federation/test_standby.py", "does not have all"),
+    "another standby follows this coordinator: end one of them (the other side's fault)": (
+        "service/test_lead.py",
+        "another standby follows",
+    ),
+    "it rules already: there is nothing to take over (the other side's fault)": (
+        "federation/test_standby.py",
+        "rules already",
+    ),
+    "the coordinator's plan is another one than this standby's: give it the same "
+    "(the operator's fault)": ("federation/test_standby.py", "plan is another one"),
+    "a ... has no standby: --standby is for a coordinator (the operator's fault)": (
+        "run/test_serve.py",
+        "has no standby",
+    ),
+    "...: coordinator: HOST:PORT of the coordinator that it follows is missing "
+    "(the operator's fault)": ("run/test_serve.py", "that it follows is missing"),
+    "...: damaged: start this standby with an empty state folder (the operator's fault)": (
+        "store/test_folder_number.py",
+        "damaged: start this standby with an empty",
+    ),
+    "a standby is here: the coordinator rules elsewhere; still trying": (
+        "federation/test_standby.py",
+        "a standby is here",
+    ),
+    "the coordinator waits until all shards and ... key holders obey it, for another one could "
+    "rule; still trying": ("federation/test_standby.py", "the coordinator waits until all shards"),
     "...: an address has 300 letters, no more (the sender's fault)": (
         "roles/test_extremes.py",
         "an address has 300 letters",

@@ -21,6 +21,7 @@ from secureps.messages.acts import Act
 from secureps.messages.encoding import from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import Follow, TakeOver
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.messages.submission import SubmissionId
@@ -148,7 +149,7 @@ def test_every_message_of_a_run_is_among_them() -> None:
     rare = {requests.Decline, requests.Withdraw, requests.Missing, requests.Spoilt}
     rare |= {requests.OpenRefused, requests.Retire, requests.Telemetry, requests.Trouble, Evaluated}
     committee = {requests.Examined, requests.KeyShare, EnvelopeKeyAnnounced}
-    asked = {requests.AskRun, requests.AskStatus, Act}
+    asked = {requests.AskRun, requests.AskStatus, Act, Follow, TakeOver}
     heard = frozenset().union(*permissions.TO_COORDINATOR.values())
     assert said == heard - rare - committee - asked
 

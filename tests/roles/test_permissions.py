@@ -14,6 +14,7 @@ from secureps.messages import orders, requests
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import Follow, TakeOver
 from secureps.messages.requests import PutBlock
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.roles import permissions
@@ -37,7 +38,7 @@ SENDERS = {
     "observer": STRANGER,
     "coordinator": COORDINATOR,
 }
-ANSWERS = {"Noted", "Welcome", "Proposal", "Status", "Stored", "Payload", "Refusal"}
+ANSWERS = {"Noted", "Welcome", "Proposal", "Status", "Rows", "Stored", "Payload", "Refusal"}
 KINDS = sorted(permissions.SAID, key=lambda kind: kind.__name__)
 
 
@@ -62,8 +63,12 @@ def test_what_each_role_may_say() -> None:
                 assert heard == everybody
             case requests.Subscribe | requests.Telemetry:
                 assert heard == {"client", "shard", "holder"}
-            case requests.Register | requests.Trouble:
+            case requests.Register:
+                assert heard == {"shard", "holder", "coordinator"}
+            case requests.Trouble:
                 assert heard == {"shard", "holder"}
+            case _ if kind in (Follow, TakeOver):
+                assert heard == {"coordinator"}
             case requests.Missing:
                 assert heard == {"client", "shard"}
             case requests.Join | requests.Heartbeat | requests.Submit | requests.Retire:

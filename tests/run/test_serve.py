@@ -12,6 +12,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.errors import ConfigError, KitError, PlanRefused
 from secureps.messages.records import RunPinned
 from secureps.policy.plan import load_plan
+from secureps.roles.machine import Halt
 from secureps.run import serve as module
 from secureps.run.serve import serve
 from secureps.store.issuing import create_kit, issue
@@ -70,7 +71,12 @@ def test_a_coordinator_of_a_run_comes_back_whoever_came_and_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, holders: int
 ) -> None:
     config, served = folder(tmp_path, "rlwe", "rlwe", holders), list[Any]()
-    monkeypatch.setattr(module, "_run", lambda *arguments: served.append(arguments))
+
+    def run(*own: Any) -> Halt:
+        served.append(own)
+        return Halt("over")
+
+    monkeypatch.setattr(module, "_run", run)
     (tmp_path / "state").mkdir(mode=0o700)
     plan = make_plan("rlwe")
     pinned = RunPinned(make_run(plan), make_placement(plan), ADDRESSES)
@@ -134,3 +140,13 @@ def test_a_coordinator_founds_no_run_whose_budget_is_too_small(tmp_path: Path) -
     with pytest.raises(PlanRefused, match=r"plan\.toml: privacy\.budget: 0\.01 allows no version"):
         serve("coordinator", path)
     assert not (tmp_path / "coordinator").exists()
+
+
+def test_a_coordinator_alone_has_a_standby_that_knows_whom_it_follows(tmp_path: Path) -> None:
+    config = folder(tmp_path, "plain", "plain", 0)
+    issue(tmp_path / "kit", "shard", "shard-0")
+    (tmp_path / "shard.toml").write_text('name = "shard-0"\nkit = "kit"\nstate = "s"\n')
+    with pytest.raises(ConfigError, match="a shard has no standby: --standby is for a coord"):
+        serve("shard", tmp_path / "shard.toml", standby=True)
+    with pytest.raises(ConfigError, match="coordinator that it follows is missing"):
+        serve("coordinator", config, standby=True)

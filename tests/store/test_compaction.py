@@ -13,7 +13,14 @@ from typing import Any
 import pytest
 
 from secureps.audit.entries import NOT_TOLD
-from secureps.errors import ConfigError, DamagedStore, InternalError, OperatorError
+from secureps.errors import (
+    ConfigError,
+    Conflict,
+    DamagedStore,
+    InternalError,
+    OperatorError,
+    Refused,
+)
 from secureps.messages.coordinator_records import (
     MemberAsked,
     ReceiptExamined,
@@ -27,6 +34,7 @@ from secureps.roles.fold import Fold
 from secureps.store import compaction
 from secureps.store.backup import backup, restore, run_of
 from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
+from secureps.store.journal_height import START, Mark
 from tests.golden.values import full
 
 RUN: RunPinned = full(RunPinned)
@@ -324,3 +332,47 @@ def test_a_journal_of_another_format_is_refused_whatever_its_tables(tmp_path: Pa
         SqliteJournal(path)
     with read_only(path) as base:
         assert compaction.kept(path, base) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_two_of_which_one_follows_each_compacts_by_itself(seed: int, tmp_path: Path) -> None:
+    """Rows go on over a fold of either: both agree on every number and digest."""
+    rng = random.Random(seed)
+    one, two = (SqliteJournal(tmp_path / f"{name}.db") for name in ("leads", "follows"))
+    with closing(one), closing(two):
+        one.append(0.0, [RUN])
+        for step in range(60):
+            one.append(float(step), [rng.choice((told, untold))(step)])
+            while two.mark.seq < one.mark.seq and rng.random() < 0.8:
+                two.take(one.after(two.mark, rng.choice((1, 1 << 20))))
+            for journal in (one, two):
+                behind = journal is one and two.mark.seq < one.folded.seq  # as `Lead` has it
+                if rng.random() < 0.15 and not behind:
+                    journal.compact(fold(journal.mark.seq))
+        while two.mark != one.mark:
+            two.take(one.after(two.mark, 1 << 20))
+        assert one.after(two.mark, 1) == two.after(one.mark, 1) == ()
+        for journal in (one, two):
+            assert compaction.gone(journal._path, journal._base).seq > 10
+    again = [SqliteJournal(tmp_path / f"{name}.db").mark for name in ("leads", "follows")]
+    assert again[0] == again[1] == last_row(tmp_path / "leads.db")
+
+
+def test_who_is_behind_the_rows_that_are_gone_begins_from_a_copy(
+    twins: Twins, tmp_path: Path
+) -> None:
+    twice_compacted(twins)
+    last = compaction.gone(twins.path, twins.compacted._base)
+    for mark in (START, Mark(1, bytes(32)), Mark(last.seq - 1, bytes(32))):
+        with pytest.raises(Refused, match=f"up to {last.seq} .*secureps backup and secureps rest"):
+            twins.compacted.after(mark, 1 << 20)
+    for mark in (Mark(last.seq, bytes(32)), Mark(-1, b""), Mark(99, bytes(32))):
+        with pytest.raises(Conflict, match="is another one"):
+            twins.compacted.after(mark, 1 << 20)
+    assert len(twins.compacted.after(last, 1 << 20)) == twins.compacted.mark.seq - last.seq
+    backup(twins.path.parent, tmp_path / "copy")
+    restore(tmp_path / "copy", tmp_path / "again", "coordinator", tmp_path)
+    twins.append(9.0, [told(9)])
+    with closing(SqliteJournal(tmp_path / "again" / "journal.db")) as copy:
+        copy.take(twins.compacted.after(copy.mark, 1 << 20))
+        assert copy.mark == twins.whole.mark

@@ -16,7 +16,14 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import ConfigError, DamagedStore, InternalError, Malformed, OperatorError
+from secureps.errors import (
+    ConfigError,
+    Conflict,
+    DamagedStore,
+    InternalError,
+    Malformed,
+    OperatorError,
+)
 from secureps.messages import (
     acts,
     charge,
@@ -40,7 +47,7 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
 from secureps.store import journal as store
 from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
-from secureps.store.journal_height import height_path
+from secureps.store.journal_height import START, Mark, height_path
 from secureps.store.journal_rows import RECORDS
 from tests.conftest import AS_DEPLOYED
 
@@ -414,3 +421,55 @@ def test_head_and_rows_are_read_of_one_moment(
 
 def _values(row: tuple[int, bytes]) -> str:
     return f"({row[0]}, x'{row[1].hex()}')"
+
+
+def test_a_copy_of_all_rows_is_the_same_journal(tmp_path: Path) -> None:
+    one, two = (SqliteJournal(tmp_path / name) for name in ("one.db", "two.db"))
+    one.append(1.0, [Incarnated(1), Incarnated(2)])
+    one.append(2.5, [Incarnated(3)])
+    rows = one.after(START, 1 << 20)
+    assert two.take(rows[:2]) == [Incarnated(1), Incarnated(2)]
+    assert two.mark == Mark(2, rows[1].chain)
+    assert one.after(two.mark, 1 << 20) == rows[2:]
+    two.take(rows[2:])
+    assert two.mark == one.mark
+    assert list(two.replay()) == list(one.replay())
+    assert two.last == 2.5
+    two.append(3.0, [Incarnated(4)])
+    with pytest.raises(Conflict, match="row 4 of this journal is another one"):
+        one.after(two.mark, 1 << 20)
+    one.append(3.5, [Incarnated(4)])
+    with pytest.raises(Conflict, match="row 4 of this journal is another one"):
+        one.after(two.mark, 1 << 20)
+    one.close()
+    two.close()
+    again = SqliteJournal(tmp_path / "two.db")
+    assert [record for _, record in again.replay()][-1] == Incarnated(4)
+    again.close()
+
+
+def test_rows_come_in_parts(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "one.db")) as one:
+        one.append(1.0, [Incarnated(n) for n in range(5)])
+        assert len(one.after(START, 1)) == 1
+        assert len(one.after(START, 1 << 20)) == 5
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"at": 9.0},
+        {"body": '{"number":7,"standby":""}'},
+        {"kind": "Finished"},
+        {"chain": b"x" * 32},
+    ],
+)
+def test_rows_that_do_not_follow_are_not_taken(change: dict[str, Any], tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "one.db")) as one:
+        one.append(1.0, [Incarnated(1), Incarnated(2)])
+        rows = one.after(START, 1 << 20)
+    with closing(SqliteJournal(tmp_path / "two.db")) as two:
+        for wrong in ((rows[0], dataclasses.replace(rows[1], **change)), rows[1:], rows[::-1]):
+            with pytest.raises(DamagedStore, match="does not match its digest"):
+                two.take(wrong)
+            assert two.mark == START

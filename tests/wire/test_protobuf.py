@@ -18,6 +18,7 @@ from secureps.messages import (
     coordinator_records,
     envelope_keys,
     evaluation,
+    following,
     holder_records,
     member_records,
     orders,
@@ -59,6 +60,7 @@ NESTED = {
     "KeyCommittee",
     "CohortSteps",
     "EvaluationStatus",
+    "JournalRow",
     "ServerStatus",
     "Metric",
     "EvaluationSkipped",
@@ -134,7 +136,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation, envelope_keys, acts, steps)
+        for module in (requests, orders, evaluation, envelope_keys, acts, steps, following)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

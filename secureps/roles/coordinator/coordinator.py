@@ -13,12 +13,14 @@ from secureps.errors import (
     Malformed,
     NotReady,
     PlanRefused,
+    Refused,
     UnknownParty,
 )
 from secureps.messages import requests
 from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated
+from secureps.messages.following import TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
@@ -34,6 +36,7 @@ from secureps.roles.coordinator import (
     membership,
     opening,
     registration,
+    reign,
     resubscribe,
     scheduler,
     submissions,
@@ -45,15 +48,17 @@ from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import servers, status
-from secureps.roles.coordinator.tasks import ManifestWritten
+from secureps.roles.coordinator.tasks import CaughtUp, ManifestWritten
 from secureps.roles.coordinator.telemetry import Window
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
+    Answered,
     Effect,
     Event,
+    Failed,
     Halt,
     KitRead,
     Record,
@@ -143,6 +148,7 @@ class Coordinator:
             self._renew_if_client(now, client)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
+        reign.begin(tx, self._settings.elsewhere)
         if pinned is not None and self._settings.roster.digest != pinned.run.roster:
             self._follower.resume(tx.step)
         membership.revoke(tx, self._settings.roster)
@@ -189,8 +195,13 @@ class Coordinator:
             if self._plan.section.replicas == 1:
                 return Step()
             return self._close_turn(self._tx(now))  # a shard leaves if it stays away
-        if isinstance(event, WorkFailed):
+        if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
+        if isinstance(event, Answered):  # another coordinator has heard that this one rules
+            return Step()
+        if sender == WORKER and isinstance(event, CaughtUp):
+            reign.followed(tx := self._tx(now), event.standby)
+            return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
         if sender == WORKER and isinstance(event, KitRead):
@@ -239,10 +250,14 @@ class Coordinator:
             # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
+        reign.demand_ruling(tx, sender, event)
         match event:
             case requests.Register():
                 self._same(sender, event.party)
-                return registration.register(tx, self._settings, event)
+                answer = registration.register(tx, self._settings, event)
+                for waiting in reign.waiting(tx):
+                    self._repeat(tx, waiting)
+                return answer
             case requests.Join(client):
                 self._same(sender, client)
                 membership.demand_known(tx, self._follower, client)
@@ -264,8 +279,8 @@ class Coordinator:
                 self._sessions.away.pop(party, None)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
-                membership.tell_roster(tx, self._follower, event)
-                resubscribe.repeat(tx, party, unsettled, self._sessions.located.pop(party, ()))
+                if not reign.name_itself(tx, event):
+                    self._repeat(tx, event)
                 return None
             case requests.Heartbeat(party):
                 self._same(sender, party)
@@ -325,6 +340,8 @@ class Coordinator:
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+            case TakeOver():
+                raise Refused("it rules already: there is nothing to take over")
             case Act():
                 acts.do(tx, event)
             case requests.AskRun():
@@ -334,6 +351,11 @@ class Coordinator:
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
+
+    def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
+        membership.tell_roster(tx, self._follower, event)
+        located = self._sessions.located.pop(event.party, ())
+        resubscribe.repeat(tx, event.party, event.unsettled, located)
 
     @staticmethod
     def _welcome(tx: Transaction, client: str = "") -> requests.Welcome:
@@ -394,7 +416,7 @@ class Coordinator:
     def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
         tx.layout = self._layout
-        self._until = scheduler.advance(tx)
+        self._until = scheduler.advance(tx) if reign.rules(tx) else None
         self._telemetry.measure(tx)
         return tx.step
 

@@ -15,8 +15,8 @@ from secureps.errors import DamagedStore, Malformed, NotReady, Refused, UnknownP
 from secureps.messages.coordinator_records import ShardLocated
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Noted, Register
-from secureps.messages.run import ShardAddress, other_run
-from secureps.roles.coordinator import founding
+from secureps.messages.run import COORDINATOR, ShardAddress, other_run
+from secureps.roles.coordinator import founding, reign
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import PinnedRun
@@ -36,8 +36,13 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         Malformed: a weight or an address that is none, or an incarnation that cannot have been.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
+        Fenced: it is another coordinator, and this one rules.
     """
     party, federation, moved = event.party, tx.federation, False
+    if away := reign.ruled_before(tx, event):
+        return away
+    if party == COORDINATOR:
+        return Noted()
     role = settings.roster.find(party).role
     if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
         raise Malformed(
@@ -62,6 +67,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     own = federation.incarnation
     if event.seen > own or (event.seen == own and party not in tx.sessions.told):
         tx.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+    reign.obeys(tx, party, event.seen)
     if moved:
         founding.moved(tx)
     founding.found_from_file(tx, settings)

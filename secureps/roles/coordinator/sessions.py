@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 
@@ -42,6 +43,10 @@ class Sessions:
     """What is wrong with the roster that the coordinator goes by, in such words."""
     refused: set[str] = field(default_factory=set)
     """Clients that took no part in the plan that they were shown, as an operator has read."""
+    obeyed: dict[str, int] = field(default_factory=dict)
+    """The incarnation that each server obeys, as it said, where another coordinator may rule."""
+    unruled: dict[str, Subscribe] = field(default_factory=dict)
+    """Subscriptions of servers, until this coordinator rules."""
     _leases: dict[str, float] = field(default_factory=dict)
     _live: frozenset[str] = frozenset()
     _first: float = math.inf

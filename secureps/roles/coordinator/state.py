@@ -35,6 +35,7 @@ from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.fates import Fate, Fates
 from secureps.roles.coordinator.group import GroupState, Owed, Phase
 from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
 
@@ -71,15 +72,14 @@ class CoordinatorState:
         left: shards that are part of the run no more, and why.
         settled: what became of submissions, and the digests of their receipts; next: the
             sequence after the newest, by (client, group).
-        undurable: those that are included in a version and in no checkpoint yet.
-        included: how many updates of a client are part of versions of the model.
-        ending: why no more rounds open; finished: why the run is over. Empty: it goes on.
-        failure: the error that it ends with (`errors.ERRORS`); empty if its plan foresees this end.
+        undurable: those included in a version and in no checkpoint yet; included: how many
+            updates of a client are part of versions of the model.
+        ending: why no more rounds open; finished: why the run is over, empty while it goes on;
+            failure: the error that it ends with (`errors.ERRORS`), empty if its plan foresees it.
         retired: members that take part no more, by their own word; why_gone: what they and those
             that rest for a while say of why, without a reason empty; isolated: clients that are
             left out, and why; acted: what an operator has had it do.
-        timeline: when steps of the newest cohorts were done.
-        outside: by group, the clients that joined without contributing to it.
+        timeline: when steps of the newest cohorts were done; outside: by group, who only joined.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             those that were found out, and how.
         accused: clients in whose envelopes holders found flaws, and which; committees: in turn.
@@ -89,7 +89,7 @@ class CoordinatorState:
     """
 
     groups: dict[str, GroupState]
-    incarnation: int = 0
+    reigns: Reigns = field(default_factory=Reigns)
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
     left: dict[str, str] = field(default_factory=dict)
@@ -121,6 +121,11 @@ class CoordinatorState:
     ending: str = ""
     finished: str = ""
     failure: str = ""
+
+    @property
+    def incarnation(self) -> int:
+        """Of this coordinator, or of whoever ruled last by its journal."""
+        return self.reigns.incarnation
 
     @property
     def fates(self) -> dict[SubmissionId, Fate]:
@@ -209,8 +214,8 @@ class CoordinatorState:
         """Folds one record; InternalError for one that is not the coordinator's."""
         self.timeline.take(at, record)
         match record:
-            case Incarnated(number):
-                self.incarnation = number
+            case Incarnated() | records.StandbyFollows():
+                self.reigns.apply(record)
             case RunPinned():
                 self.pinned = record
             case records.ShardLeft(shard, reason):

@@ -7,13 +7,8 @@ from collections.abc import Iterator
 
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
-from secureps.messages.evaluation import (
-    EVALUATION,
-    EvaluationSkipped,
-    EvaluationStatus,
-    Metric,
-)
-from secureps.messages.run import COORDINATOR
+from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
@@ -119,8 +114,8 @@ def servers(
 ) -> Servers:
     """Shards and holders of the roster, without shards that the founded run has no blocks for.
 
-    The coordinator is one of them where something is wrong with its disk or its roster. `threshold`
-    holders must agree.
+    The coordinator is one of them where something is wrong with its disk or its roster, and so is
+    its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
     placed = None
@@ -145,6 +140,9 @@ def servers(
     ]
     if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
+    if federation.reigns.shared:
+        follows = bool(federation.reigns.follower)
+        found.append(requests.ServerStatus(STANDBY, COORDINATOR, True, follows))
     return tuple(sorted(found, key=lambda each: each.name))
 
 
@@ -180,7 +178,8 @@ def why(
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    names = [each.name for each in servers if not each.live and each.name not in federation.left]
+    gone = federation.left
+    names = [s.name for s in servers if not s.live and s.role != COORDINATOR and s.name not in gone]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:

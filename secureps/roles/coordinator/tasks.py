@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import VersionEvaluated
+from secureps.messages.following import JournalRow
 from secureps.messages.orders import GroupVersion
 from secureps.roles.tasks import Task, TaskResult
 
@@ -30,3 +32,26 @@ class ManifestWritten(TaskResult):
     """The manifest of a checkpoint is durable: the checkpoint is complete."""
 
     number: int
+
+
+@dataclass(frozen=True, slots=True)
+class CaughtUp(TaskResult):
+    """A standby has all that is journalled, and is waited for from now on."""
+
+    standby: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeepRows(Task):
+    """Keeps rows of the coordinator's journal, at a standby."""
+
+    rows: tuple[JournalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RowsKept(TaskResult):
+    """They are durable, up to this row; and what they say."""
+
+    seq: int
+    chain: bytes
+    records: tuple[Any, ...]

@@ -65,6 +65,7 @@ class Holder(ABC, Generic[T]):
         self._disk = DiskReports(ledger.name)
         self.troubled = self._disk.troubled
         self._openings: dict[Name, T] = {}
+        self._watches = False
 
     # --- Machine ------------------------------------------------------------------
 
@@ -82,6 +83,7 @@ class Holder(ABC, Generic[T]):
 
     def resume(self, now: float) -> Step:
         """Greets the coordinator, after a start or restart."""
+        self._watches = False
         return self._ledger.greeting()
 
     def wake(self) -> float | None:
@@ -103,7 +105,8 @@ class Holder(ABC, Generic[T]):
             case Answered(Trouble()):
                 return self._disk.heard(event)
             case Answered(Register()):
-                return Step(effects=[Watch()])
+                watches, self._watches = self._watches, True
+                return Step(effects=[] if watches else [Watch()])
             case Failed(Register() | Subscribe(), error):
                 text = f"the coordinator refuses this holder: {error}"
                 return Step(effects=[Halt(text, type(error))])

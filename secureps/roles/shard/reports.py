@@ -5,10 +5,19 @@ What must not live here: when it says so (`roles.shard.shard`).
 
 from __future__ import annotations
 
-from secureps.messages.requests import Held, Missing, Prepared, Spoilt
+from secureps.messages.requests import Held, Missing, Prepared, Register, Spoilt
+from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import SubmissionId
+from secureps.roles.machine import Call
+from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
+
+
+def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:
+    """A shard is here, obeys this incarnation, and has this of a run."""
+    where = (address.name, address.advertise, address.weight)
+    return Call(COORDINATOR, Register(*where, state.incarnation, state.run, state.reached, unsafe))
 
 
 def spoilt(shard: str, task: StepState, reason: str, key: bytes | None = None) -> Spoilt:

@@ -42,7 +42,6 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
-    Call,
     Event,
     Failed,
     Halt,
@@ -61,7 +60,7 @@ from secureps.roles.shard.forwarding import Forwarding, check_sender
 from secureps.roles.shard.keys import block_name, name_under, submission_of, sum_keys
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
-from secureps.roles.shard.reports import held, missing_for, prepared, spoilt, work_name
+from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
 from secureps.roles.shard.serving import serve
 from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.tasks import (
@@ -93,6 +92,7 @@ class Shard:
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
+        self._watches = False
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
@@ -125,10 +125,8 @@ class Shard:
         return Step(effects=[Work(Sweep(referenced)), *self._greet().effects])
 
     def _greet(self) -> Step:
-        here = self.state
-        where = (self._name, self._address.advertise, self._address.weight)
-        register = requests.Register(*where, here.incarnation, here.run, here.reached, self._unsafe)
-        return Step(effects=[Call(COORDINATOR, register)])
+        self._watches = False
+        return Step(effects=[registering(self._address, self.state, self._unsafe)])
 
     def wake(self) -> float | None:
         """Never: a shard waits for requests and orders alone."""
@@ -151,9 +149,8 @@ class Shard:
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
         header = message.header
         self._check_run(header.run)
-        holders = self._holders(header)
         from_role = self._roster.find(sender).role
-        check_sender(self._name, sender, from_role, header, holders)
+        check_sender(self._name, sender, from_role, header, self._holders(header))
         role = self._roster.find(header.author).role
         pinned = self.state.pinned
         check_header(pinned.plan, pinned.layout.group(header.group), header, role)
@@ -202,7 +199,8 @@ class Shard:
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
                 step, came = Step(), isinstance(event, Answered)
                 return self._hold_now(step, self._noise.answered(step, sender, noise, came))
-            case Answered(requests.Register()):
+            case Answered(requests.Register()) if not self._watches:
+                self._watches = True
                 return Step(effects=[Watch()])
             case Answered():
                 return self._disk.heard(event)
@@ -254,6 +252,9 @@ class Shard:
         except SecurepsError:
             self.state.incarnation = before
             raise
+        if order.incarnation > before and isinstance(order, orders.Configure):
+            # whoever gave it waits to be obeyed
+            step.effects.append(registering(self._address, self.state, self._unsafe))
         return step
 
     def _carry_out(self, step: Step, order: orders.ShardOrder) -> None:
@@ -290,8 +291,7 @@ class Shard:
             check_run(order.run, order.placement, self._roster)
             self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.state.pinned.run.id != order.run.id:
-            ours = self.state.run
-            raise WrongRun(other_run(self._name, ours, order.run.id))
+            raise WrongRun(other_run(self._name, self.state.run, order.run.id))
         known = self.state.pinned
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))

@@ -114,6 +114,14 @@ def kubernetes(
             rich_help_panel=_PLACE,
         ),
     ] = "monitoring",
+    standby: Annotated[
+        bool,
+        typer.Option(
+            "--standby",
+            help="The coordinator has a standby, which takes over. The same at all parties.",
+            rich_help_panel=_PLACE,
+        ),
+    ] = False,
     names: Names = None,
     values: Values = None,
     script: Script = None,
@@ -151,7 +159,8 @@ def kubernetes(
 
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
     request = Request(plan, kit, tuple(names or ()), values, *of_clients)
-    cluster = Cluster(image, namespace, storage_size or "", domain, storage_class, monitoring)
+    place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
+    cluster = Cluster(*place, standby)
     files = kubernetes_files(request, cluster, records, client_image)
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from secureps.config.sections import toml_tables
 from secureps.errors import ConfigError
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.run.deploy.monitoring import alerts, prometheus_rule, service_monitor
 from secureps.run.deploy.network import GRPC, METRICS, policy, services
@@ -61,6 +62,7 @@ class Cluster:
         storage: of a party's volume, as Kubernetes spells it.
         storage_class: None: the cluster's own default.
         monitoring: the namespace of Prometheus.
+        standby: the coordinator has one, which follows it and takes over.
     """
 
     image: str
@@ -69,10 +71,20 @@ class Cluster:
     domain: str | None = None
     storage_class: str | None = None
     monitoring: str = "monitoring"
+    standby: bool = False
 
     def address(self, server: str) -> str:
         """HOST:PORT that a server is dialled at by everybody."""
         return f"{server}.{self.domain or f'{self.namespace}.svc'}:{GRPC}"
+
+    def inside(self, server: str) -> str:
+        """HOST:PORT that a server is dialled at from its own cluster."""
+        return f"{server}.{self.namespace}.svc:{GRPC}"
+
+    @property
+    def coordinators(self) -> tuple[str, ...]:
+        """What the coordinator may be found as, its standby too."""
+        return (COORDINATOR, STANDBY) if self.standby else (COORDINATOR,)
 
 
 @dataclass(frozen=True)
@@ -123,6 +135,11 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
         files = {f"{of.name}-keys.yaml": [secret(f"{of.name}-keys", kit.private)]}
         files[f"{of.name}-kit.yaml"] = shared_maps(of.name, kit)
         files[f"{of.name}.yaml"] = of.objects()
+        if kit.role == COORDINATOR and cluster.standby:
+            other = replace(of, name=STANDBY)
+            files[f"{STANDBY}-keys.yaml"] = [secret(f"{STANDBY}-keys", kit.private)]
+            files[f"{STANDBY}-kit.yaml"] = shared_maps(STANDBY, kit)
+            files[f"{STANDBY}.yaml"] = other.objects()
         folders.setdefault(folder, {}).update(files)
     if SERVERS in folders:
         folders[SERVERS]["disruption.yaml"] = [disruption_budget("servers")]
@@ -176,10 +193,12 @@ class _Party:
             pod = self._server()
             runs = [stateful_set(pod, cluster.storage, cluster.storage_class)]
         scraped = cluster.monitoring if self.monitored else None
-        dials = ["coordinator", *self._peers] if role == "shard" else []
+        dials = [*cluster.coordinators, *self._peers] if role == "shard" else []
+        if role == COORDINATOR and cluster.standby:
+            dials = [self._other]
         found: list[Manifest] = []
         if role in _SERVING:
-            outside = cluster.address(self.kit.name).rpartition(":")[0] if cluster.domain else None
+            outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
             found = services(self.name, role, self.monitored, outside)
         return [
             config_map(f"{self.name}-config", pod.config),
@@ -200,6 +219,16 @@ class _Party:
     def _run(self) -> str:
         return self.federation.plan.section.name
 
+    @property
+    def _place(self) -> str:
+        """What it is dialled as: its name, but for a standby."""
+        return STANDBY if self.name == STANDBY else self.kit.name
+
+    @property
+    def _other(self) -> str:
+        """The coordinator's standby; of the standby the coordinator."""
+        return COORDINATOR if self.name == STANDBY else STANDBY
+
     def _server(self) -> Pod:
         role, file, needs = self.kit.role, f"{self.kit.name}.toml", self.federation.needs
         kind = "keyholder" if role == "holder" else role
@@ -213,7 +242,11 @@ class _Party:
             name=self.name,
             run=self._run,
             image=self.cluster.image,
-            command=["secureps", "serve", kind, "--config", f"{CONFIG}/{file}", *_JSON_LOGS],
+            command=[
+                *("secureps", "serve", kind, "--config", f"{CONFIG}/{file}"),
+                *(["--standby"] if self.name == STANDBY else []),
+                *_JSON_LOGS,
+            ],
             kit=self.kit,
             config=config,
             memory=needs.shard if role == "shard" else needs.server,
@@ -234,11 +267,14 @@ class _Party:
         match role:
             case "coordinator":
                 made["plan"] = f"{CONFIG}/plan.toml"
+                if self.cluster.standby:
+                    key = "coordinator" if self.name == STANDBY else "standby"
+                    made[key] = self.cluster.inside(self._other)
             case "shard":
-                made["coordinator"] = f"coordinator.{self.cluster.namespace}.svc:{GRPC}"
+                made["coordinator"] = ",".join(map(self.cluster.inside, self.cluster.coordinators))
                 made["advertise"] = self.cluster.address(self.kit.name)
             case _:
-                made["coordinator"] = self.cluster.address("coordinator")
+                made["coordinator"] = self._coordinator
                 plan = self.federation.plan
                 made["minimum"] = min(plan.bounds(name).minimum for name in plan.all_groups)
                 made["threshold"] = plan.threshold
@@ -249,7 +285,7 @@ class _Party:
         assert training.script is not None
         script, text = training.script
         joins = ["secureps", "join", f"{CONFIG}/{script}", "--name", self.kit.name]
-        joins += ["--server", self.cluster.address("coordinator"), "--kit", KIT]
+        joins += ["--server", self._coordinator, "--kit", KIT]
         joins += ["--state", f"{DATA}/runs/{self._run}/state", *_JSON_LOGS]
         joins.append(f"--ca-fingerprint={self.kit.ca_fingerprint}")
         config = {script: text}
@@ -266,6 +302,11 @@ class _Party:
             memory=self.federation.needs.client,
             records=training.records,
         )
+
+    @property
+    def _coordinator(self) -> str:
+        """Where everybody elsewhere finds the coordinator."""
+        return ",".join(map(self.cluster.address, self.cluster.coordinators))
 
     def _own(self, options: Sequence[str]) -> list[str]:
         clients = [kit.name for kit in self.federation.kits if kit.role == "client"]

@@ -67,7 +67,7 @@ def policy(name: str, role: Role, scraped_from: str | None, dials: Sequence[str]
             "podSelector": {"matchLabels": selector(name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": incoming,
-            "egress": [] if role == "coordinator" else [_DNS, asked],
+            "egress": [] if role == "coordinator" and not dials else [_DNS, asked],
         },
     }
 

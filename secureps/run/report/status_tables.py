@@ -19,6 +19,7 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
+from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
     Holding,
@@ -26,6 +27,7 @@ from secureps.messages.requests import (
     ServerStatus,
     Status,
 )
+from secureps.messages.run import STANDBY
 from secureps.policy.cohorts.accusations import told
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.terminal import filled
@@ -122,7 +124,7 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
         yield from _servers(status)
         return
-    started = f"started {status.incarnation} times" if status.incarnation > 1 else "running"
+    started = starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
     yield _groups(status.groups)
     if status.evaluation is not None:
@@ -178,6 +180,8 @@ def _servers(status: Status) -> Iterable[Table]:
 
 def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
+    if server.name == STANDBY:
+        state = "follows" if server.live else "away: it cannot take over"
     state += f"; {told(server.accuses)}" if server.accuses else ""
     return f"{state}; {server.trouble}" if server.trouble else state
 

@@ -27,11 +27,12 @@ from secureps.crypto.secret import Secret
 from secureps.crypto.suite import cipher
 from secureps.errors import InternalError, Refused, from_wire
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.run import COORDINATOR, ShardAddress
+from secureps.messages.run import COORDINATOR, STANDBY, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
+from secureps.roles.coordinator.standby import TAKES_OVER
 from secureps.roles.machine import Halt
 from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
@@ -39,6 +40,7 @@ from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
+from secureps.service.lead import ALONE
 from secureps.service.loop import VirtualLoop
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.envelope_keys import in_memory
@@ -100,7 +102,8 @@ class Cast:
 class Conditions:
     """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
-    `late` are clients that begin when somebody calls `Simulation.start`.
+    `late` are clients that begin when somebody calls `Simulation.start`; with a `standby` the
+    coordinator has one from the start.
     """
 
     delay: DelayOf = no_delay
@@ -108,6 +111,7 @@ class Conditions:
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
     late: frozenset[str] = frozenset()
+    standby: bool = False
     meter: Callable[[str], Meter] = lambda name: Meter()
 
 
@@ -135,10 +139,13 @@ class Simulation:
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
+        self.ruler = COORDINATOR
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
         for name in (COORDINATOR, *shards, *holders, *cast.trainers):
             if name not in self._conditions.late:
                 self.start(name)
+        if self._conditions.standby:
+            self.start(STANDBY)
 
     # --- processes ----------------------------------------------------------------
 
@@ -148,7 +155,7 @@ class Simulation:
         self.parties[name] = executor
         self._failed.discard(name)
         executor.halted.add_done_callback(lambda done: self._ended(name, done))
-        if name == COORDINATOR or name.startswith("shard-"):
+        if name in (COORDINATOR, STANDBY) or name.startswith("shard-"):
             self.network.attach(name, executor)
         executor.start()
 
@@ -188,9 +195,8 @@ class Simulation:
             self._refuse_left()
             over = "after the end of the run, " if self.coordinator.federation.finished else ""
             raise InternalError(f"the simulation stands still: {over}{self.reasons()}")
-        for name, executor in self.parties.items():
-            if executor.halted.done() and self._complains(name, executor.halted.result()):
-                raise Refused(executor.halted.result().reason)
+        for name in self._failed:  # of who was killed since nobody hears
+            raise Refused(self.parties[name].halted.result().reason)
 
     def refuse_failed(self) -> None:
         """Raises the error that ended the run, unless the plan foresees such an end."""
@@ -208,8 +214,18 @@ class Simulation:
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         """Notes the end of a party, so that not all are checked after every event."""
+        if halted.exception() is None and halted.result().reason in (ALONE, TAKES_OVER):
+            self.loop.call_later(0.0, lambda: self._again(name))  # as its process does
+            return
         if halted.exception() is not None or self._complains(name, halted.result()):
             self._failed.add(name)
+
+    def _again(self, name: str) -> None:
+        if self.parties[name].halted.done():  # nobody has ended or started it meanwhile
+            if self.parties[name].halted.result().reason == TAKES_OVER:
+                self.ruler = name
+            self.kill(name)
+            self.start(name)
 
     def _complains(self, name: str, halt: Halt) -> bool:
         """Whether the run cannot go on without this party; it can without a client."""
@@ -226,7 +242,7 @@ class Simulation:
     @property
     def coordinator(self) -> Coordinator:
         """The coordinator's machine, read-only."""
-        machine = self.parties[COORDINATOR].machine
+        machine = self.parties[self.ruler].machine
         assert isinstance(machine, Coordinator)
         return machine
 
@@ -271,13 +287,20 @@ class Simulation:
             journal, spool = self._conditions.journal(name), self._conditions.spool(name)
             stores = self._stores[name] = Stores(journal, spool, self._folder / name)
         meter = self._conditions.meter(name)
-        around = Environment(self.network.transport(name), self.loop, lambda: 1.0, meter)
+        both = (COORDINATOR, STANDBY) if self._conditions.standby else (COORDINATOR,)
+        places = tuple(place for place in both if place != name) or both
+        way = self.network.transport(name, places)
+        around = Environment(way, self.loop, lambda: 1.0, meter)
         public = self._kit.public
-        if name == COORDINATOR:
+        if name == STANDBY and self.ruler != STANDBY:
+            return assemble.make_standby(public, self.plan, payload_digest(b"1"), stores, around)
+        if name in (COORDINATOR, STANDBY):
             nonce = payload_digest(name.encode())
             if name in self._seeds:
                 nonce = self._seeds[name].derive("nonce").words(8).tobytes()
-            founding = assemble.Founding(self.plan, self._initial, nonce)
+            founding = assemble.Founding(
+                self.plan, self._initial, nonce, elsewhere=self._conditions.standby
+            )
             return assemble.make_coordinator(public, founding, self.checkpoints, stores, around)
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)

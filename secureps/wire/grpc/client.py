@@ -33,6 +33,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.run import COORDINATOR
 from secureps.wire.grpc import framing
+from secureps.wire.grpc.addresses import Addresses
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
 from secureps.wire.grpc.links import Link
@@ -61,7 +62,8 @@ class GrpcTransport:
         link: how it connects.
         party: who is dialling.
         sign: signs bytes with the party's key (Ed25519).
-        addresses: HOST:PORT by party, as far as known; `locate` adds others.
+        addresses: HOST:PORT by party, as far as known; `locate` adds others. Of a party with
+            several, HOST:PORT,HOST:PORT, the next one is dialled when one is unreachable.
         timeout: seconds after which a call without an answer fails with Unreachable, and a
             payload of which not a byte more went or came.
 
@@ -83,7 +85,7 @@ class GrpcTransport:
         self._sign = sign
         self._timeout = timeout
         self._lock = threading.Lock()
-        self._addresses = dict(addresses)
+        self._addresses = Addresses(addresses)
         self._signers: dict[str, Signer] = {}
         self._run = b""
         self._channels: dict[str, tuple[object, grpc.Channel]] = {}
@@ -125,7 +127,12 @@ class GrpcTransport:
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
         """Opens a stream of orders, and tells `lost` when it breaks; returns what ends it."""
-        watch = _Watch(deliver, lost, lambda: self._subscribe(message), self._anew)
+
+        def ended(error: SecurepsError) -> None:
+            self._turn(COORDINATOR, error)
+            lost(error)
+
+        watch = _Watch(deliver, ended, lambda: self._subscribe(message), self._anew)
         with self._lock:
             if self._closed:
                 return lambda: None
@@ -136,9 +143,8 @@ class GrpcTransport:
     def locate(self, party: str, address: str) -> None:
         """Notes a party's address; its channel to another one is closed."""
         with self._lock:
-            if self._addresses.get(party) == address:
+            if not self._addresses.set(party, address):
                 return
-            self._addresses[party] = address
             _, channel = self._channels.pop(party, (None, None))
         if channel is not None:
             channel.close()
@@ -173,7 +179,7 @@ class GrpcTransport:
         with self._lock:
             if self._closed:
                 raise closed()
-            address = self._addresses.get(to)
+            address = self._addresses.of(to)
             if address is None:
                 raise Unreachable(f"nobody has told where {to} is")
             identity = self._link.identity()
@@ -182,9 +188,17 @@ class GrpcTransport:
                 return channel
             if channel is not None:
                 self._retired.append(channel)
-            channel = self._link.channel(to, address, framing.CLIENT_OPTIONS)
+            several = self._addresses.several(to)
+            options = framing.FOLLOWING_OPTIONS if several else framing.CLIENT_OPTIONS
+            channel = self._link.channel(to, address, options)
             self._channels[to] = (identity, channel)
             return channel
+
+    def _turn(self, to: str, error: SecurepsError) -> None:
+        """Dials another address of a server from now on, if it has several and this one failed."""
+        with self._lock:
+            if self._addresses.failed(to, error) and to in self._channels:
+                self._retired.append(self._channels.pop(to)[1])
 
     def _signer(self, to: str) -> Signer:
         with self._lock:
@@ -364,7 +378,9 @@ class GrpcTransport:
         if exhaustion(error):
             return error
         if isinstance(error, grpc.RpcError):
-            return self._error(error, to)
+            failed = self._error(error, to)
+            self._turn(to, failed)
+            return failed
         if isinstance(error, ValueError | grpc.FutureCancelledError):
             # gRPC: the channel was closed by `locate` or `close`
             return Unreachable(f"the connection to {to} was closed")
@@ -372,7 +388,7 @@ class GrpcTransport:
 
     def _at(self, to: str) -> str:
         """A server in words for whoever has to check its address."""
-        address = self._addresses.get(to)
+        address = self._addresses.of(to)
         return to if address is None else f"{to} at {address}"
 
     def _settle(self, future: Future[Any], result: Any) -> None:

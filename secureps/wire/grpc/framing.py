@@ -39,6 +39,7 @@ from secureps.errors import (
     Unreachable,
     from_wire,
 )
+from secureps.messages.following import Follow
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.messages.requests import (
     AskRun,
@@ -66,7 +67,7 @@ GET = f"/{SHARD_SERVICE}/Get"
 
 NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
-ALONE = (Join, AskRun, AskStatus)
+ALONE = (Join, AskRun, AskStatus, Follow)
 """Requests that are in no bundle: their answers may be long."""
 BUNDLED, BUNDLE_LENGTH = 64, 128 << 10
 """The most envelopes of a bundle, and bytes that it has where another envelope joins it: a receipt
@@ -117,6 +118,16 @@ CLIENT_OPTIONS = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),  # the environment is read by run/cli alone
 )
+FOLLOWING_OPTIONS = tuple(
+    {
+        **dict(CLIENT_OPTIONS),
+        "grpc.keepalive_time_ms": 2_500,
+        "grpc.keepalive_timeout_ms": 2_500,
+        "grpc.http2.ping_timeout_ms": 2_500,  # of keepalive's pings too; a minute if unsaid
+        "grpc.min_reconnect_backoff_ms": 3_000,
+    }.items()
+)
+"""To a server that may be elsewhere: one that is paused is noticed in seconds."""
 SERVER_OPTIONS = (
     ("grpc.max_receive_message_length", PIECE),
     ("grpc.max_send_message_length", SENT_LIMIT),
@@ -133,7 +144,7 @@ SERVER_OPTIONS = (
     ("grpc.keepalive_time_ms", 30_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 10_000),
+    ("grpc.http2.min_ping_interval_without_data_ms", 1_000),
     # What gRPC holds of uploads that wait for their turn: fixed per stream and per connection.
     # Left alone both grow to megabytes, with the clients. The price is an upload's speed on
     # long ways: 14 MB/s a stream instead of 38 at a round trip of 40 ms.

@@ -288,6 +288,14 @@ class CoordinatorServer(_Server):
         return data
 
 
+class StandbyServer(CoordinatorServer):
+    """Serves `Tell` for a coordinator's standby, in whose journal nothing is its own."""
+
+    def refused(self) -> tuple[RefusedRequests, ...]:
+        """Nothing: it refuses everybody who looks for the coordinator, and journals none of it."""
+        return ()
+
+
 class ShardServer(_Server):
     """Serves `Put`, `Get` and `Tell`.
 

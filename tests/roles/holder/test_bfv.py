@@ -171,9 +171,9 @@ def test_the_run_is_pinned_once() -> None:
     keys = Keys()
     order = configure(PLAN)
     locations: list[Any] = [Locate(s.name, s.advertise) for s in ADDRESSES]
-    step = keys.order(order)
-    pinned = records.RunPinned(order.run, order.placement, order.shards)
-    assert step == Step([records.Incarnated(1), pinned], locations)
+    step, pinned = keys.order(order), records.RunPinned(order.run, order.placement, order.shards)
+    obeys = Call(COORDINATOR, requests.Register(HOLDER, "", 1.0, 1, order.run.id))
+    assert step == Step([records.Incarnated(1), pinned], [*locations, obeys])
     assert keys.order(order) == Step(effects=locations)
     assert keys.machine.pinned == Pinned.of(pinned)
     step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))

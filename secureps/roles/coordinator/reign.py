@@ -1,0 +1,193 @@
+"""Whether this coordinator rules: where a standby has followed it, another one may.
+
+Until all shards and enough key holders obey its incarnation durably, it acknowledges nothing and
+gives no order but the one that names it. Two coordinators are never obeyed so by the same parties,
+for a party obeys the newer, and is asked what it obeyed before it is given an order. What must not
+live here: how a standby takes over (`roles.coordinator.standby`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from secureps.errors import Fenced, NotReady
+from secureps.messages import requests
+from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator import founding
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Call, Event, Halt
+
+ALWAYS = (
+    requests.Register,
+    requests.Heartbeat,
+    requests.Trouble,
+    requests.Telemetry,
+    requests.AskRun,
+    requests.AskStatus,
+)
+"""What is heard of a coordinator that does not rule yet: nothing of it is acknowledged."""
+
+SUPERSEDED = (
+    "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
+    "did since counts. Leave it off; or start it as the other one's standby, with an empty state "
+    "folder: secureps serve coordinator --standby"
+)
+STALE = (
+    "the coordinator went on without this standby, and has what this one does not have: start it "
+    "again as a standby, with an empty state folder"
+)
+
+
+def begin(tx: Transaction, elsewhere: bool) -> None:
+    """A start: no standby follows this process yet; where there is one, it hears who rules.
+
+    Args:
+        elsewhere: the address of another coordinator is known.
+    """
+    reigns, pinned = tx.federation.reigns, tx.federation.pinned
+    if reigns.follower:
+        tx.write(StandbyFollows(b""))
+    if reigns.shared and elsewhere:
+        run = b"" if pinned is None else pinned.run.id
+        _ask(tx, run)
+
+
+def _ask(tx: Transaction, run: bytes) -> None:
+    """Asks the other coordinator whether this one is over: Fenced says so."""
+    own = requests.Register(COORDINATOR, "", 1.0, tx.federation.incarnation, run)
+    tx.step.effects.append(Call(COORDINATOR, own))
+
+
+def followed(tx: Transaction, standby: bytes) -> None:
+    """A standby has all of the journal, and is waited for from now on."""
+    if tx.federation.reigns.follower != standby:
+        tx.write(StandbyFollows(standby))
+
+
+def rules(tx: Transaction) -> bool:
+    """Whether all shards and enough holders obey this incarnation, or no other one can be there."""
+    reigns, pinned = tx.federation.reigns, tx.federation.pinned
+    if not reigns.shared or pinned is None:
+        return True
+    obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
+    return obey.issuperset(pinned.placement.shards) and (
+        len(obey.intersection(tx.holders)) >= tx.plan.threshold
+    )
+
+
+def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
+    """NotReady to whoever needs a coordinator that rules, until this one does."""
+    if isinstance(event, ALWAYS) or rules(tx):
+        return
+    if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
+        return
+    raise NotReady(
+        f"the coordinator waits until all shards and {tx.plan.threshold} key holders obey it, for "
+        "another one could rule",
+        founding.LATER,
+    )
+
+
+def name_itself(tx: Transaction, event: requests.Subscribe) -> bool:
+    """Where it does not rule yet, has a party obey it, and takes its subscription up later."""
+    if rules(tx):
+        return False
+    tx.sessions.unruled[event.party] = event
+    tx.order(event.party, founding.make_configure(tx))
+    return True
+
+
+def waiting(tx: Transaction) -> tuple[requests.Subscribe, ...]:
+    """Subscriptions that can be taken up, once it rules."""
+    if not tx.sessions.unruled or not rules(tx):
+        return ()
+    found = tuple(tx.sessions.unruled.values())
+    tx.sessions.unruled.clear()
+    return found
+
+
+def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
+    """Of a party that obeys another coordinator this one ends, or does not count the party.
+
+    Shards are the coordinator's own operator's: one of them is believed. A holder's word alone ends
+    nothing.
+
+    Raises:
+        Fenced: it is another coordinator, and this one rules.
+    """
+    party, reigns = event.party, tx.federation.reigns
+    if party == COORDINATOR:
+        return _other(tx, event)
+    lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
+    if not (reigns.foreign(event.seen) or lost):
+        return None
+    if event.seen < reigns.incarnation and _has_shards(tx):
+        return None  # it obeyed one that never ruled, nor will
+    tx.sessions.obeyed.pop(party, None)
+    if party in tx.holders and reigns.foreign(event.seen) and _has_all(tx) and not rules(tx):
+        tx.write(Incarnated((event.seen // REIGN + 1) * REIGN))  # above who will never rule
+        for server in (*tx.holders, *tx.federation.shards):
+            tx.order(server, founding.make_configure(tx))
+        return None
+    if party in tx.holders:
+        text = f"{party} obeys another coordinator, or lies: until it obeys this one it is away"
+        return founding.said_once(tx, party, text)
+    tx.step.effects.append(Halt(_why(tx, event.seen), Fenced))
+    return NotReady(f"{party} obeys another coordinator", founding.LATER)
+
+
+def _has_shards(tx: Transaction) -> bool:
+    """Whether a shard obeys a start that no other one knows of: then no lower one ever rules.
+
+    Nobody has followed this process. The first shard that obeyed it had obeyed no other one, for
+    it would have said so, and obeys no lower one any more.
+    """
+    return not tx.federation.reigns.follower and any(_obeying(tx))
+
+
+def _has_all(tx: Transaction) -> bool:
+    """Whether all shards do: then no higher one ever has a first shard either."""
+    return not tx.federation.reigns.follower and all(_obeying(tx))
+
+
+def _obeying(tx: Transaction) -> Iterator[bool]:
+    own, pinned = tx.federation.incarnation, tx.federation.pinned
+    shards = () if pinned is None else pinned.placement.shards
+    return (tx.sessions.obeyed.get(shard) == own for shard in shards)
+
+
+def obeys(tx: Transaction, party: str, seen: int) -> None:
+    """Notes what a server obeys; one that came to another number is told which it is.
+
+    Calls overtake each other: what it said before it obeyed may come after.
+    """
+    tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
+    if tx.federation.pinned is not None and seen < tx.federation.incarnation:
+        tx.order(party, founding.make_configure(tx))
+
+
+def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
+    """Another coordinator is up: this one ends if it was followed by that one, which has all of it.
+
+    Else who rules says so, and so does the higher one that a shard obeys, and the other one, which
+    hears it, ends; before a run is founded that is who began later.
+    """
+    reigns, pinned = tx.federation.reigns, tx.federation.pinned
+    over = reigns.foreign(event.seen) and bool(reigns.follower)
+    if pinned is None:
+        over = event.seen > reigns.incarnation
+    if over:
+        tx.step.effects.append(Halt(SUPERSEDED, Fenced))
+        return None
+    lower = event.seen < reigns.incarnation
+    if rules(tx) or (lower and _has_shards(tx)):
+        raise Fenced(SUPERSEDED)
+    if not lower and pinned is not None:  # that one may have a shard, and knows
+        _ask(tx, pinned.run.id)
+    return NotReady("it is not decided yet which coordinator rules", founding.LATER)
+
+
+def _why(tx: Transaction, seen: int) -> str:
+    return SUPERSEDED if seen > tx.federation.incarnation else STALE

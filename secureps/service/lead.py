@@ -1,0 +1,139 @@
+"""The executor of a coordinator that a standby follows: it acts on nothing that this one lacks.
+
+A standby asks for rows of the journal again and again, and says how far it has come. From the
+moment at which it has all, effects wait for it. One that is away for AWAY seconds is not waited for
+any more: the coordinator starts anew, without it, and acts on nothing before it is obeyed again
+(`roles.coordinator.reign`). What must not live here: who rules.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import Future
+from typing import Any
+
+from secureps.errors import Busy, Conflict, SecurepsError
+from secureps.messages.following import Follow, Rows
+from secureps.messages.requests import Reply, Request
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.machine import WORKER, Halt, Machine, Step
+from secureps.service.environment import Environment
+from secureps.service.executor import Executor
+from secureps.service.worker import Worker
+from secureps.store.journal import FollowedJournal
+from secureps.store.journal_height import Mark
+
+AWAY = 5.0
+"""Seconds without a word of the standby after which it is not waited for any more."""
+PAUSE = 1.0
+"""Seconds after which a standby hears that there is nothing new."""
+ROWS = 1 << 20
+"""Bytes of rows in one answer, about."""
+
+Handled = list[tuple[Any, Step]]
+"""Events, and what they led to."""
+
+ALONE = "its standby is away: the coordinator starts anew, and goes on without it"
+"""Why such a coordinator ends that is to be started again at once."""
+
+
+class Lead(Executor):
+    """Runs a coordinator; effects wait until its standby, if one follows, has their records."""
+
+    def __init__(
+        self,
+        machine: Machine,
+        journal: FollowedJournal,
+        around: Environment,
+        worker: Worker,
+    ) -> None:
+        super().__init__(COORDINATOR, machine, journal, around, worker)
+        self._rows = journal
+        self._standby = b""
+        self._follows = False
+        self._has = 0
+        self._heard = -AWAY
+        self._asks: tuple[Mark, Future[Reply]] | None = None
+        self._held: deque[tuple[int, Handled]] = deque()
+
+    # --- effects wait -------------------------------------------------------------
+
+    def _act(self, handled: Handled) -> None:
+        if self._asks is not None and self._rows.mark.seq > self._asks[0].seq:
+            self._answer_rows(*self._asks)
+        for _, step in handled:
+            for end in [effect for effect in step.effects if isinstance(effect, Halt)]:
+                self._halt(end)  # whoever must not go on waits for nobody
+        if self._held or (self._follows and self._has < self._rows.mark.seq):
+            self._held.append((self._rows.mark.seq, handled))
+        else:
+            super()._act(handled)
+
+    def _release(self) -> None:
+        while self._held and self._held[0][0] <= self._has:
+            super()._act(self._held.popleft()[1])
+
+    def _compact(self) -> None:
+        """No row is gone that a standby, which is heard, has yet to be given."""
+        if self._has >= self._rows.folded.seq or self._loop.now() >= self._heard + AWAY:
+            super()._compact()
+
+    # --- the standby --------------------------------------------------------------
+
+    def _admit(self, sender: str, message: Request, answer: Future[Reply]) -> None:
+        if sender != COORDINATOR or not isinstance(message, Follow):
+            super()._admit(sender, message, answer)
+            return
+        try:
+            self._hear_standby(message, answer)
+        except SecurepsError as error:
+            self._settle(answer, error)
+
+    def _hear_standby(self, message: Follow, answer: Future[Reply]) -> None:
+        if self._follows and message.standby != self._standby:
+            raise Busy("another standby follows this coordinator: end one of them", AWAY)
+        mark, now = Mark(message.seq, message.chain), self._loop.now()
+        try:
+            rows = self._rows.after(mark, ROWS)
+        except Conflict:
+            rows = ()
+            mark = Mark(-1, b"")
+        if not 0 <= mark.seq <= self._rows.mark.seq:
+            raise Conflict(
+                "this standby's journal is no beginning of the coordinator's: it is of another "
+                "run, or has what was never acknowledged; start it with an empty state folder"
+            )
+        if self._asks is not None:
+            self._settle(self._asks[1], Rows(()))
+        self._standby, self._heard, self._has = message.standby, now, mark.seq
+        self._asks = (mark, answer)
+        if rows:
+            self._answer_rows(mark, answer)
+        else:
+            self.later(lambda: self._nothing_new(answer), PAUSE)
+            self._caught_up()
+        self._release()
+
+    def _answer_rows(self, mark: Mark, answer: Future[Reply]) -> None:
+        self._asks = None
+        self._settle(answer, Rows(self._rows.after(mark, ROWS)))
+
+    def _nothing_new(self, answer: Future[Reply]) -> None:
+        if self._asks is not None and self._asks[1] is answer:
+            self._asks = None
+            self._settle(answer, Rows(()))
+
+    def _caught_up(self) -> None:
+        if not self._follows:
+            self._follows = True
+            self._look()
+            self.heard(WORKER, CaughtUp(self._standby))
+
+    def _look(self) -> None:
+        """Ends this process's rule if its standby is away; looks again later."""
+        left = self._heard + AWAY - self._loop.now()
+        if left <= 0:
+            self._halt(Halt(ALONE))
+        else:
+            self.later(self._look, left)

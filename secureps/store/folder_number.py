@@ -1,0 +1,35 @@
+"""The number of a state folder: whoever has another copy of a journal is told apart by it.
+
+What must not live here: what a journal says of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from secureps.errors import OperatorError
+from secureps.store.atomic_file import replace_text
+
+BYTES = 16
+
+FOLDER_NUMBER = "folder-number"
+"""The name of its file."""
+
+
+def folder_number(state: Path) -> bytes:
+    """The number that a folder was given when it was first asked for; 16 random bytes.
+
+    Raises:
+        OperatorError: its file is damaged.
+    """
+    path = state / FOLDER_NUMBER
+    if not path.exists():
+        replace_text(path, f"{os.urandom(BYTES).hex()}\n", 0o600)
+    try:
+        number = bytes.fromhex(path.read_text().strip())
+    except ValueError:
+        number = b""
+    if len(number) != BYTES:
+        raise OperatorError(f"{path}: damaged: start this standby with an empty state folder")
+    return number

@@ -1,0 +1,57 @@
+"""Which incarnations a journal knows of."""
+
+from __future__ import annotations
+
+import pytest
+
+from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.records import REIGN, Incarnated, starts
+from secureps.roles.coordinator.reigns import MISSED, Reigns
+
+
+def fold(*records: Incarnated | StandbyFollows) -> Reigns:
+    reigns = Reigns()
+    for record in records:
+        reigns.apply(record)
+    return reigns
+
+
+def test_a_coordinator_without_a_standby_shares_with_nobody() -> None:
+    reigns = fold(Incarnated(1), Incarnated(2))
+    assert (reigns.incarnation, reigns.shared, reigns.follower) == (2, False, b"")
+
+
+def test_a_standby_takes_over_with_a_number_that_no_start_comes_to() -> None:
+    reigns = fold(Incarnated(3), StandbyFollows(b"one"))
+    assert (reigns.follower, reigns.shared, reigns.ruler) == (b"one", True, b"")
+    assert reigns.next_reign == REIGN
+    reigns = fold(Incarnated(3), StandbyFollows(b"one"), Incarnated(REIGN, b"one"))
+    assert (reigns.ruler, reigns.next_reign) == (b"one", 2 * REIGN)
+    reigns.apply(Incarnated(REIGN + 1))
+    assert (reigns.incarnation, reigns.ruler) == (REIGN + 1, b"one")
+
+
+@pytest.mark.parametrize(
+    ("seen", "foreign"),
+    [
+        (0, False),
+        (3, False),
+        (4, True),  # the coordinator went on without the standby
+        (REIGN + 2, False),  # of its own reign
+        (REIGN + 9, False),
+        (2 * REIGN, True),  # another took over from it
+        ((2 + MISSED) * REIGN, False),  # nobody believes that
+        (-1, False),
+    ],
+)
+def test_what_another_coordinator_was_obeyed_under(seen: int, foreign: bool) -> None:
+    reigns = fold(Incarnated(3), StandbyFollows(b"one"), Incarnated(REIGN, b"one"))
+    reigns.apply(Incarnated(REIGN + 2))
+    assert reigns.foreign(seen) is foreign
+
+
+def test_starts_in_words() -> None:
+    assert starts(1) == ""
+    assert starts(4) == "started 4 times"
+    assert starts(REIGN + 1) == "taken over once"
+    assert starts(2 * REIGN + 3) == "taken over 2 times, started 3 times"

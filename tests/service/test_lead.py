@@ -1,0 +1,228 @@
+"""A coordinator acts on nothing that its standby lacks."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from typing import Any
+
+import pytest
+
+from secureps.errors import Busy, Conflict, SecurepsError
+from secureps.messages.following import Follow, JournalRow, Rows
+from secureps.messages.records import Incarnated
+from secureps.messages.requests import Heartbeat, Noted, Reply
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.fold import Fold
+from secureps.roles.machine import Answer, Halt, Step
+from secureps.service.environment import Environment
+from secureps.service.lead import ALONE, AWAY, PAUSE, Lead
+from secureps.service.loop import VirtualLoop
+from secureps.store.journal import MemoryJournal
+from secureps.store.journal_height import START, Mark
+from tests.kits.executor_kit import DictWorker, Line, Puppet
+
+ONE, TWO = b"1" * 16, b"2" * 16
+SAID = Heartbeat("c0")
+
+
+class Folding(Puppet):
+    """A machine whose journal may be compacted."""
+
+    def folded(self) -> Fold:
+        return Fold((), None)
+
+    def unfold(self, fold: Fold) -> None:
+        raise AssertionError
+
+
+class Compacting(MemoryJournal):
+    """A journal that is compacted whenever it may be: after how many rows each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.compacted: list[int] = []
+
+    @property
+    def due(self) -> bool:
+        return True
+
+    @property
+    def folded(self) -> Mark:
+        return Mark(self.compacted[-1], b"") if self.compacted else START
+
+    def compact(self, fold: Fold) -> None:
+        self.compacted.append(len(self.rows))
+
+
+class Scene:
+    """A coordinator whose every request is a record and an answer."""
+
+    def __init__(self, journal: MemoryJournal | None = None) -> None:
+        self.loop = VirtualLoop()
+        self.machine = Folding(self._react)
+        self.journal = MemoryJournal() if journal is None else journal
+        around = Environment(Line(), self.loop, lambda: 1.0)
+        self.lead = Lead(self.machine, self.journal, around, DictWorker())
+        self.lead.start()
+        self.play()
+
+    def _react(self, sender: str, event: Any) -> Step:
+        if isinstance(event, CaughtUp):
+            return Step([Incarnated(100)])
+        if event == SAID:
+            return Step([Incarnated(len(self.journal.rows) + 1)], [Answer(Noted())])
+        return Step(effects=[Answer(Noted())])
+
+    def play(self, seconds: float = 0.0) -> None:
+        until = self.loop.now() + seconds
+        self.loop.call_later(seconds, lambda: None)
+        self.loop.run(lambda: self.loop.now() >= until and not self._due())
+
+    def _due(self) -> bool:
+        return bool(self.loop._heap) and self.loop._heap[0][0] <= self.loop.now()
+
+    def say(self, message: Any = SAID, sender: str = "c0") -> Future[Reply]:
+        answer = self.lead.request(sender, message)
+        self.play()
+        return answer
+
+    def follow(self, seq: int, standby: bytes = ONE) -> Future[Reply]:
+        return self.say(Follow(standby, seq, b""), COORDINATOR)
+
+
+def rows_of(answer: Future[Reply]) -> tuple[JournalRow, ...]:
+    reply = answer.result(0)
+    assert isinstance(reply, Rows)
+    return reply.rows
+
+
+def error_of(answer: Future[Reply]) -> SecurepsError:
+    error = answer.exception(0)
+    assert isinstance(error, SecurepsError)
+    return error
+
+
+def caught_up() -> Scene:
+    """A standby has everything, and the coordinator waits for it from now on."""
+    scene = Scene()
+    scene.say()
+    first = scene.follow(0)
+    assert [row.kind for row in rows_of(first)] == ["Incarnated"]
+    then = scene.follow(1)
+    assert [row.kind for row in rows_of(then)] == ["Incarnated"], "of what it was told: caught up"
+    assert (scene.machine.heard[-1]) == ("(worker)", CaughtUp(ONE))
+    return scene
+
+
+def test_nobody_waits_for_a_standby_that_has_not_caught_up() -> None:
+    scene = Scene()
+    assert scene.say().done()
+    scene.follow(0)
+    assert scene.say().done()
+
+
+def test_an_answer_waits_until_the_standby_has_its_record() -> None:
+    scene = caught_up()
+    asks = scene.follow(2)
+    said = scene.say()
+    assert not said.done()
+    assert len(rows_of(asks)) == 1
+    scene.follow(3)
+    assert said.result(0) == Noted()
+
+
+def test_what_waits_is_acted_on_in_its_order() -> None:
+    scene = caught_up()
+    first, second = scene.say(), scene.say(Heartbeat("other"))
+    assert not second.done(), "without a record, and it may rest on one that is not there yet"
+    scene.follow(2)
+    assert not first.done()
+    scene.follow(3)
+    assert first.done()
+    assert second.done()
+
+
+def test_a_standby_hears_that_there_is_nothing_new() -> None:
+    scene = caught_up()
+    asks = scene.follow(2)
+    assert not asks.done()
+    scene.play(PAUSE)
+    assert rows_of(asks) == ()
+
+
+def test_one_that_is_away_is_not_waited_for() -> None:
+    scene = caught_up()
+    scene.follow(2)
+    scene.play(AWAY - 0.1)
+    said = scene.say()
+    assert not scene.lead.halted.done()
+    scene.play(0.2)
+    assert scene.lead.halted.result(0) == Halt(ALONE)
+    assert not said.done()
+    scene.lead.stop()
+    assert said.exception(0) is not None, "nothing of it was acknowledged"
+
+
+def test_one_that_asks_again_and_again_is_not_away() -> None:
+    scene = caught_up()
+    for _ in range(4):
+        scene.follow(2)
+        scene.play(AWAY - 0.5)
+    assert not scene.lead.halted.done()
+
+
+def test_another_standby_is_refused_while_one_follows() -> None:
+    scene = caught_up()
+    error = error_of(scene.follow(2, TWO))
+    assert isinstance(error, Busy)
+    assert "another standby follows this coordinator" in str(error)
+
+
+@pytest.mark.parametrize("seq", [-1, 99])
+def test_a_journal_that_is_no_beginning_of_this_one(seq: int) -> None:
+    scene = Scene()
+    scene.say()
+    error = error_of(scene.follow(seq))
+    assert isinstance(error, Conflict)
+    assert "start it with an empty state folder" in str(error)
+
+
+def test_nobody_else_reads_the_journal() -> None:
+    """The machine refuses whoever is not the coordinator itself."""
+    scene = Scene()
+    assert scene.say(Follow(ONE, 0, b""), "c0").result(0) == Noted()
+    assert scene.machine.heard[-1] == ("c0", Follow(ONE, 0, b""))
+
+
+def test_whoever_must_end_waits_for_nobody() -> None:
+    scene = caught_up()
+    said = scene.say()
+    scene.machine._react = lambda sender, event: Step(effects=[Halt("over")])
+    scene.say(Heartbeat("c1"))
+    assert scene.lead.halted.result(0) == Halt("over")
+    assert not said.done()
+
+
+def test_no_row_goes_that_a_standby_which_is_heard_lacks() -> None:
+    journal = Compacting()
+    scene = Scene(journal)
+    scene.say()
+    scene.say()
+    assert journal.compacted[-2:] == [1, 2], "of nobody's concern"
+    scene.follow(0)
+    scene.say()
+    assert journal.compacted[-1] == 2, "with the next fold, row 2 would be gone"
+    scene.follow(2)
+    scene.say()
+    assert journal.compacted[-1] == len(journal.rows)
+
+
+def test_a_standby_that_went_away_keeps_no_row() -> None:
+    journal = Compacting()
+    scene = Scene(journal)
+    scene.say()
+    scene.follow(0)
+    scene.play(AWAY)
+    scene.say()
+    assert journal.compacted[-1] == len(journal.rows) == 2

@@ -1,0 +1,27 @@
+"""The number of a state folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from secureps.errors import OperatorError
+from secureps.store.folder_number import BYTES, folder_number
+
+
+def test_a_folder_keeps_its_number_and_no_other_has_it(tmp_path: Path) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    one.mkdir()
+    two.mkdir()
+    number = folder_number(one)
+    assert len(number) == BYTES
+    assert folder_number(one) == number
+    assert folder_number(two) != number
+
+
+@pytest.mark.parametrize("content", ["", "abcd\n", "z" * 32, "00" * 17])
+def test_a_damaged_number_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "folder-number").write_text(content)
+    with pytest.raises(OperatorError, match="damaged: start this standby with an empty"):
+        folder_number(tmp_path)
