@@ -102,8 +102,8 @@ def test_a_refusal_is_told_once_and_counts_up_to_three() -> None:
     world = begun()
     first = world.train("c1")
     (record, asked) = withdraw(world, first)
-    assert record == coordinator_records.SubmissionWithdrawn("all", first, "no?room")
-    assert LogLines().told(record) == "c1/all/0 never comes: no?room"
+    assert record == coordinator_records.SubmissionWithdrawn("all", first, "no room")
+    assert LogLines().told(record) == "c1/all/0 never comes: no room"
     assert asked == coordinator_records.MemberAsked("all", "c1", 0, 0)
     assert withdraw(world, first) == [], "it was told before"
     second = world.train("c1")
@@ -153,7 +153,7 @@ def test_what_returns_and_is_refused_is_given_up() -> None:
     world.deliver(next(due for due in world.due if due.to == hold.to))
     assert world.group().open_stream.returning.keys() == {lost}
     (dropped, *_) = withdraw(world, lost)
-    assert dropped.reason == "its blocks were refused when they came again: no?room"
+    assert dropped.reason == "its blocks were refused when they came again: no room"
     world.train(lost.client)
     while world.due:
         world.deliver(world.due[0])

@@ -152,6 +152,7 @@ class Schedules(RuleBasedStateMachine):
             assert fate.reason
             assert (id in summed) == (fate.outcome != "dropped") or fate.version == 0
             places[id] += 1
+        places.update(id for id in self.world.acked if federation.settled.is_over(id))
         places.update(group.pending)
         assert {id: places[id] for id in self.world.acked} == dict.fromkeys(self.world.acked, 1)
 
