@@ -19,6 +19,7 @@ _STILL = """
 name = "still"
 versions = {{versions}}
 shards = {shards}
+replicas = {replicas}
 lease = 600.0
 [cipher]
 name = "{{cipher}}"
@@ -35,7 +36,7 @@ deadline = 3600.0
 """
 
 
-def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2) -> str:
+def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2, replicas: int = 1) -> str:
     """A plan for `still_client` and `Processes`, under `rlwe` with three of four key holders.
 
     Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
@@ -47,7 +48,7 @@ def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2) -> str:
         "half": vectors.HALF,
         "examples": vectors.EXAMPLES,
     }
-    return _STILL.format(committee=committee, shards=shards, **own)
+    return _STILL.format(committee=committee, shards=shards, replicas=replicas, **own)
 
 
 def with_script(command: list[str], script: Path) -> list[str]:

@@ -83,8 +83,9 @@ class Large(Deployed):
         versions: int,
         shards: int = 2,
         insecure: bool = True,
+        replicas: int = 1,
     ) -> None:
-        plan = still_plan(cipher, clients, min(clients, 5), shards)
+        plan = still_plan(cipher, clients, min(clients, 5), shards, replicas)
         self.values, self.hold = values, folder / "hold"
         super().__init__(
             folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure
@@ -156,11 +157,16 @@ def measure(
 ) -> Cost:
     """Plays a federation, and the mean of `versions` after version 1, with which all is warm."""
     with Large(folder, cipher, values, clients, versions + 2, insecure=not tls) as parties:
-        parties.start_all()
-        began, before = parties.committed(1), parties.spent()
-        ended, after = parties.committed(1 + versions), parties.spent()
-        peaks = parties.peaks()
-        up, down = parties.figure("bytes_up") / values, parties.figure("bytes_down") / values
+        return warm(parties, versions)
+
+
+def warm(parties: Large, versions: int) -> Cost:
+    """The mean of `versions` after version 1 of a federation, which is started here."""
+    parties.start_all()
+    began, before = parties.committed(1), parties.spent()
+    ended, after = parties.committed(1 + versions), parties.spent()
+    peaks, values = parties.peaks(), parties.values
+    up, down = parties.figure("bytes_up") / values, parties.figure("bytes_down") / values
     spent = {
         name: Spent((now.user - was.user) / versions, (now.system - was.system) / versions)
         for name, was in before.items()

@@ -160,15 +160,20 @@ class TermsRefused(PlanRefused):
 
 
 @contextmanager
-def naming(where: Path | str, kind: type[OperatorError] = PlanRefused) -> Iterator[None]:
+def naming(
+    where: Path | str, kind: type[OperatorError] = PlanRefused, script: Path | None = None
+) -> Iterator[None]:
     """Whatever is refused of a plan names its file, or the part that it is in, if there are any.
 
     Args:
         kind: what is refused; other errors go by.
+        script: a file that is run meanwhile; what names it already goes by too.
     """
     try:
         yield
     except kind as error:
+        if script is not None and str(error).startswith(f"{script}: "):
+            raise
         raise type(error)(f"{where}: {error}" if where else str(error)) from None
 
 

@@ -198,7 +198,7 @@ class Joining:
 
     def __post_init__(self) -> None:
         host, _, port = self.server.rpartition(":")
-        if not host or not port.isdigit():
+        if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
             raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")

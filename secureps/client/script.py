@@ -19,7 +19,7 @@ from secureps.client.runner import looked_at
 from secureps.client.script_errors import blamed, told_of
 from secureps.client.script_settings import Asked, refuse_unknown
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, record_privacy
-from secureps.errors import ConfigError, PlanRefused, SecurepsError
+from secureps.errors import ConfigError, PlanRefused, SecurepsError, naming
 from secureps.extras import from_extras
 from secureps.policy.plan import Plan
 from secureps.tracebacks import told, where
@@ -74,6 +74,7 @@ class Script:
     """
 
     def __init__(self, path: Path) -> None:
+        self.path = path
         self._source: ModuleType | FlowerScript
         if speaks_flower(path):
             # flwr is an extra, and takes half a second
@@ -94,7 +95,7 @@ class Script:
         """Makes one client's trainer; `state` is its state folder, None for memory.
 
         Raises:
-            ConfigError: a setting is not known.
+            ConfigError: a setting is not known; or the script says so, then its file is named.
             ScriptFailed: the script raised.
         """
         with blamed("make(settings)"):
@@ -102,7 +103,8 @@ class Script:
                 return self._source.make(settings, state, name)
             refuse_unknown(settings, vars(self._source))
             asked = Asked(settings)
-            made = cast(Trainer, self._source.make(asked))
+            with naming(self.path, ConfigError):
+                made = cast(Trainer, self._source.make(asked))
         asked.refuse_misspelt()
         return made
 

@@ -5,9 +5,10 @@ What must not live here: anything secret, and which commands take a profile.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
-from secureps.config.sections import Table, parse, read_toml
+from secureps.config.sections import Table, Tables, parse, read_toml
 from secureps.errors import ConfigError
 from secureps.wording import meant
 
@@ -36,7 +37,11 @@ def profile_file() -> Path:
 def read_profile(name: str) -> dict[str, str]:
     """The options that a profile gives, by name; ConfigError if there is none of this name."""
     path = profile_file()
-    profiles = parse(ProfilesSection, read_toml(path), str(path)).profile
+    told = read_toml(path)
+    profiles = told.get("profile")
+    if isinstance(profiles, Mapping) and name in profiles:  # a fault in another is for who uses it
+        told = Tables({**told, "profile": {name: profiles[name]}}, told.lines)
+    profiles = parse(ProfilesSection, told, str(path)).profile
     if name not in profiles:
         raise ConfigError(f"{path} has no [profile.{name}]; {meant(name, profiles)}")
     found = profiles[name]

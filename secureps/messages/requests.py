@@ -379,7 +379,8 @@ class Status:
     any. `adjacency` says what every epsilon is of, at `delta`; empty and 0 if nothing is private.
     `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
     the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
-    number of the newest whole one.
+    number of the newest whole one. `clock` are the Unix seconds of the coordinator's machine, which
+    its server adds; 0 where nobody did.
     """
 
     run: bytes
@@ -399,6 +400,7 @@ class Status:
     steps: tuple[CohortSteps, ...] = ()
     burnt: int = 0
     checkpoint: int | None = None
+    clock: float = 0.0
 
 
 # --- to a shard, and its answers --------------------------------------------------

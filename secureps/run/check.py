@@ -180,7 +180,7 @@ def model(
     with (
         TemporaryDirectory(prefix="secureps-") as logs,
         script_process(assignment, Path(logs)) as script,
-        naming(path, ConfigError),
+        naming(path, ConfigError, clients.script.absolute()),
     ):
         schema, kinds = script.look()
         examples = script.count() if exact else ()

@@ -486,6 +486,12 @@ def main() -> None:
     `serve` and `join` exit with 78 where no restart mends the error.
     """
     no_core_dumps()
+    words = [part for word in sys.argv[1:] for part in word.split("=", 1)]
+    given = words.index("--profile") if "--profile" in words else 0
+    if command := next((word for word in words[:given] if word in PROFILED), ""):
+        example = f"`secureps --profile {' '.join([*words[given + 1 : given + 2], command])}`"
+        typer.echo(f"error: --profile comes before the command: {example}", err=True)
+        sys.exit(2)
     try:
         app()
     except SecurepsError as error:

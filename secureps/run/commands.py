@@ -137,8 +137,16 @@ def status(
 
 
 def preflight(
-    kit: Annotated[Path, typer.Argument(metavar="KIT", help="The party's start-up kit.")],
-    name: Annotated[str, typer.Option(help="Who it is on the kit's roster.")],
+    kit: Annotated[
+        Path | None, typer.Argument(metavar="[KIT]", help="The party's start-up kit.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Who it is on the kit's roster.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="A server's: its kit, name, state and coordinator are there."
+        ),
+    ] = None,
     server: Annotated[
         str | None, typer.Option(metavar="HOST:PORT", help="The coordinator that it would dial.")
     ] = None,
@@ -172,10 +180,17 @@ def preflight(
 
     if (plan is None) != (site is None):
         raise typer.BadParameter("--plan and --site go together")
-    of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
+    passphrases = Passphrases(passphrase_fd)
+    if config is not None:
+        whom = Departure.of_server(config, server, passphrases)
+    elif kit is None or name is None:
+        raise typer.BadParameter("give KIT and --name, or --config")
+    else:
+        of = (kit, name, server, state, site, plan, ca_fingerprint, insecure)
+        whom = Departure(*of, passphrases)
     colors = {"ok": typer.colors.GREEN, "look": typer.colors.YELLOW, "no": typer.colors.RED}
     outcomes = set()
-    for found in look(Departure(*of, Passphrases(passphrase_fd))):
+    for found in look(whom):
         mark = typer.style(f"{found.outcome:4}", colors[found.outcome])
         typer.echo(f"{mark}  {found.what:12}{found.text}")
         outcomes.add(found.outcome)

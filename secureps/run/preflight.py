@@ -17,6 +17,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
+from secureps.config.sections import parse, read_toml
+from secureps.config.serve import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
@@ -42,6 +44,9 @@ SLOW = 1.0
 PROBE = 4 << 20
 LEAST = 1 << 30
 """Free bytes below which a disk is worth a look."""
+
+APART, FAR_APART = 30.0, 600.0
+"""Seconds between this machine's clock and the coordinator's: worth a look, and in the way."""
 
 TRIED = 5.0
 """Seconds that a connection may take."""
@@ -76,6 +81,24 @@ class Departure:
     ca_fingerprint: str | None = None
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
+
+    @classmethod
+    def of_server(cls, config: Path, server: str | None, passphrases: Passphrases) -> Departure:
+        """A server, by the file that it would be started with; it may dial another `server`.
+
+        Raises:
+            ConfigError: the file does not parse.
+        """
+        section, base = parse(ServeSection, read_toml(config), str(config)), config.parent.resolve()
+        return cls(
+            (base / section.kit).resolve(),
+            section.name,
+            server or section.coordinator,
+            (base / section.state).resolve(),
+            ca_fingerprint=section.ca_fingerprint,
+            insecure=section.insecure,
+            passphrases=passphrases,
+        )
 
 
 def preflight(whom: Departure) -> Iterator[Finding]:
@@ -149,23 +172,39 @@ def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
     if reached.outcome == "no":
         return
     status: Status | None = None
+    seconds = 0.0
 
     def asked() -> Finding:
         nonlocal status
         client = StatusClient(whom.kit, whom.name, server, whom.insecure, whom.passphrases)
+        nonlocal seconds
         began = time.perf_counter()
         try:
             status = client.status()
         finally:
             client.close()
-        took = duration(time.perf_counter() - began)
+        elapsed = time.perf_counter() - began
+        seconds, took = time.time() - elapsed / 2, duration(elapsed)
         run = f"run {status.run.hex()[:16]}" if status.run else "no run is founded yet"
         over = f", over: {printable(status.finished)}" if status.finished else ""
         return Finding("answer", "ok", f"it knows {whom.name}, after {took}: {run}{over}")
 
     yield _looked("answer", asked)
+    if status is not None and status.clock > 0:
+        yield _clock(seconds - status.clock)
     for shard in () if status is None else status.shards:
         yield _reached(printable(shard.name), printable(shard.advertise))
+
+
+def _clock(ahead: float) -> Finding:
+    """This machine's clock, so many seconds ahead of the coordinator's."""
+    apart = abs(ahead)
+    way = "ahead of" if ahead > 0 else "behind"
+    text = f"this machine's is {duration(min(apart, 1e9))} {way} the coordinator's"
+    if apart <= APART:
+        return Finding("clock", "ok", text)
+    mend = "certificates and rosters hold by either: set the wrong one, as by NTP"
+    return Finding("clock", "look" if apart <= FAR_APART else "no", f"{text}: {mend}")
 
 
 def _reached(what: str, address: str) -> Finding:

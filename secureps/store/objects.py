@@ -141,6 +141,22 @@ class ObjectStore:
                 }
             return {}
 
+    def demand_bucket(self) -> None:
+        """Asks for the bucket itself, where its folder has nothing.
+
+        Raises:
+            DiskFailed: there is none of this name, or it may not be listed with these keys.
+        """
+        bucket = self._root.partition("/")[0]
+        if not bucket:  # of files of this machine, or in memory
+            return
+        with self._asking(""):
+            self._files.invalidate_cache()
+            with suppress(FileNotFoundError):
+                self._files.ls(bucket)
+                return
+        raise DiskFailed(f"{self.name}: no bucket {bucket}, or these keys may not read it")
+
     def _written(self, path: str, data: bytes) -> None:
         """Writes a new object; FileExistsError if there is one.
 

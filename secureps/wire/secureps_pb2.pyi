@@ -714,7 +714,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -732,6 +732,7 @@ class Status(_message.Message):
     STEPS_FIELD_NUMBER: _ClassVar[int]
     BURNT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -749,7 +750,8 @@ class Status(_message.Message):
     steps: _containers.RepeatedCompositeFieldContainer[CohortSteps]
     burnt: int
     checkpoint: int
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ...) -> None: ...
+    clock: float
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.runner import read_settings, run_client
+from secureps.client.runner import Joining, read_settings, run_client
 from secureps.client.script import Script
 from secureps.client.script_settings import Asked, read_run_config
 from secureps.config.plan import FederationSection
@@ -111,6 +111,12 @@ def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
     with pytest.raises(KeyError) as raised:
         Asked({"row": 1})["rows"]
     assert raised.value.args == ("rows",)
+
+
+@pytest.mark.parametrize("server", ["ps.example", "ps.example:0", "ps.example:70000", ":7600"])
+def test_a_server_has_a_host_and_a_port(server: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"server {server}: expected HOST:PORT"):
+        Joining(server, tmp_path, "me", tmp_path)
 
 
 DECLARES = "SETTINGS = ('alpha', 'rows')\ndef make(settings): return settings.get('alpha', 1.0)\n"

@@ -16,12 +16,16 @@ import secureps as ps
 from secureps.client.exchange import LEFT, Exchange, ExchangeTrainer, ExchangeWorker, LoopSite
 from secureps.client.trainer import RecordPrivacy, Trainer
 from secureps.errors import BudgetSpent, ConfigError, ScriptFailed, WrongRun
-from secureps.messages.member_records import Sealed
+from secureps.messages.member_records import OwnDeed, Sealed
 from secureps.messages.requests import MemberStatus
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Leave
+from secureps.roles.member.leaving import LEFT as BY_ITS_HOLDER
 from secureps.roles.tasks import Task
+from secureps.service.act_watch import act_text
+from secureps.store.act_lines import ActLines
 from secureps.store.journal import SqliteJournal
+from secureps.store.keyring import load_private
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import Walker, small_plan
 from tests.kits.party_kits import descriptor
@@ -220,6 +224,26 @@ def test_who_leaves_early_is_not_waited_for_and_may_come_back(tmp_path: Path) ->
         assert sent.startswith(f"{LAST}/all/")
         # what was pushed arrives before its client is gone
         federation.until(lambda: member(federation).submissions or None)
+
+
+def test_a_loop_rests_goes_on_and_leaves_as_its_data_holder_acts(tmp_path: Path) -> None:
+    endless = plan(versions=10_000, quorum=2, start=2, deadline=1000.0)
+    with DiskFederation(endless, tmp_path, 3, walkers) as federation:
+        key = load_private(federation.directory, LAST)
+        acts = ActLines(federation.folder / LAST, LAST, key)
+        with joined(federation) as session:
+            model = session.pull()
+            assert model is not None
+            session.push(parameters=trained(model))
+            acts.note(act_text(OwnDeed.PAUSE))
+            federation.until(lambda: member(federation).state.startswith("rests") or None)
+            acts.note(act_text(OwnDeed.GO_ON))
+            federation.until(lambda: not member(federation).state.startswith("rests") or None)
+            for number, model in enumerate(session):  # a model is on its way, or comes
+                session.push(parameters=trained(model))
+                if number == 1:
+                    acts.note(act_text(OwnDeed.LEAVE))
+        assert session.finished == BY_ITS_HOLDER
 
 
 def member(federation: DiskFederation) -> MemberStatus:

@@ -48,8 +48,9 @@ def test_a_file_or_a_profile_that_is_not_right(file: Path) -> None:
     with pytest.raises(ConfigError, match=r"has no \[profile.trail\]; did you mean trial\?"):
         read_profile("trail")
     file.write_text(TEXT.replace("server", "sever", 1))
-    with pytest.raises(ConfigError, match="sever"):
+    with pytest.raises(ConfigError, match=r"profile\.trial\.sever: .*server.* \(line 3\)"):
         read_profile("trial")
+    assert read_profile("watch") == {"server": "ps.example:7600", "kit": "/srv/kit"}, "it is sound"
     file.unlink()
     with pytest.raises(ConfigError, match="no such file"):
         read_profile("trial")
@@ -75,6 +76,10 @@ def test_commands_take_it_and_options_beat_it(
         ("ps.example:7600", kit, "observer"),
         ("ps.example:7600", Path("/srv/kit"), "me"),
     ]
+    assert run(monkeypatch, "status", "--profile", "trial") == 2
+    assert "`secureps --profile trial status`" in capsys.readouterr().err
+    assert run(monkeypatch, "status", "--profile=trial", "--json") == 2
+    assert "before the command" in capsys.readouterr().err
     assert run(monkeypatch, "--profile", "trail", "status") == 1
     assert "did you mean trial?" in capsys.readouterr().err
 

@@ -15,6 +15,15 @@ ELSEWHERE = {
     ),
     "... holds a copy of block ... of ...: send it to ..., which passes it on "
     "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
+    "what parameters returned: tensor ... has values that are NaN or infinite; nothing was sent: "
+    "mend the script (the script's fault)": (
+        "run/script/test_process.py",
+        " has values that are NaN or infinite",
+    ),
+    "...: no bucket ..., or these keys may not read it (the operator's fault)": (
+        "store/test_objects.py",
+        ", or these keys may not read it",
+    ),
     "left by its data holder's own act": (
         "roles/member/test_leaving.py",
         "left by its data holder's own act",

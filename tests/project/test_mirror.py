@@ -155,7 +155,6 @@ ELSEWHERE = {
     "run/script/test_baselines.py": ("run/script/scoring",),
     "run/deploy/test_kubernetes.py": (
         "run/deploy/commands",
-        "run/deploy/deployment",
         "run/deploy/files",
         "run/deploy/monitoring",
         "run/deploy/network",

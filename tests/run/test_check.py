@@ -250,6 +250,27 @@ def test_batch_norm_under_privacy_is_refused_before_anything_trains(
     assert "'0.bias' for one" in told
 
 
+REFUSES = """
+import secureps as ps
+def make(settings):
+    raise ps.ConfigError(f"{settings['rows']} rows are too few")
+"""
+
+
+def test_what_a_script_refuses_names_the_script_and_what_a_plan_sets_the_plan(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "script.py").write_text(REFUSES)
+    federation = '[federation]\nscript = "script.py"\nclients = 6\nsettings = { rows = 3 }\n'
+    path = write(tmp_path, PLAN + federation)
+    with pytest.raises(ConfigError) as refused:
+        check(path)
+    assert str(refused.value) == f"{tmp_path / 'script.py'}: 3 rows are too few"
+    (tmp_path / "script.py").write_text('SETTINGS = ("line",)\n' + REFUSES)
+    with pytest.raises(ConfigError, match=f"^{path}: .*rows"):
+        check(path)
+
+
 NOISY = """
 [evaluation]
 every = 1

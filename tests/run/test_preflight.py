@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
@@ -18,6 +19,7 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.run import preflight as module
 from secureps.run.preflight import Departure, Finding, preflight
 from secureps.store.issuing import create_kit, issue
+from secureps.wire.grpc import servers
 from secureps.wire.grpc.client import CoordinatorServer
 from secureps.wire.transport import running
 from tests.kits.command import run
@@ -86,7 +88,7 @@ def test_who_has_all_that_it_takes_hears_of_nothing_in_the_way(
     assert {each.outcome for each in found.values()} == {"ok"}, found
     assert list(found) == [
         *("kit", "keys", "roster", "TLS"),
-        *("coordinator", "answer", "shard-0", "disk", "kernels"),
+        *("coordinator", "answer", "clock", "shard-0", "disk", "kernels"),
     ]
     assert found["kit"].text == f"client {ME} is on roster 3"
     assert f"it knows {ME}" in found["answer"].text
@@ -172,6 +174,31 @@ def test_a_server_moves_no_cursor(kit: Path, server: tuple[Asked, int]) -> None:
     assert "over: ?]0;you won?" in {each.what: each.text for each in found}["answer"]
 
 
+@pytest.mark.parametrize(
+    ("apart", "outcome", "text"),
+    [
+        (-20.0, "ok", "this machine's is 20.0"),
+        (45.0, "look", "s behind the coordinator's: certificates and rosters"),
+        (-500.0, "look", "min ahead of the coordinator's: "),
+        (700.0, "no", "min behind the coordinator's: "),
+        (-86400.0, "no", "24.0 h ahead of the coordinator's: "),
+        (1e300, "no", " h behind the coordinator's: "),
+    ],
+)
+def test_a_clock_that_is_another(
+    apart: float,
+    outcome: str,
+    text: str,
+    kit: Path,
+    server: tuple[Asked, int],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "wall_clock", lambda: time.time() + apart)
+    found = looked(Departure(kit, ME, f"127.0.0.1:{server[1]}"))["clock"]
+    assert found.outcome == outcome
+    assert text in found.text
+
+
 def test_a_disk_that_is_slow_small_or_not_to_be_written(
     kit: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,6 +217,29 @@ def test_a_disk_that_is_slow_small_or_not_to_be_written(
         assert "is it a network's?" in looked(Departure(kit, ME))["disk"].text
     monkeypatch.setattr(os, "fsync", refused)
     assert "Read-only file system" in the_only_no(Departure(kit, ME), "disk")
+
+
+def test_a_server_is_looked_at_by_its_own_file(
+    kit: Path,
+    tmp_path: Path,
+    server: tuple[Asked, int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    file = tmp_path / "files" / "holder.toml"
+    file.parent.mkdir()
+    own = 'name = "holder-0"\nkit = "../kit"\nstate = "../a disk"\n'
+    own += f'coordinator = "127.0.0.1:{server[1]}"\n'
+    file.write_text(own)
+    assert run(monkeypatch, "preflight", "--config", file) == 0
+    said = capsys.readouterr().out
+    assert "holder holder-0 is on roster" in said
+    assert f"are free for {tmp_path / 'a disk'};" in said
+    assert "it knows holder-0" in said
+    assert run(monkeypatch, "preflight", "--config", file, "--server", "127.0.0.1:1") == 1
+    file.write_text(own + f'ca_fingerprint = "{"ab" * 32}"\n')
+    assert run(monkeypatch, "preflight", "--config", file) == 1
+    assert run(monkeypatch, "preflight", kit) == 2
 
 
 def test_kernels_that_are_yet_to_be_compiled(kit: Path, monkeypatch: pytest.MonkeyPatch) -> None:

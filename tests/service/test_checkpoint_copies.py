@@ -18,7 +18,9 @@ from secureps.roles.shard.tasks import WritePart
 from secureps.run.export import Model, export, newest_model
 from secureps.service import checkpoint_copies
 from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.store import copied_checkpoints
 from secureps.store.checkpoint import checkpoint_path
+from secureps.store.copied_checkpoints import CopiedCheckpoints, parts_at
 from secureps.store.objects import ObjectStore
 from tests.run.test_export import SHARDS, write
 
@@ -214,6 +216,48 @@ def test_a_part_that_is_damaged_here_is_never_copied(tmp_path: Path) -> None:
     with closing(Copying(tmp_path, store)) as copying:
         assert "damaged: its digest is another" in copying.until_told(1)
     assert store.sizes() == {}
+
+
+class Liar(Store):
+    """A store whose objects are longer than it says."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.read_whole = False
+
+    def sizes(self, folder: str = "") -> dict[str, int]:
+        return {name: min(size, 10_000) for name, size in super().sizes(folder).items()}
+
+    def read(self, name: str) -> bytes:
+        self.read_whole = True
+        return super().read(name)
+
+
+def test_of_a_store_that_lies_no_more_is_read_than_a_file_may_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copied_checkpoints, "MANIFEST_LIMIT", 20_000)
+    for number in (1, 2, 3):
+        write(tmp_path, number)
+    store = Store()
+    with closing(Copying(tmp_path, store)):
+        until(lambda: whole(store, 3) and whole(store, 1))
+    place = store._path("000003/manifest.json")
+    store._files.pipe_file(place, store._files.cat_file(place) + b" " * 30_000)
+    place = store._path("000002/shard-0.safetensors")
+    store._files.pipe_file(place, store._files.cat_file(place) + b"!" * 30_000)
+    liar = Liar(store.name)
+    brought = tmp_path / "brought"
+    brought.mkdir()
+    assert newest_model(CopiedCheckpoints(liar, brought)).number == 1
+    assert max(path.stat().st_size for path in brought.rglob("*.*")) <= 20_000
+    parts = parts_at(liar, "shard-0.safetensors")
+    assert {part.parent.name: part.stat().st_size <= 10_000 for part in parts} == {
+        "000003": True,
+        "000002": True,
+        "000001": True,
+    }
+    assert not liar.read_whole
 
 
 def test_a_copy_that_was_changed_is_passed_over_and_named_by_its_url(tmp_path: Path) -> None:

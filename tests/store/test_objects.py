@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, OperatorError
+from secureps.run.export import export
 from secureps.store import objects
 from secureps.store.objects import ObjectStore, is_url, shown
 from tests.kits.object_stores import s3_bucket
@@ -45,6 +46,20 @@ def test_an_object_is_written_once_and_the_same_again_is_harmless(url: str) -> N
     assert store.sizes("000001") == {"a": 3}
     with pytest.raises(DamagedStore, match="000003/c: absent"):
         store.read("000003/c")
+
+
+def test_a_bucket_that_is_not_there_is_not_an_empty_one(
+    url: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    ObjectStore(url).demand_bucket()
+    with pytest.raises(OperatorError, match="no checkpoint here"):
+        export(url, tmp_path / "model.safetensors")
+    if url.startswith("s3:"):
+        nowhere = f"s3://nowhere-{uuid.uuid4()}"
+        with pytest.raises(
+            DiskFailed, match=r": no bucket nowhere-.*, or these keys may not read it"
+        ):
+            export(f"{nowhere}/run", tmp_path / "model.safetensors")
 
 
 def test_half_an_object_is_written_whole(url: str) -> None:

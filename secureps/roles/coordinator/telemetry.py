@@ -10,13 +10,14 @@ What must not live here: the status (`roles.coordinator.status`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container, Iterable
+from collections.abc import Iterable, Mapping
 
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CohortClosed, Received, VersionCommitted
 from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import UPDATE, Receipt
+from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.status import clip_of, most_spent
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -53,8 +54,8 @@ class Window:
         """The reports that are kept, oldest first."""
         return tuple(self._reports)
 
-    def take(self, report: Telemetry, groups: Container[str]) -> None:
-        """A party's own report.
+    def take(self, report: Telemetry, groups: Mapping[str, GroupState]) -> None:
+        """A party's own report; one of a version that nobody makes yet is passed over.
 
         Raises:
             Malformed: an unknown group, too many figures, too long a name or one that is not
@@ -69,7 +70,10 @@ class Window:
             raise Malformed(f"{min(wrong)} is the coordinator's figure, not a party's")
         if not all(0 <= figure.value <= MOST for figure in report.figures):
             raise Malformed(f"telemetry has seconds and bytes: from 0 to {MOST:g}")
-        self._reports.append(report)
+        # A client that names any version would fill the memory of whoever keeps all reports. Two
+        # above: a coordinator that was started anew may be behind its shards.
+        if 0 <= report.version <= groups[report.group].version + 2:
+            self._reports.append(report)
 
     def measure(self, tx: Transaction) -> None:
         """What arrived, what had not when a cohort closed, and what was published."""

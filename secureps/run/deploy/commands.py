@@ -55,6 +55,23 @@ Budget = Annotated[
         metavar="EPSILON", help="Of `secureps join`: your own limit.", rich_help_panel=_OF_CLIENTS
     ),
 ]
+Threshold = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="T",
+        help="Of `secureps join`: so many key holders must agree.",
+        rich_help_panel=_OF_CLIENTS,
+    ),
+]
+Site = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="What the site allows, whatever the plan says.",
+        rich_help_panel=_OF_CLIENTS,
+    ),
+]
 
 
 @deploy.command()
@@ -110,6 +127,8 @@ def kubernetes(
     script: Script = None,
     settings: Settings = None,
     budget: Budget = None,
+    threshold: Threshold = None,
+    site: Site = None,
     records: Annotated[
         str | None,
         typer.Option(
@@ -138,7 +157,8 @@ def kubernetes(
     from secureps.run.deploy.files import write_folders
     from secureps.run.deploy.kubernetes import Cluster
 
-    request = Request(plan, kit, tuple(names or ()), values, script, tuple(settings or ()), budget)
+    of_clients = (script, tuple(settings or ()), budget, threshold, site)
+    request = Request(plan, kit, tuple(names or ()), values, *of_clients)
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
     cluster = Cluster(*place, standby)
     files = kubernetes_files(request, cluster, records, client_image)
@@ -169,11 +189,17 @@ def slurm(
         int,
         typer.Option(min=1, max=65000, help="The coordinator's; shards have those that follow."),
     ] = 7600,
+    copies: Annotated[
+        str | None,
+        typer.Option(show_envvar=False, metavar="URL", help="Of an object store, for checkpoints."),
+    ] = None,
     names: Names = None,
     values: Values = None,
     script: Script = None,
     settings: Settings = None,
     budget: Budget = None,
+    threshold: Threshold = None,
+    site: Site = None,
 ) -> None:
     """Write batch files for Slurm: OUT/aggregator.sbatch, OUT/NAME.sbatch for others.
 
@@ -187,8 +213,9 @@ def slurm(
     from secureps.run.deploy.files import write_folders
     from secureps.run.deploy.slurm import ADDRESS, SERVERS
 
-    request = Request(plan, kit, tuple(names or ()), values, script, tuple(settings or ()), budget)
-    files = slurm_files(request, out, time, tuple(sbatch or ()), port)
+    of_clients = (script, tuple(settings or ()), budget, threshold, site)
+    request = Request(plan, kit, tuple(names or ()), values, *of_clients)
+    files = slurm_files(request, out, time, tuple(sbatch or ()), port, copies)
     write_folders(out, files)
     for name in files[""]:
         typer.echo(f"sbatch {out / name}")

@@ -11,17 +11,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from secureps.client.runner import read_settings
+from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, naming
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
 from secureps.run.deploy.kubernetes import Cluster, Federation, Training, manifests
 from secureps.run.deploy.parties import party_kits
-from secureps.run.deploy.pods import Needs
+from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.yaml_text import yaml_text
-from secureps.store.objects import is_url
+from secureps.store.objects import ObjectStore, is_url
 
 MOST_CONFIG = 900_000
 """Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
@@ -34,7 +35,7 @@ class Request:
     Args:
         names: of the kit's parties; empty: all of them.
         values: of the model, where the plan does not tell.
-        script, settings, budget: of clients, as `secureps join` has them.
+        script, settings, budget, threshold, site: of clients, as `secureps join` has them.
     """
 
     plan: Path
@@ -44,12 +45,19 @@ class Request:
     script: Path | None = None
     settings: tuple[str, ...] = ()
     budget: float | None = None
+    threshold: int | None = None
+    site: Path | None = None
 
     def options(self) -> list[str]:
-        """Of `secureps join`; ConfigError for a setting that is not KEY=VALUE."""
+        """Of `secureps join`, besides the site's; ConfigError for a setting that is not KEY=VALUE,
+        or a site's file that is none.
+        """
         read_settings(self.settings)
-        given = [f"--set={setting}" for setting in self.settings]
-        return given if self.budget is None else [f"--budget={self.budget:g}", *given]
+        if self.site is not None:
+            read_site(self.site)
+        own = {"budget": self.budget, "threshold": self.threshold}
+        given = [f"--{name}={value:g}" for name, value in own.items() if value is not None]
+        return [*given, *(f"--set={setting}" for setting in self.settings)]
 
 
 def kubernetes_files(
@@ -63,7 +71,9 @@ def kubernetes_files(
     """
     plan, explained = load_plan(request.plan), _explained(request)
     script = None if request.script is None else (request.script.name, _script(request.script))
-    training = Training(script, request.options(), records, client_image)
+    options = request.options()
+    site = None if request.site is None else _site(request.site)
+    training = Training(script, options, records, client_image, site)
     kits = party_kits(request.kit, plan, request.names)
     federation = Federation(
         plan, _plan_files(request.plan, plan), kits, _needs(explained), training
@@ -122,6 +132,17 @@ def _script(path: Path) -> bytes:
     return _small(path)
 
 
+def _site(path: Path) -> bytes:
+    """The file of a site, whose paths are relative to a folder that nobody writes in a cluster."""
+    ledger = read_toml(path).get("ledger")
+    if ledger is not None and not Path(str(ledger)).is_absolute():
+        raise ConfigError(
+            f"{path}: ledger: {ledger}: in a cluster nothing is written beside this file: name a "
+            f"place on the client's volume, as {DATA}/ledger.db"
+        )
+    return _small(path)
+
+
 def _plan_files(path: Path, plan: Plan) -> dict[str, bytes]:
     """The plan's file, and that of its first model, which lies beside it."""
     files = {"plan.toml": path.read_bytes()}
@@ -152,7 +173,12 @@ def _small(path: Path) -> bytes:
 
 
 def slurm_files(
-    request: Request, out: Path, time: str, more: tuple[str, ...], port: int
+    request: Request,
+    out: Path,
+    time: str,
+    more: tuple[str, ...],
+    port: int,
+    copies: str | None = None,
 ) -> dict[str, dict[str, str]]:
     """The folders of a deployment on Slurm: names and texts of their files.
 
@@ -165,7 +191,12 @@ def slurm_files(
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
-        joining = Joining(request.script.resolve(), request.options())
-    batch = Batch(out.resolve(), request.kit.resolve(), time, more, port)
+        site = [] if request.site is None else [f"--site={request.site.resolve()}"]
+        joining = Joining(request.script.resolve(), [*request.options(), *site])
+    if copies is not None:
+        with naming("--copies", ConfigError):
+            ObjectStore(copies)  # refused now, and not by every server
+    of = (time, more, port, kits[0].ca_fingerprint, copies)
+    batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
     return batch_files(plan, request.plan.resolve(), roles, batch, needs, joining)

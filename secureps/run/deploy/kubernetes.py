@@ -40,6 +40,9 @@ from secureps.run.deploy.workloads import (
 Folder = dict[str, list[Manifest]]
 """Files of a folder, by name."""
 
+SITE = "site.toml"
+"""What a client's site allows, beside its script."""
+
 SERVERS = "servers"
 """The aggregator's folder."""
 _SERVING = ("coordinator", "shard")
@@ -94,12 +97,14 @@ class Training:
             client, and {index} for its number among those of the kit.
         records: a PersistentVolumeClaim with the data holder's records.
         image: with what the script imports; None: that of servers.
+        site: text of the file of what their site allows.
     """
 
     script: tuple[str, bytes] | None = None
     options: Sequence[str] = ()
     records: str | None = None
     image: str | None = None
+    site: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -256,6 +261,7 @@ class _Party:
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
         open_to = "0.0.0.0" if self.monitored and role in _SERVING else "127.0.0.1"
         made["metrics"] = f"{open_to}:{METRICS}"
+        made["ca_fingerprint"] = self.kit.ca_fingerprint  # of another's kit nothing starts
         if role in _SERVING:
             made |= {"listen": f"0.0.0.0:{GRPC}", "checkpoints": f"{of}/checkpoints"}
         match role:
@@ -281,13 +287,18 @@ class _Party:
         joins = ["secureps", "join", f"{CONFIG}/{script}", "--name", self.kit.name]
         joins += ["--server", self._coordinator, "--kit", KIT]
         joins += ["--state", f"{DATA}/runs/{self._run}/state", *_JSON_LOGS]
+        joins.append(f"--ca-fingerprint={self.kit.ca_fingerprint}")
+        config = {script: text}
+        if training.site is not None:
+            config[SITE] = training.site
+            joins.append(f"--site={CONFIG}/{SITE}")
         return Pod(
             name=self.name,
             run=self._run,
             image=training.image or self.cluster.image,
             command=until_over(*joins, *self._own(training.options)),
             kit=self.kit,
-            config={script: text},
+            config=config,
             memory=self.federation.needs.client,
             records=training.records,
         )

@@ -28,12 +28,14 @@ class PartyKit:
     Args:
         private: its own keys; what a key holder has made for single runs is not in it.
         public: what everybody may know, and of the certificates its own.
+        ca_fingerprint: of the CA that signed it, hexadecimal.
     """
 
     name: str
     role: Role
     private: Mapping[str, bytes] = field(repr=False)
     public: Mapping[str, bytes] = field(repr=False)
+    ca_fingerprint: str
 
 
 def party_kits(kit: Path, plan: Plan, only: Collection[str] = ()) -> tuple[PartyKit, ...]:
@@ -76,9 +78,8 @@ def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
     shared = kit / "public"
     files = [shared / "ca.pub", shared / "roster.json", *sorted((shared / "holders").glob("*.pub"))]
     files += [shared / "tls" / f"{name}.pem" for name in ("ca", own.name)]
-    return PartyKit(
-        own.name, own.role, private, {str(f.relative_to(shared)): read(f, "") for f in files}
-    )
+    known = {str(f.relative_to(shared)): read(f, "") for f in files}
+    return PartyKit(own.name, own.role, private, known, public.ca.fingerprint)
 
 
 def own_options(options: Sequence[str], name: str, index: int) -> list[str]:

@@ -101,6 +101,8 @@ class Batch:
         time: of a job, as sbatch has it.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's; shards have those that follow.
+        ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
+        copies: the URL that servers copy checkpoints to.
     """
 
     folder: Path
@@ -108,6 +110,8 @@ class Batch:
     time: str
     more: Sequence[str] = ()
     port: int = 7600
+    ca_fingerprint: str | None = None
+    copies: str | None = None
 
 
 @dataclass(frozen=True)
@@ -184,12 +188,16 @@ def _settings(
     """A server's file; see `config.ServeSection`."""
     made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
     made["state"] = str(batch.folder / "state" / name)
+    if batch.ca_fingerprint is not None:
+        made["ca_fingerprint"] = batch.ca_fingerprint
     if role == "holder":
         made["coordinator"] = _THERE
         made["minimum"] = min(plan.bounds(group).minimum for group in plan.all_groups)
         return made | {"threshold": plan.threshold}
     port = batch.port + serving.index(name)
     made |= {"listen": f"0.0.0.0:{port}", "checkpoints": str(batch.folder / "checkpoints")}
+    if batch.copies is not None:
+        made["checkpoint_copies"] = batch.copies
     if role == "coordinator":
         return made | {"plan": str(file)}
     return made | {"coordinator": f"127.0.0.1:{batch.port}", "advertise": f"{_HERE}:{port}"}
@@ -229,6 +237,8 @@ def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs
     """A client, which ends by itself."""
     words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
     words += ["--state", str(batch.folder / "state" / name), *options]
+    if batch.ca_fingerprint is not None:
+        words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
     begin = f'{shlex.join(words)} --server "$server"'
     body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
     return _job(batch, name, 1, needs.client, body)

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields, is_dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -31,7 +31,7 @@ from secureps.messages.run import STANDBY
 from secureps.policy.cohorts.accusations import told
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.terminal import filled
-from secureps.wording import finite, named, size
+from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
 
@@ -101,12 +101,24 @@ def record(status: Status) -> dict[str, Any]:
     }
 
 
+def _printable(value: Any) -> Any:
+    """All words in a value of a status as lines that move no cursor, whoever wrote them."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, tuple):
+        return tuple(map(_printable, value))
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _printable(getattr(value, f.name)) for f in fields(value)})
+    return value
+
+
 def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]:
     """Tables of groups, clients and servers; before there is a run, of servers alone.
 
     Args:
         clients: of how many there is a row at most; None: of all.
     """
+    status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
     if not status.run:
         here = ", ".join(server.name for server in status.servers if server.registered)
         yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")

@@ -24,6 +24,10 @@ DOWN = "bytes_down"
 FIGURES = (UP, DOWN, *(f"{stage}_seconds" for stage in SECONDS))
 """The figures that are summed over the parties; a party may report others besides."""
 
+MOST_FIGURES = 1024
+"""Of one party for a version: what it says besides is passed over, so that nobody fills a memory
+with steps and names of figures."""
+
 At = tuple[str, int]
 """A group and its version."""
 
@@ -43,9 +47,11 @@ class Totals:
     """All figures of a run so far; `figures` are those of earlier totals to continue from."""
 
     def __init__(self, figures: Iterable[Known] = ()) -> None:
+        self._said = Counter[tuple[At, str]]()
         self._figures: defaultdict[At, dict[tuple[str, int, str], float]] = defaultdict(dict)
         for group, version, party, step, name, value in figures:
             self._figures[group, version][party, step, name] = value
+            self._said[(group, version), party] += 1
 
     def figures(self) -> tuple[Known, ...]:
         """The figures from which other totals can continue."""
@@ -67,6 +73,10 @@ class Totals:
             figures = self._figures[at]
             for figure in report.figures:
                 key = (report.party, report.step, figure.name)
+                if key not in figures:
+                    if self._said[at, report.party] == MOST_FIGURES:
+                        continue
+                    self._said[at, report.party] += 1
                 if figures.get(key) != figure.value:
                     figures[key] = figure.value
                     changed.add(at)

@@ -83,6 +83,20 @@ class Look:
         with blamed("what parameters returned"):
             return cls(schema_of(initial), kinds_of(trainer), initial)
 
+    def refuse_infinite(self, plan: Plan) -> None:
+        """Refuses a fresh model of which no client could train (ScriptFailed).
+
+        A plan's file of version 0 stands in for its values; what stays with clients may be anything
+        (a mask of minus infinities).
+        """
+        if plan.section.initial is not None:
+            return
+        with blamed("what parameters returned"):
+            for group in plan.layout(self.schema).groups:
+                for spec, view in group.views(self.initial):
+                    if not np.isfinite(view).all():
+                        raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
+
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """The initial values of the plan's local and frozen tensors."""
         return {spec.name: self.initial[spec.name] for spec in plan.layout(self.schema).staying}

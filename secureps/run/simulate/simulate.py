@@ -270,7 +270,7 @@ class Play:
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
         holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
-        with naming(f"{scenario.section.name}: settings", ConfigError):
+        with naming(f"{scenario.section.name}: settings", ConfigError, script.path):
             trainers = {
                 name: self.spread(script.make(settings), settings, self.folder / name)
                 for name, settings in holders.items()
@@ -280,6 +280,7 @@ class Play:
         with naming(scenario.section.name):
             refuse_statistics(scenario.plan, look.schema, look.kinds)
             refuse_trained(scenario.plan, look.schema, look.kinds)
+            look.refuse_infinite(scenario.plan)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),

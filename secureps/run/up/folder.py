@@ -108,8 +108,14 @@ class Origin:
             seed, began = record["unsafe_seed"], float(record["began"])
             return cls(plan, directory, seed, began, record.get("copies"))
         except FileNotFoundError:
-            text = f"{folder.root}: no run of `secureps up`: no origin.json; {_runs(folder.root)}"
-            raise ConfigError(text) from None
+            other = f"no origin.json; {_runs(folder.root)}"
+            if folder.checkpoints.is_dir():
+                other = (
+                    "it has checkpoints and no origin.json, as one inside Flower's engine has, or "
+                    f"one of servers: `secureps export {folder.root}` writes its model; how it "
+                    "goes `flwr log` says, or `secureps status --server HOST:PORT --kit KIT`"
+                )
+            raise ConfigError(f"{folder.root}: no run of `secureps up`: {other}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path}: cannot be read: {error}") from None
 

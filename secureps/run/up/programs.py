@@ -25,8 +25,8 @@ from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.terminal import Progress
 from secureps.run.report.trackers import Extras
 from secureps.run.script.process import Assignment
+from secureps.run.up.deaths import Deaths
 from secureps.run.up.folder import Cast, RunFolder, write_coordinator, write_servers
-from secureps.run.up.watch import Watch
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
@@ -158,15 +158,16 @@ class Programs:
             supervisor.start(self._server("keyholder", holder))
         for i, client in enumerate(self.cast.clients):
             supervisor.start(self._client(client, address, i))
+        deaths = Deaths(progress)
         while supervisor.starting():
-            Watch.report(supervisor.poll(), progress)
+            deaths.tell(supervisor.poll())
             time.sleep(_TICK)
         return address
 
     def _await(self, supervisor: Supervisor, progress: Progress) -> str:
-        until = time.monotonic() + START_SECONDS
+        until, deaths = time.monotonic() + START_SECONDS, Deaths(progress)
         while time.monotonic() < until:
-            Watch.report(supervisor.poll(), progress)
+            deaths.tell(supervisor.poll())
             address = self.folder.address(COORDINATOR)
             if address is not None:
                 return address

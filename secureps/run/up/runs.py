@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from secureps.errors import ConfigError, PlanRefused
+from secureps.errors import ConfigError, DamagedStore, PlanRefused
 from secureps.run.report.group_labels import folded
 from secureps.run.run_lock import ORIGIN, is_claimed
 from secureps.run.up.folder import Origin, RunFolder
@@ -94,7 +94,9 @@ def _run(folder: RunFolder) -> Run | None:
     except (ConfigError, PlanRefused):
         return None
     summary = _summary(folder)
-    versions = dict(summary["versions"]) if summary else _versions(folder)
+    versions = _versions(folder)
+    for group, version in (summary["versions"] if summary else {}).items():
+        versions[group] = max(versions.get(group, -1), version)
     score = summary.get("score")
     return Run(
         folder=folder.root,
@@ -140,10 +142,27 @@ def _summary(folder: RunFolder) -> dict[str, Any]:
 
 
 def _versions(folder: RunFolder) -> dict[str, int]:
-    """The newest version of every group that the run's watch has seen."""
+    """The newest version of every group that the watch has seen, or that is in a checkpoint.
+
+    A run that is ended in order makes versions after the last look at it.
+    """
     path = folder.report / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     newest: dict[str, int] = {}
     for line in map(json.loads, lines):
         newest[line["group"]] = max(newest.get(line["group"], -1), line["version"])
+    for group, version in _kept(folder).items():
+        newest[group] = max(newest.get(group, -1), version)
     return newest
+
+
+def _kept(folder: RunFolder) -> dict[str, int]:
+    """The versions in the newest checkpoint whose manifest is sound; {} if there is none."""
+    from secureps.store.checkpoint import checkpoint_directories, read_manifest
+
+    for directory in checkpoint_directories(folder.checkpoints):
+        try:
+            return {at.group: at.version for at in read_manifest(directory).versions}
+        except (ConfigError, DamagedStore):
+            continue
+    return {}

@@ -248,7 +248,8 @@ def _look(programs: Programs, script: ScriptProcess, progress: Progress) -> None
     Raises:
         ScriptFailed, ConfigError, PlanRefused: it may not, or the script cannot be used.
     """
-    with naming(programs.order.plan), naming(programs.order.plan, ConfigError):
+    path = programs.order.plan
+    with naming(path), naming(path, ConfigError, programs.script.absolute()):
         schema, kinds = script.look()
         schema = initial_schema(programs.plan) or schema
         refuse_statistics(programs.plan, schema, kinds)

@@ -21,7 +21,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.export import Model, read_model
-from secureps.run.processes.supervisor import Died, Finished, Supervisor
+from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.group_labels import folded
 from secureps.run.report.terminal import Progress, View
 from secureps.run.report.totals import DOWN, Totals
@@ -30,6 +30,7 @@ from secureps.run.script.process import ScriptProcess
 from secureps.run.script.scoring import Score
 from secureps.run.status_client import StatusClient
 from secureps.run.up.client_warnings import ClientWarnings
+from secureps.run.up.deaths import Deaths
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.resume_state import ResumeState
 from secureps.store.checkpoint import checkpoint_path
@@ -117,6 +118,7 @@ class Watch:
         self._judge = judge
         self._supervisor = supervisor
         self._progress = progress
+        self._deaths = Deaths(progress)
         self._observer = StatusClient(watched.folder.kit, None, watched.address)
         self._metrics = metrics
         self._status: Status | None = None
@@ -167,24 +169,12 @@ class Watch:
         failure = self._status.failure if self._status.finished else TooFew.__name__
         return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
 
-    @staticmethod
-    def report(news: tuple[Finished | Died, ...], progress: Progress) -> None:
-        """Prints which processes died, and why, as far as their logs say."""
-        for each in news:
-            if isinstance(each, Died):
-                for line in each.tail:
-                    progress.say(f"  {each.name}: {line}", "dim")
-                progress.say(
-                    f"{each.name} died ({each.how}); it is started again, restart {each.restarts}",
-                    "yellow",
-                )
-
     # --- one look -----------------------------------------------------------------
 
     def _hear(self) -> None:
         """Takes the ends of processes."""
         news = self._supervisor.poll()
-        self.report(news, self._progress)
+        self._deaths.tell(news)
         for line in self._echo.news():
             self._progress.say(line, "yellow")
         self._gone |= {each.name: each.last for each in news if isinstance(each, Finished)}

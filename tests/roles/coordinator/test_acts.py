@@ -90,14 +90,14 @@ def test_an_act_that_is_said_again_is_on_record_once() -> None:
 def test_nothing_opens_and_nothing_closes_in_a_pause() -> None:
     world = collecting()
     say(world, Act("pause", reason="a\nvisit"))
-    assert world.federation.acted.paused == "paused by the operator, a?visit"
+    assert world.federation.acted.paused == "paused by the operator, a visit"
     world.pump()
     group = world.group()
     assert (group.phase, len(group.receipts)) == (Phase.COLLECTING, 3)
-    assert group.reason == "paused by the operator, a?visit"
+    assert group.reason == "paused by the operator, a visit"
     assert world.coordinator._until is None
     tx = world.coordinator._tx(world.now)
-    assert status(tx, ()).paused == "paused by the operator, a?visit"
+    assert status(tx, ()).paused == "paused by the operator, a visit"
     say(world, GO_ON)
     assert group.phase is Phase.HOLDING
     say(world, PAUSE)

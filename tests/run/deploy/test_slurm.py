@@ -17,6 +17,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
 from secureps.run.deploy.pods import Needs
 from secureps.run.deploy.slurm import Batch, batch_files
+from secureps.store.keyring import load_public
 from tests.kits.command import said
 from tests.run.deploy.kits import deployed
 
@@ -73,6 +74,26 @@ def test_servers_files_are_ones(tmp_path: Path) -> None:
     assert found["holder-0"].coordinator == "@COORDINATOR@"
     assert (found["holder-0"].minimum, found["holder-0"].threshold) == (3, 2)
     assert len({each.state for each in found.values()}) == len(found)
+
+
+def test_what_is_written_pins_the_kits_ca_and_takes_what_a_site_allows(tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text("minimum = 3\n")
+    url = "memory://bucket/run/checkpoints"
+    more = ("--threshold", "2", "--site", str(site), "--copies", url)
+    written(tmp_path / "run", *more)
+    pinned = load_public(deployed() / "kit").ca.fingerprint
+    for path in (tmp_path / "run" / "config").iterdir():
+        section = parse(ServeSection, tomllib.loads(path.read_text()), path.name)
+        assert section.ca_fingerprint == pinned
+        assert section.checkpoint_copies == (None if "holder" in section.name else url)
+    job = (tmp_path / "run" / "south.sbatch").read_text()
+    assert f" --threshold=2 --site={site} --ca-fingerprint={pinned} --server " in job
+    with pytest.raises(ConfigError, match="--copies: bucket: no URL"):
+        written(tmp_path / "again", "--copies", "bucket")
+    site.write_text("minimun = 3\n")
+    with pytest.raises(ConfigError, match="did you mean minimum"):
+        written(tmp_path / "again", "--site", str(site))
 
 
 def test_shards_go_with_their_coordinator(tmp_path: Path) -> None:

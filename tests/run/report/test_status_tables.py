@@ -64,6 +64,22 @@ def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
 
 
+def test_a_coordinator_moves_no_cursor() -> None:
+    hostile = dataclasses.replace(
+        STATUS,
+        finished="\x1b]0;you\nwon\x07",
+        groups=(GroupStatus("all", 3, "collecting", "\x1b[2Jwaits", ("\x1b[31mclient",)),),
+        members=(MemberStatus("\u202eclient", True, "rests: \x9b2J", 3, 3, 1.0, False),),
+        servers=(ServerStatus("\x1b[Hshard-0", "shard\r", True, True, trouble="\x08\x08ok"),),
+        shards=(ShardAddress("\x1b[A", "here:1\x1b[2J", 1.0),),
+    )
+    for each in (hostile, dataclasses.replace(hostile, run=b"")):
+        screen, told = console()
+        show(each, screen)
+        assert "[2J" in told.getvalue(), "it is told"
+        assert all(line.isprintable() for line in told.getvalue().split("\n"))
+
+
 def test_an_adaptive_clip_is_a_column_of_the_groups() -> None:
     screen, told = console()
     show(STATUS, screen)

@@ -8,7 +8,7 @@ import pytest
 
 from secureps.messages.requests import Figure, Telemetry
 from secureps.roles.coordinator.telemetry import UP
-from secureps.run.report.totals import DOWN, Totals, Wait
+from secureps.run.report.totals import DOWN, MOST_FIGURES, Totals, Wait
 
 
 def report(party: str, version: int, group: str = "all", **figures: float) -> Telemetry:
@@ -43,6 +43,16 @@ def test_updates_from_the_same_base_are_several() -> None:
     assert totals.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
     assert (totals.updates_of("a"), totals.updates()) == (2, {"all": 3})
     assert Totals(totals.figures()).figures() == totals.figures()
+
+
+def test_a_party_fills_no_memory() -> None:
+    totals, honest = Totals(), report("b", 1, bytes_up=8.0)
+    for step in range(MOST_FIGURES):
+        totals.add([replace(report("a", 1, bytes_up=8.0, bytes_down=1.0), step=step)])
+    totals.add([honest, report("a", 1, bytes_up=9.0)])
+    assert len(totals.figures()) == MOST_FIGURES + 1
+    assert totals.of_version("all", 1)["bytes_up"] == 8.0 * (MOST_FIGURES // 2 + 1) + 1.0
+    assert not Totals(totals.figures()).add([replace(report("a", 1, bytes_up=1.0), step=9999)])
 
 
 def test_the_ratio_is_to_fp32_of_each_groups_updates() -> None:

@@ -193,6 +193,24 @@ def test_a_model_that_the_plan_cannot_train_is_refused(tmp_path: Path) -> None:
         script.look()
 
 
+@pytest.mark.parametrize("local", [["n"], ["n", "w"]])
+def test_a_model_that_begins_with_no_number_is_refused_unless_it_stays(
+    local: list[str], tmp_path: Path
+) -> None:
+    head = SCRIPT.replace(
+        '"w": np.full(2, 0.5', '"v": np.ones(1, np.float32), "w": np.full(2, np.nan'
+    )
+    with hosted(tmp_path, head, local=local) as script:
+        if "w" in local:
+            assert script.look()[0].tensors
+            return
+        with pytest.raises(
+            ScriptFailed,
+            match="parameters returned: tensor 'w' has values that are NaN or infinite",
+        ):
+            script.look()
+
+
 @pytest.mark.parametrize(("how", "told"), ENDS)
 def test_an_evaluation_that_ends_its_process_ends_no_run(
     tmp_path: Path, how: str, told: str

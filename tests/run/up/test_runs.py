@@ -12,6 +12,7 @@ from rich.console import Console
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import FAILED, STOPPED, Run, find_runs, listing
 from tests.kits.processes import PLAN
+from tests.store.test_checkpoint import write_checkpoint
 
 
 def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) -> None:
@@ -34,6 +35,22 @@ def test_the_oldest_comes_first_and_what_is_no_run_not_at_all(tmp_path: Path) ->
         ("a", {"all": 2}, {"all": 7}, "failed: the rule failed"),
         ("d", {"all": -1}, {"all": 7}, FAILED.format("no lr")),
     ]
+
+
+def test_versions_that_nobody_watched_are_those_of_the_newest_checkpoint(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "a")
+    folder.root.mkdir()
+    folder.plan.write_text(PLAN.format(cipher="plain", versions=9))
+    Origin(folder.plan, tmp_path, None, 1.0).write(folder)
+    folder.report.mkdir()
+    for number in (7, 8):
+        write_checkpoint(folder.checkpoints, number)
+    (folder.checkpoints / "000008" / "manifest.json").write_text("{")
+    for summary in (None, {"finished": "ended", "versions": {"all": 4}}):
+        if summary is not None:
+            folder.summary.write_text(json.dumps(summary))
+        (run,) = find_runs(tmp_path)
+        assert run.made == {"all": 7}
 
 
 def test_narrow_terminals_break_no_path_and_no_date() -> None:

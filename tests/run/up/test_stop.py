@@ -128,3 +128,6 @@ def test_what_is_no_run_names_those_that_there_are(
     monkeypatch.chdir(root)
     with pytest.raises(ConfigError, match="there is none beside it, and none in runs"):
         stop(root / "logs")
+    (tmp_path / "flower" / "checkpoints").mkdir(parents=True)
+    with pytest.raises(ConfigError, match=r"inside Flower's engine has, .* `secureps export "):
+        stop(tmp_path / "flower")
