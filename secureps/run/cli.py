@@ -457,10 +457,8 @@ def join(
 app.command(rich_help_panel=_APART)(commands.flower)
 app.command(rich_help_panel=_APART)(commands.preflight)
 app.command(rich_help_panel=_APART)(commands.health)
-app.command(rich_help_panel=_APART)(commands.takeover)
-app.command(rich_help_panel=_APART)(commands.warm)
-app.command(rich_help_panel=_APART)(commands.backup)
-app.command(rich_help_panel=_APART)(commands.restore)
+for _apart in (commands.takeover, commands.warm, commands.backup, commands.restore):
+    app.command(rich_help_panel=_APART)(_apart)
 app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
 app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 

@@ -35,6 +35,7 @@ from tests.chaos.schedule import (
     ROSTERS,
     ROTS,
     SETTINGS,
+    TAKEOVERS,
     WIPED,
     Fault,
     faults_of,
@@ -231,7 +232,7 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
 def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:
     outcome = play(seed, parsed(faults))
     assert not outcome.complaints, outcome.replay
-    assert outcome.ended == "all 3 versions are made"
+    assert outcome.ended.startswith("all 3 versions are made")
 
 
 def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
@@ -244,7 +245,8 @@ def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    assert {fault.kind for fault in faults} == {*KINDS, *LOSSES, *ROSTERS, *ACTS, ROTS, ASKS}
+    kinds = {*KINDS, *LOSSES, *ROSTERS, *ACTS, *TAKEOVERS, ROTS, ASKS}
+    assert {fault.kind for fault in faults} == kinds
     wiped = [fault.who for fault in faults if fault.kind == WIPED]
     assert {who.rpartition("-")[0] for who in wiped} == {"", "shard", "holder", "client"}
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)
