@@ -216,6 +216,36 @@ def test_a_disk_that_refuses_changes_nothing(twins: Twins, monkeypatch: pytest.M
     assert list(twins.compacted.replay()) == list(twins.whole.replay())
 
 
+def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    twins.append(1.0, [untold(n) for n in range(60)])
+
+    def refuse(*_: Any) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as full:
+        full.setattr(compaction, "compact", refuse)
+        with pytest.raises(OperatorError, match="cannot compact"):
+            twins.compacted.compact(fold(62))
+    assert not twins.compacted.due, "a full disk is not asked at every commit"
+    twins.append(2.0, [untold(n) for n in range(120)])
+    assert twins.compacted.due
+    twins.compacted.compact(fold(182))
+    assert twins.compacted.fold == fold(182)
+
+
+def test_a_rotten_row_ends_a_compaction(twins: Twins) -> None:
+    twins.append(1.0, [told(1)])
+    twins.compacted.compact(fold(3))
+    twins.compacted._base.execute("UPDATE journal SET body = '{}' WHERE seq = 2")
+    twins.append(2.0, [told(2)])
+    with pytest.raises(DamagedStore, match="row 2 does not match its digest"):
+        twins.compacted.compact(fold(4))
+    assert twins.compacted.fold == fold(3)
+
+
 def twice_compacted(twins: Twins) -> None:
     for number in (1, 2, 3):
         twins.append(1.0, [told(number), untold(number)])
