@@ -70,7 +70,7 @@ class ActLines:
             write_durably(self._path, [each.line + b"\n" for each in (*known, signed)])
         except OSError as error:
             raise OperatorError(
-                f"{self._path}: cannot be written, nothing was done: {error}"
+                f"{self._path}: cannot be written, the act is not on record: {error}"
             ) from None
 
 

@@ -82,5 +82,5 @@ def test_a_line_of_another_history_is_found(tmp_path: Path) -> None:
 
 
 def test_an_act_that_cannot_be_written_is_none(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="cannot be written, nothing was done"):
+    with pytest.raises(OperatorError, match="cannot be written, the act is not on record"):
         lines(tmp_path / "nowhere").note("pause")
