@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from secureps.errors import Conflict, DamagedStore, Malformed, Refused
 from secureps.messages import coordinator_records as coordinator
@@ -107,22 +107,31 @@ def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
     seq, chain, last, body, own = found[0]
     try:
         sound = own == _fold_digest(Mark(seq, chain), last, body, archived)
-        return Kept(Mark(seq, chain), last, _fold(body), len(body)) if sound else _refuse(path)
+        if not sound:
+            _refuse(path)
+        return Kept(Mark(seq, chain), last, _fold(body), len(body))
     except (Malformed, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
     except struct.error:
-        return _refuse(path)
+        _refuse(path)
 
 
-def _refuse(path: Path) -> Kept:
+def _refuse(path: Path) -> NoReturn:
     raise DamagedStore(f"{path}: its fold does not match its digest")
 
 
-def compact(base: sqlite3.Connection, path: Path, mark: Mark, last: float, fold: Fold) -> int:
-    """Writes the fold of all rows up to `mark`, the last one, within a transaction; its size."""
-    before = kept(path, base)
-    if before is not None:
-        _archive(base, path, before.mark)
+def compact(
+    base: sqlite3.Connection, path: Path, before: Mark, mark: Mark, last: float, fold: Fold
+) -> int:
+    """Writes the fold of all rows up to `mark`, within a transaction; its size.
+
+    Args:
+        before: where the fold before ends, whose rows are archived; START if there was none.
+        mark: the last row; it is not that of `before`.
+        last: the newest second by then.
+    """
+    if before != START:
+        _archive(base, path, before)
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
     body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
     own = _fold_digest(mark, last, body, _archived(base))

@@ -323,9 +323,12 @@ class SqliteJournal:
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
+        before = START if self._kept is None else self._kept.mark
+        if before == self.mark:
+            return  # the last row has to stay: the head names it
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = compaction.compact(self._base, self._path, mark, last, fold)
+            size = compaction.compact(self._base, self._path, before, mark, last, fold)
         self._kept = compaction.Kept(mark, last, fold, size)
 
     @contextmanager

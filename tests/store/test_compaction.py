@@ -216,6 +216,20 @@ def test_a_disk_that_refuses_changes_nothing(twins: Twins, monkeypatch: pytest.M
     assert list(twins.compacted.replay()) == list(twins.whole.replay())
 
 
+def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
+    twins.append(1.0, [told(1)])
+    for _ in range(3):
+        twins.compacted.compact(fold(3))
+    assert compaction.gone(twins.path, twins.compacted._base).seq == 0
+    twins.compacted.close()
+    with closing(SqliteJournal(twins.path)) as again:
+        assert (again.mark, again.fold) == (twins.whole.mark, fold(3))
+    fresh = twins.path.parent / "fresh.db"
+    with closing(SqliteJournal(fresh)) as empty:
+        empty.compact(Fold((), {}))
+        assert empty.fold is None
+
+
 def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
     twins: Twins, monkeypatch: pytest.MonkeyPatch
 ) -> None:
