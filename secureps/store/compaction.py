@@ -42,6 +42,9 @@ LEAST = 4 << 20
 """Bytes of rows before which nothing is compacted; and no fewer than the last fold had: what a
 compaction costs stays a share of what was written."""
 
+SEGMENT = 16 << 20
+"""Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
+
 MOST_SEGMENT = 1 << 30
 """Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
 
@@ -182,7 +185,7 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
     if kept(path, base) is None:
         return
     before = b""
-    for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last").fetchall():
+    for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last"):
         where = f"{path}: the archive up to row {last}"
         if own != _segment_digest(before, Mark(last, chain), packed):
             raise DamagedStore(f"{where} does not match its digest")
@@ -194,12 +197,27 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
 
 
 def _archive(base: sqlite3.Connection, path: Path, last: Mark) -> None:
-    """Moves all rows up to `last` into the archive."""
-    lines = (_packed(row) for row in rows_after(path, base, gone(path, base), last))
-    packed = zlib.compress("\n".join(line for line in lines if line).encode())
+    """Moves all rows up to `last` into the archive, in as many segments as they fill."""
+    lines: list[bytes] = []
+    size, upto = 0, gone(path, base)
+    for row in rows_after(path, base, upto, last):
+        line = _packed(row).encode()
+        if lines and size + len(line) >= SEGMENT:
+            _write_segment(base, upto, lines)
+            lines, size = [], 0
+        if line:
+            lines.append(line)
+            size += len(line) + 1
+        upto = Mark(row.seq, row.chain)
+    _write_segment(base, last, lines)
+    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
+
+
+def _write_segment(base: sqlite3.Connection, last: Mark, lines: list[bytes]) -> None:
+    """Adds what is kept of the rows up to `last`, after all segments that are there."""
+    packed = zlib.compress(b"\n".join(lines))
     own = _segment_digest(_archived(base), last, packed)
     base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
-    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
 
 
 def _packed(row: Row) -> str:

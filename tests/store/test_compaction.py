@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -228,6 +229,25 @@ def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
     with closing(SqliteJournal(fresh)) as empty:
         empty.compact(Fold((), {}))
         assert empty.fold is None
+
+
+@pytest.mark.parametrize("most", [1, 150, 1000])
+def test_many_rows_are_archived_in_segments_of_a_size(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(compaction, "SEGMENT", most)
+    for step in range(3):
+        twins.append(float(step), [told(n) for n in range(20)] + [untold(step)])
+        twins.compacted.compact(fold(twins.compacted.mark.seq))
+    base = twins.compacted._base
+    segments = base.execute("SELECT rows FROM archive ORDER BY last").fetchall()
+    unpacked = [zlib.decompress(packed) for (packed,) in segments]
+    assert len(segments) >= {1: 40, 150: 20, 1000: 4}[most]
+    assert all(len(each) <= most or b"\n" not in each for each in unpacked)
+    here = [row for row in rows_of(twins.compacted) if type(row.record) is not MemberAsked]
+    assert here == [r for r in rows_of(twins.whole) if type(r.record) is not MemberAsked]
+    twins.compacted.close()
+    read_all(twins.path)
 
 
 def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
