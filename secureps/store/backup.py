@@ -180,6 +180,7 @@ def run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
     try:
         with read_only(journal) as reader:
+            reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             row = reader.execute(query, (RunPinned.__name__,)).fetchone()
             if row is None:

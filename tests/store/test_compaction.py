@@ -341,6 +341,22 @@ def test_a_copy_has_the_fold_and_the_archive(twins: Twins, tmp_path: Path) -> No
         assert journal.fold == twins.compacted.fold
 
 
+def test_the_run_of_a_journal_that_is_compacted_meanwhile_is_known(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice_compacted(twins)
+    real = compaction._archived
+
+    def meanwhile(base: sqlite3.Connection) -> bytes:
+        if base is not twins.compacted._base and twins.compacted.fold != fold(9):
+            twins.compacted.compact(fold(9))
+        return real(base)
+
+    monkeypatch.setattr(compaction, "_archived", meanwhile)
+    assert run_of(twins.path) == RUN.run.id
+    assert twins.compacted.fold == fold(9)
+
+
 def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:
     twice_compacted(twins)
     twins.compacted._base.execute("UPDATE archive SET rows = x'00' WHERE last = 4")
