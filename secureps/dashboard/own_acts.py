@@ -2,7 +2,7 @@
 
 Each act is a line in the client's state folder, signed by the client's own key and durable there
 before it is done; the client's process sees it within a second, or when it starts again. A budget
-is lowered in the ledger over all runs too, and never raised. What must not live here: HTTP, and
+is lowered in the ledger over all runs first, and never raised. What must not live here: HTTP, and
 what a client does (`roles.member.leaving`).
 """
 
@@ -86,9 +86,9 @@ class OwnActs:
                     f"acts.jsonl has {len(self.done)} acts, and {self._name} has done {view.acted}"
                 )
             budget = self._lower(view, of) if what == OwnDeed.LOWER_BUDGET else None
-            self._lines.note(act_text(OwnDeed(what), budget))
-            if budget is not None:
+            if budget is not None:  # before its line: cut short here it is stricter, never laxer
                 self._ledger.lower(budget)
+            self._lines.note(act_text(OwnDeed(what), budget))
             return SAID[OwnDeed(what)].format(budget=budget or 0.0)
 
     def _lower(self, view: HolderView, of: Mapping[str, str]) -> float:

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
+from typing import Protocol
 
 from secureps.crypto.identity import PublicIdentity
 from secureps.errors import SecurepsError
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.roles.machine import WORKER
 from secureps.roles.member.tasks import Acted
-from secureps.service.kit_watch import Told
+from secureps.service import kit_watch
 from secureps.service.logs import tell
 from secureps.store.act_lines import FILE, ActLine, read_acts
 
@@ -22,8 +23,16 @@ LOOK = 1.0
 """Seconds between two looks."""
 
 
+class Told(kit_watch.Told, Protocol):
+    """Who is told: the executor of a client, which knows the run once it takes part in one."""
+
+    run: bytes
+
+
 class ActWatch:
     """Looks at the acts in one state folder, on the loop of its client.
+
+    Before the client takes part in a run it has no journal of acts, and is told of none.
 
     Args:
         party: whose they are; key: who signs them.
@@ -39,14 +48,23 @@ class ActWatch:
         """Looks now, and every LOOK seconds while the party runs; from any thread."""
         self._executor.later(self._look)
 
+    def once(self) -> None:
+        """Looks now, and no more: the process ends with its wave."""
+        self._executor.later(self._tell)
+
     def _look(self) -> None:
+        self._tell()
+        self._executor.later(self._look, LOOK)
+
+    def _tell(self) -> None:
+        if not self._executor.run:
+            return
         try:
             for line in self._changed():
                 self._executor.heard(WORKER, Acted(own_act(line)))
         except (OSError, SecurepsError, ValueError) as error:
             text = f"does nothing of what its data holder wants: {error}"
             tell(self._party, "OwnAct", text, logging.WARNING)
-        self._executor.later(self._look, LOOK)
 
     def _changed(self) -> tuple[ActLine, ...]:
         """All lines, if the file is another one than at the last look."""

@@ -19,6 +19,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.roles.fold import Fold
 from secureps.roles.machine import Call, Halt
+from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
@@ -105,6 +106,7 @@ class OneWave:
             executor = make(stores, around)
             executor.start()
             KitWatch(self.name, executor, self.folder).start()
+            ActWatch(self.name, executor, self.state, self.identity.public).once()
             loop.run(executor.halted.done)
             said = transport.out()
             if executor.halted.done():

@@ -36,10 +36,15 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
 
     To be called when every record that the machine has folded is in the journal.
+
+    Raises:
+        DamagedStore: a row or the archive is damaged: no later try would go better.
     """
     if not journal.due or not isinstance(machine, Foldable):
         return
     try:
         journal.compact(machine.folded())
+    except DamagedStore:
+        raise
     except OperatorError as error:
         tell(party, "Complaint", f"its journal is not compacted: {error}", logging.WARNING)

@@ -16,7 +16,7 @@ from pathlib import Path
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, OperatorError, Unsigned
 from secureps.messages.encoding import file_digest
-from secureps.store.atomic_file import write_durably
+from secureps.store.atomic_file import one_at_a_time, write_durably
 
 DOMAIN = b"secureps-dashboard-act"
 
@@ -60,18 +60,26 @@ class ActLines:
         return read_acts(self._path.read_bytes() if self._path.exists() else b"", self._me.public)
 
     def note(self, what: str) -> None:
-        """Writes one more, durably when it returns; OperatorError if it cannot be written."""
-        known = self.done
+        """Writes one more, durably when it returns; OperatorError if it cannot be written.
+
+        Another process that acts at this moment waits: neither writes over the other's act.
+        """
+        try:
+            with one_at_a_time(self._path.with_suffix(".turn")):
+                known = self.done
+                write_durably(
+                    self._path, [each.line + b"\n" for each in (*known, self._next(known, what))]
+                )
+        except OSError as error:
+            raise OperatorError(
+                f"{self._path}: cannot be written, the act is not on record: {error}"
+            ) from None
+
+    def _next(self, known: tuple[ActLine, ...], what: str) -> ActLine:
         previous = file_digest(known[-1].line).hex() if known else ""
         date = datetime.fromtimestamp(self._clock(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         act = ActLine(len(known) + 1, date, self._who, what, previous)
-        signed = replace(act, signature=self._me.sign(DOMAIN, act.line).hex())
-        try:
-            write_durably(self._path, [each.line + b"\n" for each in (*known, signed)])
-        except OSError as error:
-            raise OperatorError(
-                f"{self._path}: cannot be written, nothing was done: {error}"
-            ) from None
+        return replace(act, signature=self._me.sign(DOMAIN, act.line).hex())
 
 
 def read_acts(data: bytes, key: PublicIdentity) -> tuple[ActLine, ...]:

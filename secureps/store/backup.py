@@ -26,6 +26,7 @@ from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
+from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.compaction import run_pinned
 from secureps.store.folder_number import FOLDER_NUMBER
@@ -38,6 +39,9 @@ JOURNAL = "journal.db"
 
 _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 """What a process says of itself while it runs, and the number that no copy of a folder has."""
+
+_GROWING = (ACTS,)
+"""Files that are written anew under their names; of any other a name stands for its bytes."""
 
 
 def backup(state: Path, copy: Path) -> int:
@@ -176,6 +180,7 @@ def run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
     try:
         with read_only(journal) as reader:
+            reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             row = reader.execute(query, (RunPinned.__name__,)).fetchone()
             if row is None:
@@ -191,12 +196,13 @@ def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
     """All files but the journal's own and those of the moment; what goes meanwhile is not wanted.
 
     Args:
-        anew: also those that are there: they may be damaged. Else a name stands for its bytes.
+        anew: also those that are there: they may be damaged. Else only those that grow: the
+            journal that was copied meanwhile may know more of them.
     """
     for path in _files(source):
         there = target / path.relative_to(source)
         try:
-            if anew or not there.exists():
+            if anew or path.name in _GROWING or not there.exists():
                 _copy_file(path, there)
         except FileNotFoundError:
             continue
@@ -204,7 +210,7 @@ def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
 
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
-        passing = path.name in _PASSING or path.suffix in (".tmp", ".new", ".lock")
+        passing = path.name in _PASSING or path.suffix in (".tmp", ".new", ".lock", ".turn")
         journals = path.parent == root and path.name.startswith(JOURNAL)
         if path.is_file() and not path.is_symlink() and not passing and not journals:
             yield path

@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from secureps.errors import Conflict, DamagedStore, Malformed, Refused
 from secureps.messages import coordinator_records as coordinator
@@ -41,6 +41,9 @@ from secureps.store.journal_rows import DAMAGED, RECORDS, Record, Row, rows_afte
 LEAST = 4 << 20
 """Bytes of rows before which nothing is compacted; and no fewer than the last fold had: what a
 compaction costs stays a share of what was written."""
+
+SEGMENT = 16 << 20
+"""Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
 
 MOST_SEGMENT = 1 << 30
 """Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
@@ -107,22 +110,31 @@ def kept(path: Path, base: sqlite3.Connection) -> Kept | None:
     seq, chain, last, body, own = found[0]
     try:
         sound = own == _fold_digest(Mark(seq, chain), last, body, archived)
-        return Kept(Mark(seq, chain), last, _fold(body), len(body)) if sound else _refuse(path)
+        if not sound:
+            _refuse(path)
+        return Kept(Mark(seq, chain), last, _fold(body), len(body))
     except (Malformed, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise DamagedStore(f"{path}: its fold cannot be read: {error}") from None
     except struct.error:
-        return _refuse(path)
+        _refuse(path)
 
 
-def _refuse(path: Path) -> Kept:
+def _refuse(path: Path) -> NoReturn:
     raise DamagedStore(f"{path}: its fold does not match its digest")
 
 
-def compact(base: sqlite3.Connection, path: Path, mark: Mark, last: float, fold: Fold) -> int:
-    """Writes the fold of all rows up to `mark`, the last one, within a transaction; its size."""
-    before = kept(path, base)
-    if before is not None:
-        _archive(base, path, before.mark)
+def compact(
+    base: sqlite3.Connection, path: Path, before: Mark, mark: Mark, last: float, fold: Fold
+) -> int:
+    """Writes the fold of all rows up to `mark`, within a transaction; its size.
+
+    Args:
+        before: where the fold before ends, whose rows are archived; START if there was none.
+        mark: the last row; it is not that of `before`.
+        last: the newest second by then.
+    """
+    if before != START:
+        _archive(base, path, before)
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
     body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
     own = _fold_digest(mark, last, body, _archived(base))
@@ -173,7 +185,7 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
     if kept(path, base) is None:
         return
     before = b""
-    for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last").fetchall():
+    for last, chain, packed, own in base.execute("SELECT * FROM archive ORDER BY last"):
         where = f"{path}: the archive up to row {last}"
         if own != _segment_digest(before, Mark(last, chain), packed):
             raise DamagedStore(f"{where} does not match its digest")
@@ -185,12 +197,27 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
 
 
 def _archive(base: sqlite3.Connection, path: Path, last: Mark) -> None:
-    """Moves all rows up to `last` into the archive."""
-    lines = (_packed(row) for row in rows_after(path, base, gone(path, base), last))
-    packed = zlib.compress("\n".join(line for line in lines if line).encode())
+    """Moves all rows up to `last` into the archive, in as many segments as they fill."""
+    lines: list[bytes] = []
+    size, upto = 0, gone(path, base)
+    for row in rows_after(path, base, upto, last):
+        line = _packed(row).encode()
+        if lines and size + len(line) >= SEGMENT:
+            _write_segment(base, upto, lines)
+            lines, size = [], 0
+        if line:
+            lines.append(line)
+            size += len(line) + 1
+        upto = Mark(row.seq, row.chain)
+    _write_segment(base, last, lines)
+    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
+
+
+def _write_segment(base: sqlite3.Connection, last: Mark, lines: list[bytes]) -> None:
+    """Adds what is kept of the rows up to `last`, after all segments that are there."""
+    packed = zlib.compress(b"\n".join(lines))
     own = _segment_digest(_archived(base), last, packed)
     base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
-    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
 
 
 def _packed(row: Row) -> str:

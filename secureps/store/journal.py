@@ -95,7 +95,10 @@ class Journal(Protocol):
         """Whether it is to be compacted."""
 
     def compact(self, fold: Fold) -> None:
-        """Has the fold of all records stand for them; OperatorError if the disk refuses."""
+        """Has the fold of all records stand for them; OperatorError if the disk refuses.
+
+        After an error it is due again when as much has been written as before.
+        """
 
     def close(self) -> None:
         """Releases the file; a second call does nothing."""
@@ -307,7 +310,7 @@ class SqliteJournal:
 
     @property
     def due(self) -> bool:
-        """Whether the rows after the fold are more than it, and enough."""
+        """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
         return self._grown >= max(compaction.LEAST, 0 if self._kept is None else self._kept.size)
 
     def compact(self, fold: Fold) -> None:
@@ -315,14 +318,18 @@ class SqliteJournal:
 
         Raises:
             OperatorError: the disk refuses; DiskFailed: it is full. Nothing has changed then.
+            DamagedStore: a row or the archive is damaged.
         """
         if self._closed:
             raise InternalError("the journal is closed")
+        self._grown = 0  # first: a disk that refuses is not asked again at the next commit
+        before = START if self._kept is None else self._kept.mark
+        if before == self.mark:
+            return  # the last row has to stay: the head names it
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = compaction.compact(self._base, self._path, mark, last, fold)
+            size = compaction.compact(self._base, self._path, before, mark, last, fold)
         self._kept = compaction.Kept(mark, last, fold, size)
-        self._grown = 0
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:

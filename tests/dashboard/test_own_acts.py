@@ -61,6 +61,22 @@ def test_no_budget_is_raised_and_none_is_no_number(
         acts.do("lower-budget", {"budget": "3"})
 
 
+def test_a_budget_is_lowered_over_all_runs_before_its_line_is_there(
+    rows: list[Row], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    acts = acting(tmp_path, seen(rows))
+
+    def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as killed:
+        killed.setattr("secureps.store.act_lines.write_durably", dies)
+        with pytest.raises(KeyboardInterrupt):
+            acts.do("lower-budget", {"budget": "2.5"})
+    assert acts.done == ()
+    assert BudgetLedger(tmp_path / "ledger.db").limit == 2.5
+
+
 @pytest.mark.parametrize("what", ["", "left", "end", "../pause", "leave-out", "lower-budget 1"])
 def test_what_cannot_be_done_leaves_no_line(what: str, rows: list[Row], tmp_path: Path) -> None:
     acts = acting(tmp_path, seen(rows))

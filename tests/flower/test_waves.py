@@ -14,8 +14,15 @@ from flwr.serverapp import Grid
 from secureps.errors import NotReady
 from secureps.flower import SecureFedAvg, secureps_mod, waves
 from secureps.flower.waves import Waves
-from tests.kits.engine_apps import initial, record, train, write_plan
-from tests.kits.flower_grid import LocalGrid, a_task
+from secureps.messages.coordinator_records import MemberRetired
+from secureps.messages.member_records import OwnAct
+from secureps.roles.member.leaving import LEFT, PAUSED
+from secureps.run.party_names import client_names
+from secureps.store.act_lines import ActLines
+from secureps.store.journal import read_rows
+from secureps.store.keyring import default_state, load_private
+from tests.kits.engine_apps import initial, make_app, record, train, write_plan
+from tests.kits.flower_grid import Fault, LocalGrid, Reply, a_task
 
 ROUNDS = 4
 
@@ -51,9 +58,11 @@ class Late:
         return not self._late and self._over()
 
 
-def played(folder: Path, app: Any, **settings: Any) -> LocalGrid:
+def played(
+    folder: Path, app: Any, faults: dict[tuple[int, int], Fault] | None = None, **settings: Any
+) -> LocalGrid:
     """A grid on which a run was played."""
-    grid = LocalGrid.simulated(app, 3)
+    grid = LocalGrid.simulated(app, 3, faults)
     own = {"fraction_evaluate": 0.0} | settings
     strategy = Marked(write_plan(folder), run=folder / "run", unsafe_seed=5, **own)
     told = ConfigRecord({"lr": 0.25})
@@ -140,3 +149,26 @@ def test_what_nodes_say_is_one_line_of_a_log() -> None:
     assert waves._words("one\n\x1b[2Jtwo") == "one ?[2Jtwo"
     told = waves._words("one\n\x1b[2Jtwo" + "x" * 600 + "KeyError")
     assert told == "one ?[2Jtwo" + "x" * 89 + " ... " + "x" * 387 + "KeyError"
+
+
+@pytest.mark.parametrize("what", ["pause", "leave"])
+def test_a_node_hears_what_its_data_holder_wants(tmp_path: Path, what: str) -> None:
+    state: list[Path] = []
+
+    def acts(message: Message, play: Reply) -> list[Message]:
+        name = client_names(3)[2]
+        (kit,) = tmp_path.rglob(f"private/{name}")
+        state.append(default_state(kit.parent.parent, name))
+        ActLines(state[0], name, load_private(kit.parent.parent, name)).note(what)
+        reply = play(message)
+        return [] if reply is None else [reply]
+
+    grid = played(tmp_path, make_app(), {(2, 2): acts})
+    fits = [node.state["fits"]["n"] for node in grid.nodes.values()]
+    assert fits == [4, 4, 1], "nothing is trained from the wave on in which it was wanted"
+    assert OwnAct(1, what) in [row.record for row in read_rows(state[0] / "journal.db")]
+    (journal,) = tmp_path.rglob("coordinator/journal.db")
+    gone = [row.record for row in read_rows(journal) if isinstance(row.record, MemberRetired)]
+    assert {(each.reason, each.returns) for each in gone} == {
+        (PAUSED, True) if what == "pause" else (LEFT, False)
+    }

@@ -22,6 +22,7 @@ class Heard:
 
     def __init__(self) -> None:
         self.acts: list[OwnAct] = []
+        self.run = b"run"
         self._next: Callable[[], None] = lambda: None
 
     def heard(self, sender: str, event: Event) -> None:
@@ -47,6 +48,26 @@ def test_lines_are_told_when_there_are_more(tmp_path: Path) -> None:
     assert executor.look() == []
     lines.note(act_text(OwnDeed.LOWER_BUDGET, 0.1))
     assert executor.look()[-1] == OwnAct(2, "lower-budget", 0.1)
+
+
+def test_what_was_wanted_before_the_run_is_told_once_it_takes_part(tmp_path: Path) -> None:
+    executor = Heard()
+    executor.run = b""
+    ActLines(tmp_path, "client-00", ME).note("pause")
+    ActWatch("client-00", executor, tmp_path, ME.public).start()
+    assert executor.look() == []
+    executor.run = b"run"
+    assert executor.look() == [OwnAct(1, "pause")]
+    assert executor.look() == []
+
+
+def test_in_a_wave_it_looks_once(tmp_path: Path) -> None:
+    executor = Heard()
+    ActLines(tmp_path, "client-00", ME).note("pause")
+    ActWatch("client-00", executor, tmp_path, ME.public).once()
+    look = executor._next
+    assert executor.look() == [OwnAct(1, "pause")]
+    assert executor._next is look, "no other look follows"
 
 
 @pytest.mark.parametrize("what", ["end", "", "pause x", "lower-budget much"])

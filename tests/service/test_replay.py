@@ -24,6 +24,7 @@ class Compacted(MemoryJournal):
     def __init__(self, fold: Fold | None = None, full: bool = False) -> None:
         super().__init__()
         self.known, self.full, self.wanted = fold, full, True
+        self.rotten = False
 
     @property
     def fold(self) -> Fold | None:
@@ -34,6 +35,8 @@ class Compacted(MemoryJournal):
         return self.wanted
 
     def compact(self, fold: Fold) -> None:
+        if self.rotten:
+            raise DamagedStore("journal.db: row 2 does not match its digest")
         if self.full:
             raise DiskFailed("journal.db: cannot compact: no space left")
         self.known, self.wanted = fold, False
@@ -93,3 +96,10 @@ def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureF
     journal.full = False
     compact_if_due("me", machine, journal)
     assert journal.known is not None
+
+
+def test_a_rotten_row_ends_the_party_and_is_no_matter_of_room() -> None:
+    journal = Compacted()
+    journal.rotten = True
+    with pytest.raises(DamagedStore, match="row 2"):
+        compact_if_due("me", Counting(silent), journal)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from secureps.crypto.identity import Identity
 from secureps.errors import DamagedStore, OperatorError
 from secureps.messages.encoding import file_digest
 from secureps.store.act_lines import DOMAIN, FILE, ActLine, ActLines, read_acts
+from secureps.store.atomic_file import write_durably
 
 ME = Identity(bytes(range(32)))
 
@@ -81,6 +84,26 @@ def test_a_line_of_another_history_is_found(tmp_path: Path) -> None:
         read_acts(one + b"\n" + two, ME.public)
 
 
+def test_acts_of_two_pages_at_once_are_both_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has an object of its own, as two processes do; one is held where it has read."""
+    real, begun = write_durably, threading.Event()
+    second = threading.Thread(target=lambda: lines(tmp_path).note("leave"))
+
+    def slow(*given: Any) -> None:
+        if not begun.is_set():
+            begun.set()
+            second.start()
+            second.join(0.1)  # it cannot end before this one has written
+        real(*given)
+
+    monkeypatch.setattr("secureps.store.act_lines.write_durably", slow)
+    lines(tmp_path).note("pause")
+    second.join()
+    assert [act.what for act in lines(tmp_path).done] == ["pause", "leave"]
+
+
 def test_an_act_that_cannot_be_written_is_none(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="cannot be written, nothing was done"):
+    with pytest.raises(OperatorError, match="cannot be written, the act is not on record"):
         lines(tmp_path / "nowhere").note("pause")

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, OperatorError
 from secureps.messages.records import Incarnated, RunPinned
 from secureps.run.cli import app
+from secureps.store.act_lines import FILE as ACTS
+from secureps.store.act_lines import ActLines
 from secureps.store.backup import _copy_journal, backup, restore
 from secureps.store.issuing import create_kit, issue
 from secureps.store.journal import MemoryJournal, SqliteJournal
@@ -109,6 +112,25 @@ def test_what_is_spooled_while_the_journal_is_copied_is_in_the_copy(
     monkeypatch.setattr("secureps.store.backup._copy_journal", meanwhile)
     assert backup(state, tmp_path / "copy") == 3
     assert payloads(tmp_path / "copy") == payloads(state)
+
+
+def test_an_act_that_is_journalled_while_the_journal_is_copied_is_in_the_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, real = tmp_path / "state", _copy_journal
+    grow(state, 2)
+    acts = ActLines(state, "client-00", Identity(bytes(range(32))))
+    acts.note("pause")
+
+    def meanwhile(source: Path, target: Path) -> None:
+        acts.note("go-on")
+        grow(state, 1)
+        real(source, target)
+
+    monkeypatch.setattr("secureps.store.backup._copy_journal", meanwhile)
+    assert backup(state, tmp_path / "copy") == 3
+    assert (tmp_path / "copy" / ACTS).read_bytes() == (state / ACTS).read_bytes()
+    assert not (tmp_path / "copy" / "acts.turn").exists()
 
 
 def test_the_log_of_another_journal_is_not_read_into_the_one_that_comes_back(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import sqlite3
+import zlib
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -216,6 +217,69 @@ def test_a_disk_that_refuses_changes_nothing(twins: Twins, monkeypatch: pytest.M
     assert list(twins.compacted.replay()) == list(twins.whole.replay())
 
 
+def test_without_a_row_since_nothing_is_compacted(twins: Twins) -> None:
+    twins.append(1.0, [told(1)])
+    for _ in range(3):
+        twins.compacted.compact(fold(3))
+    assert compaction.gone(twins.path, twins.compacted._base).seq == 0
+    twins.compacted.close()
+    with closing(SqliteJournal(twins.path)) as again:
+        assert (again.mark, again.fold) == (twins.whole.mark, fold(3))
+    fresh = twins.path.parent / "fresh.db"
+    with closing(SqliteJournal(fresh)) as empty:
+        empty.compact(Fold((), {}))
+        assert empty.fold is None
+
+
+@pytest.mark.parametrize("most", [1, 150, 1000])
+def test_many_rows_are_archived_in_segments_of_a_size(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(compaction, "SEGMENT", most)
+    for step in range(3):
+        twins.append(float(step), [told(n) for n in range(20)] + [untold(step)])
+        twins.compacted.compact(fold(twins.compacted.mark.seq))
+    base = twins.compacted._base
+    segments = base.execute("SELECT rows FROM archive ORDER BY last").fetchall()
+    unpacked = [zlib.decompress(packed) for (packed,) in segments]
+    assert len(segments) >= {1: 40, 150: 20, 1000: 4}[most]
+    assert all(len(each) <= most or b"\n" not in each for each in unpacked)
+    here = [row for row in rows_of(twins.compacted) if type(row.record) is not MemberAsked]
+    assert here == [r for r in rows_of(twins.whole) if type(r.record) is not MemberAsked]
+    twins.compacted.close()
+    read_all(twins.path)
+
+
+def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "LEAST", 3_000)
+    twins.append(1.0, [untold(n) for n in range(60)])
+
+    def refuse(*_: Any) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as full:
+        full.setattr(compaction, "compact", refuse)
+        with pytest.raises(OperatorError, match="cannot compact"):
+            twins.compacted.compact(fold(62))
+    assert not twins.compacted.due, "a full disk is not asked at every commit"
+    twins.append(2.0, [untold(n) for n in range(120)])
+    assert twins.compacted.due
+    twins.compacted.compact(fold(182))
+    assert twins.compacted.fold == fold(182)
+
+
+def test_a_rotten_row_ends_a_compaction(twins: Twins) -> None:
+    twins.append(1.0, [told(1)])
+    twins.compacted.compact(fold(3))
+    twins.compacted._base.execute("UPDATE journal SET body = '{}' WHERE seq = 2")
+    twins.append(2.0, [told(2)])
+    with pytest.raises(DamagedStore, match="row 2 does not match its digest"):
+        twins.compacted.compact(fold(4))
+    assert twins.compacted.fold == fold(3)
+
+
 def twice_compacted(twins: Twins) -> None:
     for number in (1, 2, 3):
         twins.append(1.0, [told(number), untold(number)])
@@ -275,6 +339,22 @@ def test_a_copy_has_the_fold_and_the_archive(twins: Twins, tmp_path: Path) -> No
     assert list(read_rows(again / "journal.db")) == rows_of(twins.compacted)
     with closing(SqliteJournal(again / "journal.db")) as journal:
         assert journal.fold == twins.compacted.fold
+
+
+def test_the_run_of_a_journal_that_is_compacted_meanwhile_is_known(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    twice_compacted(twins)
+    real = compaction._archived
+
+    def meanwhile(base: sqlite3.Connection) -> bytes:
+        if base is not twins.compacted._base and twins.compacted.fold != fold(9):
+            twins.compacted.compact(fold(9))
+        return real(base)
+
+    monkeypatch.setattr(compaction, "_archived", meanwhile)
+    assert run_of(twins.path) == RUN.run.id
+    assert twins.compacted.fold == fold(9)
 
 
 def test_a_damaged_archive_is_not_copied(twins: Twins, tmp_path: Path) -> None:

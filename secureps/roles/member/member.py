@@ -114,7 +114,9 @@ class Member(MemberFold):
             case WatchLost():
                 self._watching = False
                 return self._greet() if self._departure.lost() else Step()
-            case Answered(requests.Retire()) | Failed(requests.Retire()):
+            case Answered(requests.Retire(returns=rests)) | Failed(requests.Retire(returns=rests)):
+                if rests:  # who left meanwhile ends once the coordinator knows of that, too
+                    return Step()
                 for settled in self._departure.settled:
                     self._write(step, settled)
                 return Step(step.records, self._departure.end)

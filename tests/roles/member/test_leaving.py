@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from secureps.messages.member_records import OwnAct, OwnDeed
-from secureps.messages.requests import Retire
-from secureps.roles.machine import Call, Halt, Step
+from secureps.messages.requests import Noted, Retire
+from secureps.roles.machine import WORKER, Answered, Call, Halt, Step
 from secureps.roles.member.leaving import LEFT, PAUSED, Departure, Leaving
+from secureps.roles.member.tasks import Acted
+from tests.kits.member_kit import Client
 
 
 def after(*whats: str) -> Departure:
@@ -79,6 +81,24 @@ def test_who_leaves_says_why_and_settles_it() -> None:
     assert departure.end == [Halt(LEFT)]
     assert departure.settled == (OwnAct(2, "left"),)
     assert after("pause").settled == ()
+
+
+def test_who_leaves_after_a_pause_ends_when_the_coordinator_knows_that_it_left() -> None:
+    client = Client()
+    client.joined()
+    paused, left = (
+        client.give(WORKER, Acted(OwnAct(number, what))).effects[-1]
+        for number, what in enumerate(("pause", "leave"), 1)
+    )
+    assert isinstance(paused, Call)
+    assert isinstance(left, Call)
+    assert [paused.message, left.message] == [
+        Retire("c0", PAUSED, True),
+        Retire("c0", LEFT, False),
+    ]
+    assert client.give("coordinator", Answered(paused.message, Noted())) == Step()
+    step = client.give("coordinator", Answered(left.message, Noted()))
+    assert (step.records, step.effects) == ([OwnAct(2, "left")], [Halt(LEFT)])
 
 
 def test_a_paused_client_greets_a_coordinator_that_it_lost() -> None:
