@@ -24,15 +24,17 @@ OWN = {
     "dashboard/dashboard.py": ("dashboard",),
     "run/deploy/commands.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
-    "run/deploy/slurm.py": ("status",),  # in batch files
+    "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
     "run/check.py": ("check",),
     "run/run_lock.py": ("up",),
     "run/export.py": ("export",),
     "run/keys.py": ("keys request",),
     "run/profile.py": ("profile",),
     "run/report/trackers.py": ("up", "simulate"),
+    "run/serve.py": ("serve",),
     "run/status.py": ("status",),
     "run/study/study.py": ("study",),
+    "run/up/folder.py": ("status",),
     "run/up/up.py": ("up",),
     "store/backup.py": ("backup", "restore", "join"),
     "store/keyring.py": ("status", "join", "up", "keys request"),
