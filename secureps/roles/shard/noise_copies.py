@@ -2,21 +2,27 @@
 
 A block's primary draws it, unless another holder of the block has what was drawn before; the others
 have it sent, sealed as it is, before they add. So all hold the same sum, and whoever loses its disk
-is given the same noise again. What must not live here: the drawing (`service.shard.noise`).
+is given the same noise again. Nobody waits for it inside a request, nor asks for others' noise
+before its own is drawn: two shards with many blocks would take all places for payloads from
+each other, and neither could ask what it must know first. What must not live here: the drawing
+(`service.shard.noise`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.errors import Refused, UnknownParty
+from secureps.errors import NotReady, Refused, UnknownParty
 from secureps.messages.orders import Hold
 from secureps.messages.requests import GetSum, Payload
-from secureps.roles.machine import Answer, Call, Defer, Step, Work
+from secureps.roles.machine import Answer, Call, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
 from secureps.roles.tasks import Prune
+
+LATER = 1.0
+"""Seconds after which a shard that goes by another placement asks again, at first."""
 
 Name = tuple[str, int]
 """(group, cohort)."""
@@ -24,12 +30,27 @@ Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathering:
-    """Blocks whose noise is here, and who has yet to say whether it has a block's."""
+    """Blocks whose noise is here, and who has yet to say whether it has a block's.
+
+    `own`: of which this shard is the primary; of `copies` another one is, asked after those.
+    """
 
     order: Hold
-    asked: dict[int, set[str]]
+    own: dict[int, set[str]]
+    copies: dict[int, set[str]]
     here: set[int] = field(default_factory=set)
     drawing: bool = False
+    asks: bool = False
+    """Whether the primaries of the copies are asked."""
+
+    def waits(self, block: int) -> set[str]:
+        """Who has yet to say whether it has the noise of a block."""
+        return self.own[block] if block in self.own else self.copies[block]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the noise of all blocks is here."""
+        return self.here.issuperset((*self.own, *self.copies))
 
 
 @dataclass(slots=True)
@@ -45,38 +66,43 @@ class NoiseCopies:
         plan, cohort = self.state.pinned.plan, order.cohort
         if not plan.noisy_shards or plan.section.replicas == 1:
             return True
-        name, own = (cohort.group, cohort.number), self.state.own(cohort.group)
+        name = cohort.group, cohort.number
         known = self._gathered.get(name)
         if known is not None:
             known.order = order
-            return known.here.issuperset(own)
+            return known.whole
         self._drop(step, name)
-        gathering = _Gathering(order, {block: self._holders(name, block) for block in own})
-        self._gathered[name] = gathering
-        run = self.state.run
-        step.effects += [
-            Call(shard, GetSum(run, *name, block))
-            for block, asked in gathering.asked.items()
-            for shard in sorted(asked)
-        ]
-        self._draw(step, gathering)
+        own, copies = dict[int, set[str]](), dict[int, set[str]]()
+        for block in self.state.own(cohort.group):
+            primary, *others = self.state.pinned.placement.holders(cohort.group, block)
+            if primary == self.name:
+                own[block] = set(others)
+            else:
+                copies[block] = {primary}
+        self._gathered[name] = gathering = _Gathering(order, own, copies)
+        self._ask(step, name, own)
+        self._go_on(step, gathering)
         return False
 
-    def _holders(self, name: Name, block: int) -> set[str]:
-        """Who may have the noise of a block: of a copy that is here its primary gives it."""
-        primary, *others = self.state.pinned.placement.holders(name[0], block)
-        return set(others) if primary == self.name else {primary}
+    def _ask(self, step: Step, name: Name, blocks: dict[int, set[str]]) -> None:
+        step.effects += [
+            Call(shard, GetSum(self.state.run, *name, block))
+            for block, asked in blocks.items()
+            for shard in sorted(asked)
+        ]
 
-    def _draw(self, step: Step, gathering: _Gathering) -> None:
-        """Draws, once nobody else may have it, what this shard is the primary of."""
-        cohort = gathering.order.cohort
-        placed = self.state.pinned.placement.of(cohort.group).owners
-        own = [block for block in gathering.asked if placed[block] == self.name]
-        if gathering.drawing or any(gathering.asked[block] for block in own):
+    def _go_on(self, step: Step, gathering: _Gathering) -> None:
+        """Draws what nobody else has of its own; when that is here, asks for all else."""
+        cohort, own = gathering.order.cohort, gathering.own
+        if any(own.values()):
             return
         if lacking := tuple(block for block in own if block not in gathering.here):
-            gathering.drawing = True
-            step.effects.append(Work(DrawNoise(cohort, lacking)))
+            if not gathering.drawing:
+                gathering.drawing = True
+                step.effects.append(Work(DrawNoise(cohort, lacking)))
+        elif not gathering.asks:
+            gathering.asks = True
+            self._ask(step, (cohort.group, cohort.number), gathering.copies)
 
     def _drop(self, step: Step, newest: Name) -> None:
         """Noise of older cohorts that came to nothing."""
@@ -95,34 +121,29 @@ class NoiseCopies:
         gathering = self._gathered.get((ask.group, ask.cohort))
         if gathering is None:
             return None
-        gathering.asked[ask.block].discard(sender)
+        gathering.waits(ask.block).discard(sender)
         if came:
-            gathering.asked[ask.block].clear()
+            gathering.waits(ask.block).clear()
             gathering.here.add(ask.block)
-        self._draw(step, gathering)
-        return self._whole(gathering)
+        self._go_on(step, gathering)
+        return gathering.order if gathering.whole else None
 
     def drawn(self, step: Step, event: NoiseDrawn) -> Hold | None:
-        """It is drawn, and on the disk: whoever waits for it gets it."""
-        group, number = event.cohort.group, event.cohort.number
-        for block in event.blocks:
-            key = noise_key(group, number, block)
-            step.effects.append(Answer(Payload(b""), attach=key, ticket=key))
-        gathering = self._gathered.get((group, number))
+        """It is drawn, and on the disk: whoever asks for it gets it."""
+        gathering = self._gathered.get((event.cohort.group, event.cohort.number))
         if gathering is None:
             return None
         gathering.here.update(event.blocks)
-        return self._whole(gathering)
-
-    def _whole(self, gathering: _Gathering) -> Hold | None:
-        return gathering.order if gathering.here.issuperset(gathering.asked) else None
+        self._go_on(step, gathering)
+        return gathering.order if gathering.whole else None
 
     def serve(self, sender: str, asked: GetSum) -> Step:
         """Noise for another shard that holds the block.
 
         Raises:
             UnknownParty: one of the two does not.
-            Refused: a replica has none.
+            Refused: a replica has none that the primary could take, or the cohort is over.
+            NotReady: it is not drawn yet, or the two go by different placements.
         """
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement
@@ -134,9 +155,15 @@ class NoiseCopies:
         known = gathering is not None and asked.block in gathering.here
         if asked.cohort in held.sums or known:
             return Step(effects=[Answer(Payload(b""), attach=key)])
-        if holders[0] != self.name:
-            raise Refused(f"{self.name}: no noise of cohort {asked.cohort} of {asked.group}")
-        return Step(effects=[Defer(key)])
+        text = f"{self.name} has no noise of cohort {asked.cohort} of {asked.group}"
+        over = [state.cohort for state in held.states.values()]
+        if asked.cohort <= max(over, default=-1):
+            raise Refused(f"{text} any more: its version is made")
+        if holders[0] == self.name:
+            raise NotReady(f"{text} yet")
+        if holders[0] == sender:
+            raise Refused(f"{text}: the primary draws it")
+        raise NotReady(f"{text}; by the placement that it knows {holders[0]} draws it", LATER)
 
     def left(self) -> None:
         """Other shards are whose noise was gathered: the next order begins anew, with what is here.
