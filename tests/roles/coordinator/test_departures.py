@@ -10,7 +10,7 @@ from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer, Step, Tick, Unwatched
+from secureps.roles.machine import Answer, Order, Step, Tick, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -31,10 +31,6 @@ def passes(world: World, seconds: float) -> Step:
     return world.give("coordinator", Tick())
 
 
-def told(step: Step, kind: type) -> set[str]:
-    return {e.to for e in step.effects if isinstance(getattr(e, "message", None), kind)}  # type: ignore[union-attr]
-
-
 def test_who_stays_away_leaves() -> None:
     world = doubled()
     world.give(GOES, Unwatched(GOES))
@@ -46,7 +42,13 @@ def test_who_stays_away_leaves() -> None:
     pinned = world.federation.pinned
     assert pinned is not None
     assert (pinned.placement.epoch, pinned.placement.shards) == (2, (STAYS,))
-    assert {*CLIENTS, STAYS} <= told(step, orders.Configure)
+    told = [
+        e.to
+        for e in step.effects
+        if isinstance(e, Order) and isinstance(e.message, orders.Configure)
+    ]
+    assert {*CLIENTS, STAYS} <= {*told}
+    assert told.index(STAYS) < min(map(told.index, CLIENTS)), "clients send by it at once"
     assert world.federation.addresses == (world.federation.shards[STAYS],)
 
 
