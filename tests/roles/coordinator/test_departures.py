@@ -90,6 +90,24 @@ def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
     assert left(world) == [GOES]
 
 
+def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
+    """Its disk is an older copy: only the one that is away has the newest version."""
+    world = doubled()
+    while world.group().version < 2:
+        world.pump(1)
+
+    def comes_with(version: int) -> None:
+        at = tuple(orders.GroupVersion(g.name, version) for g in world.federation.groups.values())
+        world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, world.run, at))
+
+    comes_with(0)
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    assert left(world) == []
+    comes_with(2)
+    assert left(world) == [GOES]
+
+
 @pytest.mark.parametrize("phase", [Phase.COLLECTING, Phase.HOLDING, Phase.PREPARING])
 def test_the_run_goes_on_from_whatever_step(phase: Phase) -> None:
     world = doubled()
