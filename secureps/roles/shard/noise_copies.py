@@ -63,8 +63,8 @@ class NoiseCopies:
 
     def ready(self, step: Step, order: Hold) -> bool:
         """Whether a cohort's noise is here, or none is wanted; else it is gathered first."""
-        plan, cohort = self.state.pinned.plan, order.cohort
-        if not plan.noisy_shards or plan.section.replicas == 1:
+        cohort = order.cohort
+        if not self._copied:
             return True
         name = cohort.group, cohort.number
         known = self._gathered.get(name)
@@ -83,6 +83,12 @@ class NoiseCopies:
         self._ask(step, name, own)
         self._go_on(step, gathering)
         return False
+
+    @property
+    def _copied(self) -> bool:
+        """Whether shards draw noise that others hold too."""
+        plan = self.state.pinned.plan
+        return plan.noisy_shards and plan.section.replicas > 1
 
     def _ask(self, step: Step, name: Name, blocks: dict[int, set[str]]) -> None:
         step.effects += [
@@ -142,9 +148,12 @@ class NoiseCopies:
 
         Raises:
             UnknownParty: one of the two does not.
-            Refused: a replica has none that the primary could take, or the cohort is over.
+            Refused: there is none in this run, a replica has none that the primary could take, or
+                the cohort is over.
             NotReady: it is not drawn yet, or the two go by different placements.
         """
+        if not self._copied:
+            raise Refused(f"{self.name}: shards of this run ask each other for no noise")
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement
         holders = placed.holders(asked.group, asked.block) if here else ()

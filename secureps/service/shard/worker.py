@@ -132,7 +132,7 @@ class ShardWorker(Worker):
 
         Raises:
             KeyError: the block that came is gone, or damaged.
-            Refused: the sum is lost, or the version went while the request waited.
+            Refused: the sum or its noise is lost, or the version went while the request waited.
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
@@ -142,7 +142,10 @@ class ShardWorker(Worker):
             except DamagedStore as damage:
                 raise KeyError(key) from damage
         if since == ["noise"]:
-            return self._spool.get(key)
+            try:
+                return self._spool.get(key)
+            except KeyError:  # whoever asks may have it from another shard
+                raise Refused(f"{self._name}: {key} is gone") from None
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -165,7 +168,9 @@ class ShardWorker(Worker):
             case GetBlock(group=group, version=version, block=block) if request.state:
                 self._spool.put(state_key(group, version, block), payload)
             case GetSum(group=group, cohort=number, block=block):
-                self._spool.put(noise_key(group, number, block), payload)
+                key = noise_key(group, number, block)
+                if not self._spool.has(key):  # what came first may be in a sum already
+                    self._spool.put(key, payload)
             case _:
                 return super().keep(request, payload, digest)
         return None

@@ -77,6 +77,8 @@ def test_where_there_is_none_or_no_copy_nobody_asks(made: NoiseCopies) -> None:
     step = Step()
     assert made.ready(step, hold())
     assert step.effects == []
+    with pytest.raises(Refused, match="shards of this run ask each other for no noise"):
+        made.serve(PEER, ask(made, MINE[0]))
 
 
 def calls(step: Step) -> list[Any]:
