@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from secureps.errors import NotReady, Refused, UnknownParty
 from secureps.messages.orders import Hold
 from secureps.messages.requests import GetSum, Payload
+from secureps.messages.submission import Cohort, cohort_digest
 from secureps.roles.machine import Answer, Call, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.state import ShardState
@@ -68,7 +69,7 @@ class NoiseCopies:
             return True
         name = cohort.group, cohort.number
         known = self._gathered.get(name)
-        if known is not None:
+        if known is not None and known.order.cohort == cohort:
             known.order = order
             return known.whole
         self._drop(step, name)
@@ -80,7 +81,7 @@ class NoiseCopies:
             else:
                 copies[block] = {primary}
         self._gathered[name] = gathering = _Gathering(order, own, copies)
-        self._ask(step, name, own)
+        self._ask(step, cohort, own)
         self._go_on(step, gathering)
         return False
 
@@ -90,9 +91,19 @@ class NoiseCopies:
         plan = self.state.pinned.plan
         return plan.noisy_shards and plan.section.replicas > 1
 
-    def _ask(self, step: Step, name: Name, blocks: dict[int, set[str]]) -> None:
+    def about(self, cohort: Cohort) -> bytes | None:
+        """What names the noise of a cohort, empty where it has no copies; None: there is none."""
+        if not self.state.pinned.plan.noisy_shards:
+            return None
+        return cohort_digest(self.state.run, cohort) if self._copied else b""
+
+    def _key(self, cohort: Cohort, block: int) -> str:
+        return noise_key(cohort.group, cohort.number, block, self.about(cohort) or b"")
+
+    def _ask(self, step: Step, cohort: Cohort, blocks: dict[int, set[str]]) -> None:
+        name, about = (cohort.group, cohort.number), self.about(cohort) or b""
         step.effects += [
-            Call(shard, GetSum(self.state.run, *name, block))
+            Call(shard, GetSum(self.state.run, *name, block, about=about))
             for block, asked in blocks.items()
             for shard in sorted(asked)
         ]
@@ -108,16 +119,16 @@ class NoiseCopies:
                 step.effects.append(Work(DrawNoise(cohort, lacking)))
         elif not gathering.asks:
             gathering.asks = True
-            self._ask(step, (cohort.group, cohort.number), gathering.copies)
+            self._ask(step, cohort, gathering.copies)
 
     def _drop(self, step: Step, newest: Name) -> None:
-        """Noise of older cohorts that came to nothing."""
+        """Noise of older cohorts, and of another one of this number, that came to nothing."""
         group, number = newest
-        old = [at for at in self._gathered if at[0] == group and at[1] < number]
+        old = [at for at in self._gathered if at[0] == group and at[1] <= number]
         sums = self.state.group(group).sums
-        here = {at: self._gathered.pop(at).here for at in old}
-        idle = {at: blocks for at, blocks in here.items() if at[1] not in sums}
-        if gone := tuple(noise_key(*at, block) for at, blocks in idle.items() for block in blocks):
+        idle = [each for at in old if (each := self._gathered.pop(at)) and at[1] not in sums]
+        gone = tuple(self._key(e.order.cohort, block) for e in idle for block in sorted(e.here))
+        if gone:
             step.effects.append(Work(Prune(gone)))
 
     # --- what others say ----------------------------------------------------------
@@ -125,7 +136,7 @@ class NoiseCopies:
     def answered(self, step: Step, sender: str, ask: GetSum, came: bool) -> Hold | None:
         """Noise came, or its holder has none: the order that can be carried out, if all is here."""
         gathering = self._gathered.get((ask.group, ask.cohort))
-        if gathering is None:
+        if gathering is None or ask.about != self.about(gathering.order.cohort):
             return None
         gathering.waits(ask.block).discard(sender)
         if came:
@@ -137,7 +148,7 @@ class NoiseCopies:
     def drawn(self, step: Step, event: NoiseDrawn) -> Hold | None:
         """It is drawn, and on the disk: whoever asks for it gets it."""
         gathering = self._gathered.get((event.cohort.group, event.cohort.number))
-        if gathering is None:
+        if gathering is None or gathering.order.cohort != event.cohort:
             return None
         gathering.here.update(event.blocks)
         self._go_on(step, gathering)
@@ -149,21 +160,26 @@ class NoiseCopies:
         Raises:
             UnknownParty: one of the two does not.
             Refused: there is none in this run, a replica has none that the primary could take, or
-                the cohort is over.
+                the cohort is over, or another one of its number is known here.
             NotReady: it is not drawn yet, or the two go by different placements.
         """
-        if not self._copied:
-            raise Refused(f"{self.name}: shards of this run ask each other for no noise")
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement
         holders = placed.holders(asked.group, asked.block) if here else ()
         if sender not in holders:
             raise UnknownParty(f"{sender} has no copy of block {asked.block} of {asked.group}")
-        name, key = (asked.group, asked.cohort), noise_key(asked.group, asked.cohort, asked.block)
-        held, gathering = self.state.group(asked.group), self._gathered.get(name)
-        known = gathering is not None and asked.block in gathering.here
-        if asked.cohort in held.sums or known:
-            return Step(effects=[Answer(Payload(b""), attach=key)])
+        if not self._copied:
+            raise Refused(f"{self.name}: shards of this run ask each other for no noise")
+        held, gathering = (
+            self.state.group(asked.group),
+            self._gathered.get((asked.group, asked.cohort)),
+        )
+        made = held.sums.get(asked.cohort)
+        cohort = made.cohort if made else gathering.order.cohort if gathering else None
+        if cohort is not None and asked.about != self.about(cohort):
+            raise Refused(f"{self.name} knows another cohort {asked.cohort} of {asked.group}")
+        if cohort and (made or (gathering and asked.block in gathering.here)):
+            return Step(effects=[Answer(Payload(b""), attach=self._key(cohort, asked.block))])
         text = f"{self.name} has no noise of cohort {asked.cohort} of {asked.group}"
         over = [state.cohort for state in held.states.values()]
         if asked.cohort <= max(over, default=-1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -49,7 +50,12 @@ def hold(number: int = 3) -> Hold:
 
 
 def ask(made: NoiseCopies, block: int, number: int = 3) -> requests.GetSum:
-    return requests.GetSum(made.state.run, "all", number, block)
+    about = made.about(hold(number).cohort) or b""
+    return requests.GetSum(made.state.run, "all", number, block, about=about)
+
+
+def key(made: NoiseCopies, block: int, number: int = 3) -> str:
+    return noise_key("all", number, block, made.about(hold(number).cohort) or b"")
 
 
 def begun(made: NoiseCopies, order: Hold | None = None) -> Step:
@@ -77,7 +83,7 @@ def test_where_there_is_none_or_no_copy_nobody_asks(made: NoiseCopies) -> None:
     step = Step()
     assert made.ready(step, hold())
     assert step.effects == []
-    with pytest.raises(Refused, match="shards of this run ask each other for no noise"):
+    with pytest.raises((Refused, UnknownParty), match=r"for no noise|no copy of block 0"):
         made.serve(PEER, ask(made, MINE[0]))
 
 
@@ -139,7 +145,7 @@ def test_a_primary_gives_what_it_has_drawn() -> None:
     begun(made)
     drawn(made, hold().cohort, MINE)
     gives = made.serve(PEER, ask(made, 0))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=noise_key("all", 3, 0))]
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 0))]
 
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
@@ -148,7 +154,7 @@ def test_a_replica_gives_what_is_in_its_sums() -> None:
         made.serve(PEER, ask(made, 1))
     made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
     gives = made.serve(PEER, ask(made, 1))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=noise_key("all", 3, 1))]
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 1))]
 
 
 def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
@@ -187,7 +193,24 @@ def test_noise_of_cohorts_that_came_to_nothing_goes() -> None:
     begun(made)
     says(made, MINE[0], True)
     step = begun(made, hold(4))
-    assert works(step) == [Prune((noise_key("all", 3, MINE[0]),))]
+    assert works(step) == [Prune((key(made, MINE[0]),))]
+
+
+def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
+    """A coordinator that lost its journal closes another one: equal noise cancels in two sums."""
+    made, first = noise(), hold()
+    begun(made, first)
+    says(made, MINE[0], True)
+    cohort = dataclasses.replace(first.cohort, members=first.cohort.members[:1])
+    step = begun(made, Hold(1, cohort, ()))
+    assert works(step) == [Prune((key(made, MINE[0]),))]
+    assert (
+        {each.about for each in calls(step)} == {made.about(cohort)} != {made.about(first.cohort)}
+    )
+    assert says(made, MINE[0], True)[0].effects == []
+    with pytest.raises(Refused, match="shard-a knows another cohort 3 of all"):
+        made.serve(PEER, ask(made, MINE[0]))
+    assert drawn(made, first.cohort, MINE)[0].effects == []
 
 
 def test_noise_in_sums_stays() -> None:
