@@ -448,13 +448,17 @@ class GetBlock:
 
 @dataclass(frozen=True, slots=True)
 class GetSum:
-    """Asks for the ciphertext sum of a block from byte `offset` on, a shard for the noise in it."""
+    """Asks for the ciphertext sum of a block from byte `offset` on, a shard for the noise in it.
+
+    `about`: the `cohort_digest` of the cohort that noise is for.
+    """
 
     run: bytes
     group: str
     cohort: int
     block: int
     offset: int = 0
+    about: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

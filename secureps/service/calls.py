@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Protocol, TypeVar
 
-from secureps.errors import DamagedStore, Malformed, PeerError, SecurepsError, Unreachable
+from secureps.errors import DamagedStore, Malformed, NotReady, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
 from secureps.roles.machine import Answered, Call, Event, Failed
@@ -116,7 +116,8 @@ class Calls:
             if long:
                 self._slow.add(to)
             delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
-            if call.others and isinstance(error, Unreachable):
+            if call.others and isinstance(error, Unreachable | NotReady):
+                # One that is not ready may have lost its disk, and waits for the others itself.
                 next, *rest = call.others
                 call = dataclasses.replace(call, to=next, others=(*rest, to))
             again = partial(self.begin, call, tried + 1)

@@ -794,18 +794,20 @@ class GetBlock(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., base: _Optional[bytes] = ..., state: _Optional[bool] = ...) -> None: ...
 
 class GetSum(_message.Message):
-    __slots__ = ("run", "group", "cohort", "block", "offset")
+    __slots__ = ("run", "group", "cohort", "block", "offset", "about")
     RUN_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     BLOCK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     group: str
     cohort: int
     block: int
     offset: int
-    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+    about: bytes
+    def __init__(self, run: _Optional[bytes] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., block: _Optional[int] = ..., offset: _Optional[int] = ..., about: _Optional[bytes] = ...) -> None: ...
 
 class Payload(_message.Message):
     __slots__ = ("digest",)

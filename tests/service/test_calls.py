@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from secureps.errors import Busy, Unreachable
+from secureps.errors import Busy, NotReady, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import GetBlock, Heartbeat, Payload, PutBlock, Stored
 from secureps.messages.submission import BlockHeader
@@ -74,4 +74,8 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
     assert to == "second"
     answer.set_exception(Busy("later", 0.1))
     stage.play()
-    assert stage.line.calls.pop()[0] == "second", "it is there, and will answer"
+    to, _, answer = stage.line.calls.pop()
+    assert to == "second", "it is there, and will answer"
+    answer.set_exception(NotReady("not made yet", 0.1))
+    stage.play()
+    assert stage.line.calls.pop()[0] == "third", "the second may have lost its disk"

@@ -82,8 +82,11 @@ def held(tx: Transaction, group: GroupState, shard: str, sums: tuple[bytes, ...]
     known = group.closed_cohort.held
     if not agrees(tx, group, f"sums of cohort {group.number}", known, {shard: sums}):
         return
+    replaced = known.get(shard, sums) != sums
     if known.get(shard) != sums:  # whoever lost its disk may have drawn other noise: nobody saw any
         tx.write(records.SumsHeld(group.name, group.number, orders.ShardSums(shard, sums)))
+    if replaced and group.phase is Phase.HOLDING:  # others were not heard while this one erred
+        hold_again(tx, group)
     if group.phase is not Phase.OPENING:
         return
     if tx.plan.opening is Opening.NOTHING:
@@ -266,19 +269,32 @@ def prepare_again(tx: Transaction, group: GroupState) -> None:
             tx.order(shard, make_prepare(tx, group, blocks))
 
 
+def _make_again(tx: Transaction, group: GroupState) -> None:
+    """Tells shards that have not made the next version yet once more."""
+    if group.phase is not Phase.FOUNDING:
+        prepare_again(tx, group)
+    elif tx.plan.given(group.name):
+        found(tx, group, None)
+    else:
+        for receipt in group.receipts.values():
+            found(tx, group, receipt)
+
+
 def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     """A shard is prepared; whether all are, and the version is committed and published."""
     if _given_up(tx, group, by):
-        for receipt in group.receipts.values():
-            found(tx, group, receipt)
+        _make_again(tx, group)
         return False
     version = group.version + 1
     known = group.coming.blocks
     if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
         return False
-    if by.shard not in group.coming.blocks:
+    if known.get(by.shard) != by.blocks:
+        replaced = by.shard in known
         made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         tx.write(made)
+        if replaced:  # others were not heard while this one erred
+            _make_again(tx, group)
     tx.sessions.unconfirmed.discard((group.name, by.shard))
     tx.sessions.holds(by.shard, group.name)
     owners = tx.federation.owners(group.name)

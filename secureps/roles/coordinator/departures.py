@@ -58,7 +58,7 @@ def _go_on(tx: Transaction) -> None:
     assert tx.federation.pinned is not None
     configure = make_configure(tx)
     placed = tx.federation.pinned.placement.shards
-    for party in (*tx.federation.members, *tx.holders, *placed):
+    for party in (*placed, *tx.holders, *tx.federation.members):  # shards take in what others send
         tx.order(party, configure)
     for group in tx.federation.groups.values():
         _say_again(tx, group)

@@ -56,7 +56,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if objection := _objection(tx, event, role):
         return objection
     if role == "shard":
-        tx.sessions.reached[party] = frozenset(at.group for at in event.reached)
+        tx.sessions.reached[party] = _whole(tx, event)
         address = ShardAddress(party, event.advertise, event.weight)
         moved = federation.shards.get(party) != address
         unsafe = event.unsafe and tx.plan.noisy_shards
@@ -72,6 +72,16 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         founding.moved(tx)
     founding.found_from_file(tx, settings)
     return Noted()
+
+
+def _whole(tx: Transaction, event: Register) -> frozenset[str]:
+    """The groups that a shard has all of: it may have prepared the newest version, not heard more.
+
+    One that is further behind adopts what others have, and registers again.
+    """
+    groups = tx.federation.groups
+    known = {at.group: at.version for at in event.reached}
+    return frozenset(g for g, at in known.items() if g in groups and at >= groups[g].version - 1)
 
 
 def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:

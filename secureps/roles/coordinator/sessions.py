@@ -34,7 +34,7 @@ class Sessions:
     away: dict[str, float] = field(default_factory=dict)
     """Since when shards of the run are not here."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
-    """Of which groups shards have versions, as they said since they last came up."""
+    """Of which groups shards have what is committed, as they said since they last came up."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Sessions:
             self.troubles[party] = reason
 
     def holds(self, shard: str, group: str) -> None:
-        """A shard has a version of a group."""
+        """A shard has the next version of a group."""
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
 
     def renew(self, client: str, until: float) -> None:

@@ -29,9 +29,10 @@ def check_sender(
     """Who may bring a block here: its author to the primary, and shards that hold it.
 
     Raises:
-        NotReady: it is passed on by a shard, by a placement of another epoch.
+        NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
+            hold it, or by its author to one that is its primary no more, or not yet.
         UnknownParty: neither its author nor another holder of it.
-        Malformed: it is not placed here, or its author is to send it to the primary.
+        Malformed: it is not placed here.
     """
     if role == "shard" and not {own, sender} <= {*holders}:
         raise NotReady(
@@ -47,9 +48,10 @@ def check_sender(
             "ask the coordinator for the placement"
         )
     if sender == header.author and own != holders[0]:
-        raise Malformed(
-            f"{own} holds a copy of block {header.block} of {header.group}: send it to "
-            f"{holders[0]}, which passes it on"
+        raise NotReady(  # a client that was refused would drop its update
+            f"{own} holds a copy of block {header.block} of {header.group}, and by the placement "
+            f"that it knows {holders[0]} takes it in and passes it on",
+            LATER,
         )
 
 

@@ -5,7 +5,7 @@ What must not live here: payloads, and which of them are here (`roles.shard.stat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
 
@@ -35,9 +35,14 @@ def sum_key(group: str, cohort: int, block: int) -> str:
     return f"sum/{group}/{cohort}/{block}"
 
 
-def noise_key(group: str, cohort: int, block: int) -> str:
-    """Where it keeps what it added to that sum itself, sealed."""
-    return f"{sum_key(group, cohort, block)}/noise"
+def noise_key(group: str, cohort: int, block: int, about: bytes = b"") -> str:
+    """Where it keeps what it added to that sum itself, sealed.
+
+    Where noise has copies, `about` is the `cohort_digest`: noise of another cohort of that number
+    would be the same in two sums.
+    """
+    key = f"{sum_key(group, cohort, block)}/noise"
+    return f"{key}/{about.hex()}" if about else key
 
 
 def state_key(group: str, version: int, block: int) -> str:
@@ -46,11 +51,19 @@ def state_key(group: str, version: int, block: int) -> str:
 
 
 def sum_keys(
-    group: str, cohorts: Sequence[int], blocks: Sequence[int], noisy: bool
+    group: str, cohorts: Mapping[int, bytes | None], blocks: Sequence[int]
 ) -> tuple[str, ...]:
-    """Where the sums of these cohorts and blocks lie, and the noise in them, if there is some."""
-    kinds = (sum_key, noise_key) if noisy else (sum_key,)
-    return tuple(key(group, n, block) for n in cohorts for block in blocks for key in kinds)
+    """Where the sums of these blocks lie, by cohort, and the noise in them.
+
+    Args:
+        cohorts: what their noise is `about`; None where there is none.
+    """
+    keys = list[str]()
+    for number, about in cohorts.items():
+        keys += (sum_key(group, number, block) for block in blocks)
+        if about is not None:
+            keys += (noise_key(group, number, block, about) for block in blocks)
+    return tuple(keys)
 
 
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:

@@ -2,21 +2,28 @@
 
 A block's primary draws it, unless another holder of the block has what was drawn before; the others
 have it sent, sealed as it is, before they add. So all hold the same sum, and whoever loses its disk
-is given the same noise again. What must not live here: the drawing (`service.shard.noise`).
+is given the same noise again. Nobody waits for it inside a request, nor asks for others' noise
+before its own is drawn: two shards with many blocks would take all places for payloads from
+each other, and neither could ask what it must know first. What must not live here: the drawing
+(`service.shard.noise`).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.errors import Refused, UnknownParty
+from secureps.errors import NotReady, Refused, UnknownParty
 from secureps.messages.orders import Hold
 from secureps.messages.requests import GetSum, Payload
-from secureps.roles.machine import Answer, Call, Defer, Step, Work
+from secureps.messages.submission import Cohort, cohort_digest
+from secureps.roles.machine import Answer, Call, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
 from secureps.roles.tasks import Prune
+
+LATER = 1.0
+"""Seconds after which a shard that goes by another placement asks again, at first."""
 
 Name = tuple[str, int]
 """(group, cohort)."""
@@ -24,12 +31,27 @@ Name = tuple[str, int]
 
 @dataclass(slots=True)
 class _Gathering:
-    """Blocks whose noise is here, and who has yet to say whether it has a block's."""
+    """Blocks whose noise is here, and who has yet to say whether it has a block's.
+
+    `own`: of which this shard is the primary; of `copies` another one is, asked after those.
+    """
 
     order: Hold
-    asked: dict[int, set[str]]
+    own: dict[int, set[str]]
+    copies: dict[int, set[str]]
     here: set[int] = field(default_factory=set)
     drawing: bool = False
+    asks: bool = False
+    """Whether the primaries of the copies are asked."""
+
+    def waits(self, block: int) -> set[str]:
+        """Who has yet to say whether it has the noise of a block."""
+        return self.own[block] if block in self.own else self.copies[block]
+
+    @property
+    def whole(self) -> bool:
+        """Whether the noise of all blocks is here."""
+        return self.here.issuperset((*self.own, *self.copies))
 
 
 @dataclass(slots=True)
@@ -42,50 +64,71 @@ class NoiseCopies:
 
     def ready(self, step: Step, order: Hold) -> bool:
         """Whether a cohort's noise is here, or none is wanted; else it is gathered first."""
-        plan, cohort = self.state.pinned.plan, order.cohort
-        if not plan.noisy_shards or plan.section.replicas == 1:
+        cohort = order.cohort
+        if not self._copied:
             return True
-        name, own = (cohort.group, cohort.number), self.state.own(cohort.group)
+        name = cohort.group, cohort.number
         known = self._gathered.get(name)
-        if known is not None:
+        if known is not None and known.order.cohort == cohort:
             known.order = order
-            return known.here.issuperset(own)
+            return known.whole
         self._drop(step, name)
-        gathering = _Gathering(order, {block: self._holders(name, block) for block in own})
-        self._gathered[name] = gathering
-        run = self.state.run
-        step.effects += [
-            Call(shard, GetSum(run, *name, block))
-            for block, asked in gathering.asked.items()
-            for shard in sorted(asked)
-        ]
-        self._draw(step, gathering)
+        own, copies = dict[int, set[str]](), dict[int, set[str]]()
+        for block in self.state.own(cohort.group):
+            primary, *others = self.state.pinned.placement.holders(cohort.group, block)
+            if primary == self.name:
+                own[block] = set(others)
+            else:
+                copies[block] = {primary}
+        self._gathered[name] = gathering = _Gathering(order, own, copies)
+        self._ask(step, cohort, own)
+        self._go_on(step, gathering)
         return False
 
-    def _holders(self, name: Name, block: int) -> set[str]:
-        """Who may have the noise of a block: of a copy that is here its primary gives it."""
-        primary, *others = self.state.pinned.placement.holders(name[0], block)
-        return set(others) if primary == self.name else {primary}
+    @property
+    def _copied(self) -> bool:
+        """Whether shards draw noise that others hold too."""
+        plan = self.state.pinned.plan
+        return plan.noisy_shards and plan.section.replicas > 1
 
-    def _draw(self, step: Step, gathering: _Gathering) -> None:
-        """Draws, once nobody else may have it, what this shard is the primary of."""
-        cohort = gathering.order.cohort
-        placed = self.state.pinned.placement.of(cohort.group).owners
-        own = [block for block in gathering.asked if placed[block] == self.name]
-        if gathering.drawing or any(gathering.asked[block] for block in own):
+    def about(self, cohort: Cohort) -> bytes | None:
+        """What names the noise of a cohort, empty where it has no copies; None: there is none."""
+        if not self.state.pinned.plan.noisy_shards:
+            return None
+        return cohort_digest(self.state.run, cohort) if self._copied else b""
+
+    def _key(self, cohort: Cohort, block: int) -> str:
+        return noise_key(cohort.group, cohort.number, block, self.about(cohort) or b"")
+
+    def _ask(self, step: Step, cohort: Cohort, blocks: dict[int, set[str]]) -> None:
+        name, about = (cohort.group, cohort.number), self.about(cohort) or b""
+        step.effects += [
+            Call(shard, GetSum(self.state.run, *name, block, about=about))
+            for block, asked in blocks.items()
+            for shard in sorted(asked)
+        ]
+
+    def _go_on(self, step: Step, gathering: _Gathering) -> None:
+        """Draws what nobody else has of its own; when that is here, asks for all else."""
+        cohort, own = gathering.order.cohort, gathering.own
+        if any(own.values()):
             return
         if lacking := tuple(block for block in own if block not in gathering.here):
-            gathering.drawing = True
-            step.effects.append(Work(DrawNoise(cohort, lacking)))
+            if not gathering.drawing:
+                gathering.drawing = True
+                step.effects.append(Work(DrawNoise(cohort, lacking)))
+        elif not gathering.asks:
+            gathering.asks = True
+            self._ask(step, cohort, gathering.copies)
 
     def _drop(self, step: Step, newest: Name) -> None:
-        """Noise of older cohorts that came to nothing."""
+        """Noise of older cohorts, and of another one of this number, that came to nothing."""
         group, number = newest
-        old = [at for at in self._gathered if at[0] == group and at[1] < number]
+        old = [at for at in self._gathered if at[0] == group and at[1] <= number]
         sums = self.state.group(group).sums
-        here = {at: self._gathered.pop(at).here for at in old}
-        idle = {at: blocks for at, blocks in here.items() if at[1] not in sums}
-        if gone := tuple(noise_key(*at, block) for at, blocks in idle.items() for block in blocks):
+        idle = [each for at in old if (each := self._gathered.pop(at)) and at[1] not in sums]
+        gone = tuple(self._key(e.order.cohort, block) for e in idle for block in sorted(e.here))
+        if gone:
             step.effects.append(Work(Prune(gone)))
 
     # --- what others say ----------------------------------------------------------
@@ -93,50 +136,59 @@ class NoiseCopies:
     def answered(self, step: Step, sender: str, ask: GetSum, came: bool) -> Hold | None:
         """Noise came, or its holder has none: the order that can be carried out, if all is here."""
         gathering = self._gathered.get((ask.group, ask.cohort))
-        if gathering is None:
+        if gathering is None or ask.about != self.about(gathering.order.cohort):
             return None
-        gathering.asked[ask.block].discard(sender)
+        gathering.waits(ask.block).discard(sender)
         if came:
-            gathering.asked[ask.block].clear()
+            gathering.waits(ask.block).clear()
             gathering.here.add(ask.block)
-        self._draw(step, gathering)
-        return self._whole(gathering)
+        self._go_on(step, gathering)
+        return gathering.order if gathering.whole else None
 
     def drawn(self, step: Step, event: NoiseDrawn) -> Hold | None:
-        """It is drawn, and on the disk: whoever waits for it gets it."""
-        group, number = event.cohort.group, event.cohort.number
-        for block in event.blocks:
-            key = noise_key(group, number, block)
-            step.effects.append(Answer(Payload(b""), attach=key, ticket=key))
-        gathering = self._gathered.get((group, number))
-        if gathering is None:
+        """It is drawn, and on the disk: whoever asks for it gets it."""
+        gathering = self._gathered.get((event.cohort.group, event.cohort.number))
+        if gathering is None or gathering.order.cohort != event.cohort:
             return None
         gathering.here.update(event.blocks)
-        return self._whole(gathering)
-
-    def _whole(self, gathering: _Gathering) -> Hold | None:
-        return gathering.order if gathering.here.issuperset(gathering.asked) else None
+        self._go_on(step, gathering)
+        return gathering.order if gathering.whole else None
 
     def serve(self, sender: str, asked: GetSum) -> Step:
         """Noise for another shard that holds the block.
 
         Raises:
             UnknownParty: one of the two does not.
-            Refused: a replica has none.
+            Refused: there is none in this run, a replica has none that the primary could take, or
+                the cohort is over, or another one of its number is known here.
+            NotReady: it is not drawn yet, or the two go by different placements.
         """
         here = asked.block in self.state.own(asked.group)
         placed = self.state.pinned.placement
         holders = placed.holders(asked.group, asked.block) if here else ()
         if sender not in holders:
             raise UnknownParty(f"{sender} has no copy of block {asked.block} of {asked.group}")
-        name, key = (asked.group, asked.cohort), noise_key(asked.group, asked.cohort, asked.block)
-        held, gathering = self.state.group(asked.group), self._gathered.get(name)
-        known = gathering is not None and asked.block in gathering.here
-        if asked.cohort in held.sums or known:
-            return Step(effects=[Answer(Payload(b""), attach=key)])
-        if holders[0] != self.name:
-            raise Refused(f"{self.name}: no noise of cohort {asked.cohort} of {asked.group}")
-        return Step(effects=[Defer(key)])
+        if not self._copied:
+            raise Refused(f"{self.name}: shards of this run ask each other for no noise")
+        held, gathering = (
+            self.state.group(asked.group),
+            self._gathered.get((asked.group, asked.cohort)),
+        )
+        made = held.sums.get(asked.cohort)
+        cohort = made.cohort if made else gathering.order.cohort if gathering else None
+        if cohort is not None and asked.about != self.about(cohort):
+            raise Refused(f"{self.name} knows another cohort {asked.cohort} of {asked.group}")
+        if cohort and (made or (gathering and asked.block in gathering.here)):
+            return Step(effects=[Answer(Payload(b""), attach=self._key(cohort, asked.block))])
+        text = f"{self.name} has no noise of cohort {asked.cohort} of {asked.group}"
+        over = [state.cohort for state in held.states.values()]
+        if asked.cohort <= max(over, default=-1):
+            raise Refused(f"{text} any more: its version is made")
+        if holders[0] == self.name:
+            raise NotReady(f"{text} yet")
+        if holders[0] == sender:
+            raise Refused(f"{text}: the primary draws it")
+        raise NotReady(f"{text}; by the placement that it knows {holders[0]} draws it", LATER)
 
     def left(self) -> None:
         """Other shards are whose noise was gathered: the next order begins anew, with what is here.

@@ -380,11 +380,11 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        before, sums = dict(self.state.spooled), set(held.sums)
+        before, sums = dict(self.state.spooled), dict(held.sums)
         self._write(step, records.StateCommitted(group, version, keep))
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past, noisy = sorted(sums - set(held.sums)), self.state.pinned.plan.noisy_shards
-        gone += sum_keys(group, past, self.state.own(group), noisy)
+        past = {n: self._noise.about(s.cohort) for n, s in sums.items() if n not in held.sums}
+        gone += sum_keys(group, past, self.state.own(group))
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:

@@ -25,7 +25,7 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
@@ -132,7 +132,7 @@ class ShardWorker(Worker):
 
         Raises:
             KeyError: the block that came is gone, or damaged.
-            Refused: the sum is lost, or the version went while the request waited.
+            Refused: the sum or its noise is lost, or the version went while the request waited.
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
@@ -141,8 +141,11 @@ class ShardWorker(Worker):
                 return self._block(key)
             except DamagedStore as damage:
                 raise KeyError(key) from damage
-        if since == ["noise"]:
-            return self._spool.get(key)
+        if since[:1] == ["noise"]:
+            try:
+                return self._spool.get(key)
+            except KeyError:  # whoever asks may have it from another shard
+                raise Refused(f"{self._name}: {key} is gone") from None
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -164,8 +167,10 @@ class ShardWorker(Worker):
         match request:
             case GetBlock(group=group, version=version, block=block) if request.state:
                 self._spool.put(state_key(group, version, block), payload)
-            case GetSum(group=group, cohort=number, block=block):
-                self._spool.put(noise_key(group, number, block), payload)
+            case GetSum(group=group, cohort=number, block=block, about=about):
+                key = noise_key(group, number, block, about)
+                if not self._spool.has(key):  # what came first may be in a sum already
+                    self._spool.put(key, payload)
             case _:
                 return super().keep(request, payload, digest)
         return None
@@ -245,7 +250,7 @@ class ShardWorker(Worker):
                 for block in self._state.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
                     if not self._copied:
-                        self._spool.delete(noise_key(cohort.group, cohort.number, block))
+                        self._spool.delete(self._noise_key(cohort, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
@@ -305,7 +310,7 @@ class ShardWorker(Worker):
         if not plan.noisy_shards:
             return None
         if self._copied:  # it was drawn once, for all who hold the block
-            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+            return self._spool.get(self._noise_key(cohort, block))
         return self._drawn(cohort, block)
 
     @property
@@ -313,13 +318,17 @@ class ShardWorker(Worker):
         """Whether blocks have copies on other shards."""
         return self._state.pinned.plan.section.replicas > 1
 
+    def _noise_key(self, cohort: Cohort, block: int) -> str:
+        about = cohort_digest(self._state.run, cohort) if self._copied else b""
+        return noise_key(cohort.group, cohort.number, block, about)
+
     def _drawn(self, cohort: Cohort, block: int) -> bytes:
         """Noise for a sum that is not on record yet: as it lies here, or else it is drawn."""
-        plan, key = self._state.pinned.plan, noise_key(cohort.group, cohort.number, block)
+        plan, key = self._state.pinned.plan, self._noise_key(cohort, block)
         if self._copied and self._spool.has(key):
             return self._spool.get(key)
         noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
-        self._spool.put(noise_key(cohort.group, cohort.number, block), noise)
+        self._spool.put(key, noise)
         return noise
 
     def _kept_noise(self, cohort: Cohort, block: int) -> bytes | None:
@@ -330,7 +339,7 @@ class ShardWorker(Worker):
         if not self._state.pinned.plan.noisy_shards:
             return None
         try:
-            return self._spool.get(noise_key(cohort.group, cohort.number, block))
+            return self._spool.get(self._noise_key(cohort, block))
         except (KeyError, OSError) as error:
             if not (self._state.opened_by_holder or self._copied):
                 return self._fresh_noise(cohort, block)

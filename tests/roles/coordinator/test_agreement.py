@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
-from secureps.messages import requests
+from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Say, Step
+from secureps.roles.machine import Order, Say, Step
 from tests.kits.roles_kit import SHARDS, World, collecting
 
 FIRST, SECOND = SHARDS
@@ -64,6 +64,44 @@ def test_different_blocks_are_not_committed() -> None:
     assert f"have different blocks of version {version + 1}, block 3" in said(step)[0]
     assert world.group().version == version
     world.give(SECOND, prepared[1])
+    assert world.group().version == version + 1
+
+
+def told(step: Step, kind: type) -> list[str]:
+    orders = (e for e in step.effects if isinstance(e, Order))
+    return [order.to for order in orders if isinstance(order.message, kind)]
+
+
+def test_a_faulty_one_that_came_first_makes_room_for_the_sums_of_others() -> None:
+    """As the text advises, it comes back with an empty disk on another machine."""
+    world = doubled()
+    number = world.group().number
+    sums = world.sums(FIRST, "all", number)
+    world.give(FIRST, requests.Held(FIRST, "all", number, other(sums)))
+    assert said(world.give(SECOND, requests.Held(SECOND, "all", number, sums)))
+    step = world.give(FIRST, requests.Held(FIRST, "all", number, sums))
+    assert told(step, orders.Hold) == [FIRST, SECOND]
+    assert world.group().phase is Phase.HOLDING
+    again = world.give(FIRST, requests.Held(FIRST, "all", number, sums))
+    assert told(again, orders.Hold) == []
+    world.give(SECOND, requests.Held(SECOND, "all", number, sums))
+    assert world.group().phase is Phase.PREPARING
+
+
+def test_a_faulty_one_that_came_first_makes_room_for_the_blocks_of_others() -> None:
+    world = doubled()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
+    version = world.group().version
+    world.give(FIRST, dataclasses.replace(first, blocks=other(first.blocks), state=b"f" * 32))
+    assert said(world.give(SECOND, second))
+    step = world.give(FIRST, first)
+    assert told(step, orders.Prepare) == [SECOND]
+    assert world.group().coming.blocks == {FIRST: first.blocks}
+    assert world.group().coming.states == {FIRST: first.state}
+    assert world.group().version == version
+    world.give(SECOND, second)
     assert world.group().version == version + 1
 
 

@@ -10,7 +10,7 @@ from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.machine import Answer, Step, Tick, Unwatched
+from secureps.roles.machine import Answer, Order, Step, Tick, Unwatched
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, collecting
 
 STAYS, GOES = SHARDS
@@ -31,10 +31,6 @@ def passes(world: World, seconds: float) -> Step:
     return world.give("coordinator", Tick())
 
 
-def told(step: Step, kind: type) -> set[str]:
-    return {e.to for e in step.effects if isinstance(getattr(e, "message", None), kind)}  # type: ignore[union-attr]
-
-
 def test_who_stays_away_leaves() -> None:
     world = doubled()
     world.give(GOES, Unwatched(GOES))
@@ -46,7 +42,13 @@ def test_who_stays_away_leaves() -> None:
     pinned = world.federation.pinned
     assert pinned is not None
     assert (pinned.placement.epoch, pinned.placement.shards) == (2, (STAYS,))
-    assert {*CLIENTS, STAYS} <= told(step, orders.Configure)
+    told = [
+        e.to
+        for e in step.effects
+        if isinstance(e, Order) and isinstance(e.message, orders.Configure)
+    ]
+    assert {*CLIENTS, STAYS} <= {*told}
+    assert told.index(STAYS) < min(map(told.index, CLIENTS)), "clients send by it at once"
     assert world.federation.addresses == (world.federation.shards[STAYS],)
 
 
@@ -85,6 +87,24 @@ def test_nobody_leaves_while_the_other_has_an_empty_disk() -> None:
     reached = (orders.GroupVersion("all", 0),)
     run = world.run
     world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, run, reached))
+    assert left(world) == [GOES]
+
+
+def test_nobody_leaves_while_the_other_has_an_older_version() -> None:
+    """Its disk is an older copy: only the one that is away has the newest version."""
+    world = doubled()
+    while world.group().version < 2:
+        world.pump(1)
+
+    def comes_with(version: int) -> None:
+        at = tuple(orders.GroupVersion(g.name, version) for g in world.federation.groups.values())
+        world.give(STAYS, requests.Register(STAYS, f"{STAYS}:1", 1.0, 1, world.run, at))
+
+    comes_with(0)
+    world.give(GOES, Unwatched(GOES))
+    passes(world, 60.0)
+    assert left(world) == []
+    comes_with(2)
     assert left(world) == [GOES]
 
 

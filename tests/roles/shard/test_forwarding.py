@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
-from secureps.errors import Conflict, DamagedStore, Malformed, NotReady, SecurepsError, UnknownParty
+from secureps.errors import Conflict, DamagedStore, NotReady, SecurepsError, UnknownParty
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, OPENED
 from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
@@ -97,11 +99,19 @@ def _fields(header: object) -> dict[str, object]:
     return {name: getattr(header, name) for name in type(header).__slots__}  # type: ignore[attr-defined]
 
 
-def test_an_author_sends_to_the_primary() -> None:
-    text = "shard-a holds a copy of block 1 of all: send it to shard-b, which passes it on"
+def test_an_author_sends_to_the_primary_that_both_know() -> None:
+    """The primary has left: the client knows the next placement, and the shard does not yet."""
+    text = (
+        "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
+    )
     made = desk()
-    with pytest.raises(Malformed, match=text):
-        made.shard.inspect("c0", requests.PutBlock(made.header(block=OTHERS)))
+    block = requests.PutBlock(made.header(block=OTHERS))
+    with pytest.raises(NotReady, match=text) as refusal:
+        made.shard.inspect("c0", block)
+    assert refusal.value.retry_after is not None
+    known = configure(made.plan)
+    made.order(dataclasses.replace(known, placement=known.placement.without(PEER)))
+    assert made.shard.inspect("c0", block)
 
 
 def test_what_the_replica_refuses_is_refused() -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from secureps.errors import Refused, UnknownParty
+from secureps.errors import NotReady, Refused, UnknownParty
 from secureps.messages import requests
 from secureps.messages.orders import Hold
 from secureps.messages.records import RunPinned
-from secureps.messages.shard_records import SumsMade
+from secureps.messages.run import GroupPlacement, Placement, Replicas
+from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort
-from secureps.roles.machine import Answer, Call, Defer, Step, Work
+from secureps.roles.machine import Answer, Call, Step, Work
 from secureps.roles.shard.keys import noise_key
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.state import ShardState
@@ -48,7 +50,12 @@ def hold(number: int = 3) -> Hold:
 
 
 def ask(made: NoiseCopies, block: int, number: int = 3) -> requests.GetSum:
-    return requests.GetSum(made.state.run, "all", number, block)
+    about = made.about(hold(number).cohort) or b""
+    return requests.GetSum(made.state.run, "all", number, block, about=about)
+
+
+def key(made: NoiseCopies, block: int, number: int = 3) -> str:
+    return noise_key("all", number, block, made.about(hold(number).cohort) or b"")
 
 
 def begun(made: NoiseCopies, order: Hold | None = None) -> Step:
@@ -76,12 +83,18 @@ def test_where_there_is_none_or_no_copy_nobody_asks(made: NoiseCopies) -> None:
     step = Step()
     assert made.ready(step, hold())
     assert step.effects == []
+    with pytest.raises((Refused, UnknownParty), match=r"for no noise|no copy of block 0"):
+        made.serve(PEER, ask(made, MINE[0]))
 
 
-def test_others_are_asked_first() -> None:
+def calls(step: Step) -> list[Any]:
+    assert all(e.to == PEER for e in step.effects if isinstance(e, Call))
+    return [e.message for e in step.effects if isinstance(e, Call)]
+
+
+def test_others_are_asked_first_of_what_this_shard_draws() -> None:
     made = noise()
-    step = begun(made)
-    assert step.effects == [Call(PEER, ask(made, block)) for block in range(4)]
+    assert calls(begun(made)) == [ask(made, block) for block in MINE]
     assert begun(made).effects == [], "once"
 
 
@@ -91,12 +104,24 @@ def test_what_nobody_has_is_drawn_and_a_cohort_is_added_when_all_is_here() -> No
     assert works(says(made, MINE[0], False)[0]) == []
     assert works(says(made, MINE[1], False)[0]) == [DrawNoise(order.cohort, MINE)]
     step, ready = drawn(made, order.cohort, MINE)
-    keys = [noise_key("all", 3, block) for block in MINE]
-    assert step.effects == [Answer(requests.Payload(b""), attach=k, ticket=k) for k in keys]
+    assert calls(step) == [ask(made, block) for block in THEIRS]
     assert ready is None
     assert says(made, THEIRS[0], True)[1] is None
     assert says(made, THEIRS[1], True)[1] == order
     assert made.ready(Step(), order)
+
+
+def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
+    """What each must know before it draws is answered at once, and before any other question."""
+    made = noise()
+    first = calls(begun(made))
+    placed = made.state.pinned.placement
+    assert {placed.holders("all", each.block)[0] for each in first} == {OWN}
+    with pytest.raises(Refused, match="shard-a has no noise of cohort 3 of all: the primary draws"):
+        made.serve(PEER, ask(made, THEIRS[0]))
+    with pytest.raises(NotReady, match="shard-a has no noise of cohort 3 of all yet"):
+        made.serve(PEER, ask(made, MINE[0]))
+    assert calls(says(made, MINE[0], False)[0]) == []
 
 
 def test_what_another_has_is_not_drawn_again() -> None:
@@ -109,19 +134,18 @@ def test_what_another_has_is_not_drawn_again() -> None:
 def test_what_another_has_of_all_is_not_drawn_at_all() -> None:
     made = noise()
     begun(made)
-    assert [works(says(made, block, True)[0]) for block in range(4)] == [[]] * 4
+    steps = [says(made, block, True)[0] for block in (*MINE, *THEIRS)]
+    assert [works(step) for step in steps] == [[]] * 4
+    assert calls(steps[1]) == [ask(made, block) for block in THEIRS]
     assert made.ready(Step(), hold())
 
 
-def test_a_primary_gives_what_it_will_have_drawn() -> None:
+def test_a_primary_gives_what_it_has_drawn() -> None:
     made = noise()
-    key = noise_key("all", 3, 0)
-    waits = made.serve(PEER, ask(made, 0))
-    assert waits.effects == [Defer(key)]
     begun(made)
     drawn(made, hold().cohort, MINE)
     gives = made.serve(PEER, ask(made, 0))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=key)]
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 0))]
 
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
@@ -130,7 +154,30 @@ def test_a_replica_gives_what_is_in_its_sums() -> None:
         made.serve(PEER, ask(made, 1))
     made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
     gives = made.serve(PEER, ask(made, 1))
-    assert gives.effects == [Answer(requests.Payload(b""), attach=noise_key("all", 3, 1))]
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 1))]
+
+
+def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
+    """A third shard has left, and one of the other two has not heard of it."""
+    made = noise()
+    pinned = made.state.pinned
+    assert pinned.placement.replicas is not None
+    first = (*pinned.placement.groups, *pinned.placement.replicas.groups)
+    gone = tuple(
+        GroupPlacement(g.group, ("gone",) * len(g.owners)) for g in pinned.placement.groups
+    )
+    before = Placement(1, ("gone", *SHARDS), gone, Replicas(first))
+    stale = ShardState(OWN)
+    stale.apply(RunPinned(pinned.run, before, ADDRESSES))
+    with pytest.raises(NotReady, match="by the placement that it knows gone draws it"):
+        NoiseCopies(OWN, stale).serve(PEER, ask(made, 0))
+
+
+def test_noise_of_a_cohort_whose_version_is_made_is_not_drawn() -> None:
+    made = noise()
+    made.state.apply(StatePrepared("all", 4, 3, (b"",) * 4, b""))
+    with pytest.raises(Refused, match="any more: its version is made"):
+        made.serve(PEER, ask(made, 0))
 
 
 @pytest.mark.parametrize("sender", ["keys", "c0"])
@@ -144,15 +191,32 @@ def test_noise_is_for_shards_that_hold_the_block(sender: str) -> None:
 def test_noise_of_cohorts_that_came_to_nothing_goes() -> None:
     made = noise()
     begun(made)
-    says(made, THEIRS[0], True)
+    says(made, MINE[0], True)
     step = begun(made, hold(4))
-    assert works(step) == [Prune((noise_key("all", 3, THEIRS[0]),))]
+    assert works(step) == [Prune((key(made, MINE[0]),))]
+
+
+def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
+    """A coordinator that lost its journal closes another one: equal noise cancels in two sums."""
+    made, first = noise(), hold()
+    begun(made, first)
+    says(made, MINE[0], True)
+    cohort = dataclasses.replace(first.cohort, members=first.cohort.members[:1])
+    step = begun(made, Hold(1, cohort, ()))
+    assert works(step) == [Prune((key(made, MINE[0]),))]
+    assert (
+        {each.about for each in calls(step)} == {made.about(cohort)} != {made.about(first.cohort)}
+    )
+    assert says(made, MINE[0], True)[0].effects == []
+    with pytest.raises(Refused, match="shard-a knows another cohort 3 of all"):
+        made.serve(PEER, ask(made, MINE[0]))
+    assert drawn(made, first.cohort, MINE)[0].effects == []
 
 
 def test_noise_in_sums_stays() -> None:
     made = noise()
     begun(made)
-    says(made, THEIRS[0], True)
+    says(made, MINE[0], True)
     made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
     assert works(begun(made, hold(4))) == []
 
@@ -161,4 +225,4 @@ def test_when_another_shard_has_left_it_begins_anew() -> None:
     made = noise()
     begun(made)
     made.left()
-    assert len(begun(made).effects) == 4
+    assert len(begun(made).effects) == 2

@@ -13,10 +13,10 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
 from secureps.messages.encoding import file_digest, payload_digest
-from secureps.messages.requests import PutBlock
+from secureps.messages.requests import GetSum, PutBlock
 from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
 from secureps.policy.plan import Plan
-from secureps.roles.shard.keys import sum_key
+from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
 from secureps.service.shard.noise import ShardNoise
@@ -125,3 +125,15 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
     file.unlink()
     with pytest.raises(DamagedStore, match="No such file"):
         shop.worker._founded(MakeState("all", None))
+
+
+def test_noise_that_is_lost_is_refused_and_ends_nobody(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="shard-a: sum/all/0/0/noise is gone"):
+        Shop(tmp_path).worker.fetch(noise_key("all", 0, 0))
+
+
+def test_noise_that_comes_late_takes_no_place_of_what_is_in_a_sum(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    for payload in (b"first", b"late"):
+        shop.worker.keep(GetSum(shop.run.id, "all", 0, 0), payload, payload_digest(payload))
+    assert shop.worker.fetch(noise_key("all", 0, 0)) == b"first"
