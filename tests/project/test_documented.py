@@ -13,8 +13,11 @@ ELSEWHERE = {
         "roles/coordinator/test_departures.py",
         "has left this run: ",
     ),
-    "... holds a copy of block ... of ...: send it to ..., which passes it on "
-    "(the sender's fault)": ("roles/shard/test_forwarding.py", "which passes it on"),
+    "... holds a copy of block ... of ..., and by the placement that it knows ... takes it in and "
+    "passes it on (the sender's fault)": (
+        "roles/shard/test_forwarding.py",
+        "and by the placement that it knows",
+    ),
     "what parameters returned: tensor ... has values that are NaN or infinite; nothing was sent: "
     "mend the script (the script's fault)": (
         "run/script/test_process.py",

@@ -112,8 +112,8 @@ class Origin:
             if folder.checkpoints.is_dir():
                 other = (
                     "it has checkpoints and no origin.json, as one inside Flower's engine has, or "
-                    f"one of servers: `secureps export {folder.root}` writes its model; how it "
-                    "goes `flwr log` says, or `secureps status --server HOST:PORT --kit KIT`"
+                    "one of servers: how it goes `flwr log` says, or `secureps status --server "
+                    f"HOST:PORT --kit KIT`; `secureps export {folder.root}` writes its model"
                 )
             raise ConfigError(f"{folder.root}: no run of `secureps up`: {other}") from None
         except (OSError, ValueError, KeyError, TypeError) as error:
