@@ -91,7 +91,7 @@ ENDS: dict[str, tuple[int, str]] = {
     "older:coordinator@700+7": (1, "it is an older copy; bring back the newest one"),
     "wiped:holder-0@1166+6,wiped:holder-1@1166+6": (1, "examined by key holders"),
     "wiped:holder-0@1166+2": (13, "the key holders open"),
-    "older:client-03@700+3": (16, "this client's state folder ends before update"),
+    "older:client-03@900+3": (16, "this client's state folder ends before update"),
     "wiped:shard-0@238+6,wiped:shard-1@238+6": (1, "its journal is gone or an older copy"),
     "wiped:coordinator@1166+6,wiped:shard-0@1166+6": (1, "waits for the coordinator's folder"),
 }

@@ -47,6 +47,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.cipher:Adder.zero",
         "crypto.tls:",
         "crypto.tls:_signed_by",
+        "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",
@@ -63,9 +64,11 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "service.shard.worker:ShardWorker._initial",
         "service.shard.worker:ShardWorker._opened",
         "service.shard.worker:ShardWorker.take",
+        "store.journal:MemoryJournal.take",
     ),
     FOLDER: (
-        "dashboard.actions:read_acts",
+        "store.act_lines:read_acts",
+        "store.folder_number:folder_number",
         "run.api:RunResult.read",
         "run.study.study:_claim",
         "run.study.study:_read",
@@ -80,7 +83,11 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.simulate.ray_cluster:_unpacked",
         "run.simulate.ray_cluster:called",
     ),
-    PIPE: ("run.processes.fork_host:serve", "run.processes.fork_server:ForkServer._take"),
+    PIPE: (
+        "run.processes.fork_host:serve",
+        "run.processes.fork_server:ForkServer._take",
+        "service.wave_socket:refuse_reader",
+    ),
     "asked of running servers (`tests/fuzz/servers.py`)": ("wire.grpc.health:Health._question",),
 }
 """Parsers that are tried by no target, by the reason."""

@@ -107,6 +107,9 @@ class Holder(ABC, Generic[T]):
             case Answered(Register()):
                 watches, self._watches = self._watches, True
                 return Step(effects=[] if watches else [Watch()])
+            case Failed(Register() as said) if said != self._ledger.register():
+                # It was on its way while a cohort was opened, and looked like an older ledger.
+                return Step(effects=[Call(COORDINATOR, self._ledger.register())])
             case Failed(Register() | Subscribe(), error):
                 text = f"the coordinator refuses this holder: {error}"
                 return Step(effects=[Halt(text, type(error))])

@@ -207,16 +207,16 @@ class HolderLedger:
 
     def greeting(self) -> Step:
         """What a holder says first."""
-        step = Step(effects=[self._register()])
+        step = Step(effects=[Call(COORDINATOR, self.register())])
         if self._pinned is not None:
             self.follower.resume(step)
         return step
 
-    def _register(self) -> Call:
+    def register(self) -> Register:
+        """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
-        register = Register(self.name, "", 1.0, self._incarnation, run, reached)
-        return Call(COORDINATOR, register)
+        return Register(self.name, "", 1.0, self._incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
         """The beginning of the step that an order leads to; Fenced if the order is old."""
@@ -264,7 +264,9 @@ class HolderLedger:
         self._pinned = self.pinned.moved(order.placement, self.follower.roster)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         if any(isinstance(record, Incarnated) for record in step.records):
-            step.effects.append(self._register())  # whoever gave it waits to be obeyed
+            step.effects.append(
+                Call(COORDINATOR, self.register())
+            )  # whoever gave it waits to be obeyed
         return step
 
     # --- conditions ---------------------------------------------------------------
