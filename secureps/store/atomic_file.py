@@ -91,6 +91,9 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
     if not path.parent.is_dir():
         make_directory(path.parent)
     path.mkdir(mode=mode, exist_ok=True)
+    with os.scandir(path) as entries:
+        if any(entries):
+            return
     with contextlib.suppress(PermissionError):  # of an operator who made this one in it
         sync(path.parent)
 
