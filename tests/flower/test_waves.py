@@ -74,12 +74,12 @@ def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     until, push = Waves.until, Waves._push
-    round, pushes = [0], [0]
+    round, messages = [0], [0]
 
     def pushed(self: Waves, records: RecordDict, kind: str, over: Any) -> None:
         sent = self.sent
         push(self, records, kind, over.truly)
-        pushes[0] += self.sent > sent
+        messages[0] += self.sent - sent
 
     def late(self: Waves, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
         """As if each version but the last were made just after it was asked for."""
@@ -98,7 +98,9 @@ def test_a_wave_of_the_next_round_does_not_go_with_this_ones_records(
     app = ClientApp(mods=[secureps_mod])
     app.train()(marked)
     grid = played(tmp_path, app)
-    assert (round[0], pushes[0]) == (ROUNDS, 1 + ROUNDS)
+    assert round[0] == ROUNDS
+    # one to found and one a round for each: the nodes of a wave may be ready one after another
+    assert messages[0] == (1 + ROUNDS) * len(grid.nodes)
     assert len(seen) == ROUNDS * len(grid.nodes)
     assert all(mark == number for mark, number in seen), seen
 
