@@ -100,6 +100,10 @@ class Ledger:
         """
         return Counter(self._tallies.get(party))
 
+    def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
+        """The tallies of all parties, each in the order in which it came first."""
+        return tuple(each for tally in self._tallies.values() for each in tally.items())
+
     def attempts(self, party: str, group: str, version: int) -> int:
         """How many different updates of one version are on record, attempts being 0, 1, ..."""
         kinds, attempt = ("charge", "release"), 0
