@@ -36,7 +36,7 @@ def other_peer(party: str, theirs: int, server: str) -> str:
     return (
         f"{party} has format {theirs} of secureps, and {server} format {FORMAT}: all parties of a "
         "run need one version: install the coordinator's on this party's machine, and start it "
-        "again with the same state folder"
+        f"again with an empty state folder: what it has is of format {theirs}"
     )
 
 

@@ -76,16 +76,18 @@ class Nursery:
 
     Args:
         root: what it imports from: this project, or a copy of it.
+        home: its home folder; None: this process's.
     """
 
-    def __init__(self, root: Path = ROOT) -> None:
+    def __init__(self, root: Path = ROOT, home: Path | None = None) -> None:
+        own = {} if home is None else {"HOME": str(home)}
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.kits.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
             cwd=root,
-            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **own},
         )
 
     def ask(self, question: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from contextlib import closing
@@ -47,7 +48,10 @@ def test_every_party_is_upgraded_in_its_turn_and_no_bit_is_another(tmp_path: Pat
     simulation = small_federation(small_plan("bfv", versions=versions), tmp_path / "simulation")
     simulation.run()
     newer = install(tmp_path / "newer", version=NEWER)
-    with closing(Nursery(newer)) as begun, Mixed(tmp_path / "run", begun, versions) as run:
+    with (
+        closing(Nursery(newer, home=newer)) as begun,
+        Mixed(tmp_path / "run", begun, versions) as run,
+    ):
         run.pace = 0.1
         run.start_all()
         servers = ("coordinator", *run.shards, *run.holders)
@@ -78,15 +82,17 @@ def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path, the
             timeout=PATIENCE,
             check=False,
         )
-        assert done.returncode == 1, done.stderr
+        assert done.returncode == os.EX_CONFIG, done.stderr
         said = (
             f"shard-0 has format {theirs} of secureps, and coordinator format {FORMAT}: all "
             "parties of a run need one version: install the coordinator's on this party's "
-            "machine, and start it again with the same state folder"
+            "machine, and start it again with an empty state folder: what it has is of format "
+            f"{theirs}"
         )
         assert said in " ".join(done.stderr.split())
         assert "Traceback" not in done.stderr
         assert run.alive("coordinator")
+        shutil.rmtree(run.folder / "shard-0")
         for name in (*run.shards, *run.clients):
             run.start(name)
         run.wait(partial(run.reached, 0), "version 0, with the right one")
