@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from benchmarks.journal_sizes import journal_size
+from benchmarks.journal_sizes import JournalSize, grown, journal_size
 from benchmarks.report import Row, report
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
@@ -75,6 +75,7 @@ class LongRun:
 
     def __init__(self, folder: Path, versions: int) -> None:
         self._folder = folder
+        self._sizes: dict[str, list[JournalSize]] = {name: [] for name in PARTIES}
         trainers = {name: Walker(number, (3, 3)) for number, name in enumerate(names())}
         conditions = Conditions(journal=self._journal)
         cast = Cast(trainers, UnsafeSeed(3))
@@ -112,8 +113,9 @@ class LongRun:
             ever = journal.mark.seq
         assert said_nothing(machine.folded()) == said_nothing(here.folded())
         size, version = journal_size(self._path(name)), self._simulation.versions()["all"]
-        grown = list(size.grown(CLIENTS, version, CLIENTS * version))
-        assert not grown, f"the journal of {name} has {grown} after {version} versions"
+        self._sizes[name].append(size)
+        wrong = list(grown(self._sizes[name], CLIENTS, version, CLIENTS * version))
+        assert not wrong, f"the journal of {name} has {wrong} after {version} versions"
         return {
             "rows ever": ever,
             "rows read": rows,
