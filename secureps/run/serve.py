@@ -17,6 +17,8 @@ from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, naming
+from secureps.files.initial_file import initial_path
+from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
@@ -39,9 +41,7 @@ from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
 from secureps.store.envelope_keys import load_keys
 from secureps.store.folder_number import folder_number
-from secureps.store.initial_file import initial_path
 from secureps.store.kit_host import NATIVE, demand_host
-from secureps.store.objects import ObjectStore
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.shard.tasks import WritePart
@@ -24,7 +25,6 @@ from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
 from secureps.store.checkpoint import MANIFEST, checkpoint_directories, read_manifest, read_part
-from secureps.store.objects import ObjectStore
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds until a store that refused is asked again: at first, and at most."""

@@ -14,6 +14,7 @@ from secureps.client.runner import read_settings
 from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, naming
+from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
@@ -22,7 +23,6 @@ from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.yaml_text import yaml_text
-from secureps.store.objects import ObjectStore, is_url
 
 MOST_CONFIG = 900_000
 """Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""

@@ -25,6 +25,7 @@ from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, SecurepsError, from_wire, naming
+from secureps.files.objects import ObjectStore
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
@@ -57,7 +58,6 @@ from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
-from secureps.store.objects import ObjectStore
 
 
 def up(order: Order, console: Console) -> Path:
