@@ -20,7 +20,7 @@ from secureps.files.objects import ObjectStore
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check
-from secureps.run.serve import initial_schema
+from secureps.run.initial_schema import initial_schema
 from tests.kits.object_stores import s3_bucket
 from tests.run.test_check import PLAN, write
 

@@ -36,6 +36,7 @@ from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
@@ -281,6 +282,7 @@ class Play:
             refuse_statistics(scenario.plan, look.schema, look.kinds)
             refuse_trained(scenario.plan, look.schema, look.kinds)
             look.refuse_infinite(scenario.plan)
+            initial = initial_schema(scenario.plan)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),
@@ -293,6 +295,7 @@ class Play:
             Cast(trainers, seed, self._cost),
             self.folder,
             Conditions(delay=self._delay, late=frozenset(self._away)),
+            initial,
         )
         for name, stay in scenario.stays.items():
             if stay.comes:

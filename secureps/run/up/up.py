@@ -32,6 +32,7 @@ from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, rema
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
+from secureps.run.initial_schema import initial_schema
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
@@ -42,7 +43,6 @@ from secureps.run.report.version_metrics import Line, Metrics
 from secureps.run.run_lock import claimed
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.process import ScriptProcess, script_process
-from secureps.run.serve import initial_schema
 from secureps.run.server_app import found
 from secureps.run.up.folder import (
     Cast,
