@@ -191,7 +191,7 @@ def kubernetes(
     """
     from secureps.run.deploy.deployment import Request, kubernetes_files, notes
     from secureps.run.deploy.files import write_folders
-    from secureps.run.deploy.kubernetes import Cluster
+    from secureps.run.deploy.kubernetes import SERVERS, Cluster
     from secureps.run.deploy.stores import store_of
 
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
@@ -202,7 +202,7 @@ def kubernetes(
     files = kubernetes_files(request, cluster, records, client_image)
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
-    if store is not None:
+    if store is not None and SERVERS in files:
         text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
         typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
     for line in notes(request):
