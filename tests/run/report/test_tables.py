@@ -27,7 +27,7 @@ LONG = dataclasses.replace(
     ),
     bytes_up=123.4e9,
     seconds={"encrypting and packing": 123456.78, "training": 98765.43},
-    evaluation=EvaluationStatus("done", "", (NEWEST,), (), 3, ()),
+    evaluation=EvaluationStatus("done", "", (), (NEWEST,), 3, ()),
 )
 
 
