@@ -318,8 +318,9 @@ def _end_in_any_case(closed: threading.Event) -> None:
             long as it takes; the seconds are counted again when it is through.
     """
     through = threading.Event()
-    # As concurrent.futures does: the main thread counts as alive until the threads of pools are
-    # joined, and `atexit` comes after that.
+    # As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
+    # registered later and comes first. There is no public way: `atexit` comes after those threads
+    # are joined, and until then `threading.main_thread()` counts as alive.
     threading._register_atexit(through.set)  # type: ignore[attr-defined]
 
     def leave() -> None:

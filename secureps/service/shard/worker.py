@@ -21,6 +21,7 @@ from safetensors.numpy import load as load_safetensors
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
+from secureps.files.initial_file import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
@@ -52,7 +53,6 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
 from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
-from secureps.store.initial_file import initial_path
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
