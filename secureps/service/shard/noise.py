@@ -82,23 +82,26 @@ class KeptNoise:
 
     def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
         """Draws what of a cohort's noise is not on the disk, and keeps it."""
-        pinned, about = self.state.pinned, cohort_digest(self.state.run, cohort)
-        layout = pinned.layout.group(cohort.group)
+        about = cohort_digest(self.state.run, cohort)
 
         def drawn(block: int) -> None:
             key = noise_key(cohort.group, cohort.number, block, about)
             if self._found(key) is None:
-                noise = self.source.sealed(pinned.plan, layout, cohort, block)
+                noise = self._drawn(cohort, block)
                 self.spool.put(key, noise, payload_digest(noise))
 
         for _ in in_order(threads, drawn, blocks):
             pass
 
-    def of(self, cohort: Cohort) -> Callable[[int], memoryview | None]:
+    def _drawn(self, cohort: Cohort, block: int) -> bytes:
+        pinned = self.state.pinned
+        layout = pinned.layout.group(cohort.group)
+        return self.source.sealed(pinned.plan, layout, cohort, block)
+
+    def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
         """By block, the noise that is added to a cohort's sum; None where the plan has none.
 
-        It is never drawn again for a sum: under a key every sealing is another one, and others who
-        hold the block have what was drawn first. So that raises DamagedStore if it is gone.
+        It raises DamagedStore if it is gone: others who hold the block have what was drawn first.
         """
         if not self.state.pinned.plan.noisy_shards:
             return lambda block: None
@@ -110,6 +113,19 @@ class KeptNoise:
             what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
             raise DamagedStore(f"{self.name}: {what} is gone")
         return noise[:-DIGEST_BYTES]
+
+    def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
+        """The noise in a sum on record, with whose digest the new one is to be compared.
+
+        If it is lost, noise in the clear is drawn again, for it is the same, where no other shard
+        may have drawn it. Encrypted it would be another ciphertext: DamagedStore.
+        """
+        try:
+            return self.of(cohort)(block)
+        except DamagedStore:
+            if self.state.opened_by_holder or self.state.others(cohort.group, block):
+                raise
+            return self._drawn(cohort, block)
 
     def served(self, key: str) -> memoryview | None:
         """What another shard keeps that asked for it; None if it is not here."""

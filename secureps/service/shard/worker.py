@@ -287,7 +287,11 @@ class ShardWorker(Worker):
         return SumsReady(SumsMade(cohort, digests), report)
 
     def _added(
-        self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: memoryview | None
+        self,
+        cohort: Cohort,
+        block: int,
+        keys: Sequence[str | None],
+        noise: bytes | memoryview | None,
     ) -> memoryview:
         """Adds a block over the members; DamagedStore if a member's payload is not whole."""
         adder = self._cipher(cohort.group).adder()
@@ -319,7 +323,7 @@ class ShardWorker(Worker):
             log.warning("%s; it is made again", damage)
         keys = [self._state.block_key(member.id, block) for member in made.cohort.members]
         try:
-            noise = self._noise.of(made.cohort)(block)
+            noise = self._noise.again(made.cohort, block)
             again = self._added(made.cohort, block, keys, noise)
         except DamagedStore as damage:
             raise Refused(f"{name} is lost: {damage}") from damage
