@@ -58,7 +58,6 @@ ELSEWHERE = {
         "roles/coordinator/transaction",
     ),
     "federation/test_standby.py": (
-        "roles/coordinator/reign",
         "roles/coordinator/standby",
         "service/standby_worker",
     ),
