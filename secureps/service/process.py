@@ -20,10 +20,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
 from secureps.exhaustion import exhaustion
+from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
@@ -220,6 +222,9 @@ def _run(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,
     ):
+        if party.role != "client":  # a data holder's terminal says what its script does
+            text = f"runs secureps {__version__}, format {FORMAT}"
+            tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)
         jitter = random.SystemRandom()
         traces = tracing(party.name, party.role)

@@ -296,11 +296,11 @@ class SqliteJournal:
         self._insert(columns)
         return taken
 
-    def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records after the fold, with the time of each."""
+    def replay(self, since: Mark | None = None) -> Iterator[tuple[float, Record]]:
+        """All records after the fold, or after a row that is known, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        rows = rows_after(self._path, self._base, self.folded, self.mark)
+        rows = rows_after(self._path, self._base, since or self.folded, self.mark)
         return ((row.at, row.record) for row in rows)
 
     @property

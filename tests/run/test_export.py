@@ -101,9 +101,7 @@ def write(
             versions,
             tuple(files),
             Placement(1, SHARDS, placed),
-            (),
-            (),
-            unsafe,
+            unsafe=unsafe,
         ),
     )
     return tensors
