@@ -27,6 +27,7 @@ from secureps.run.options import (
     MLflow,
     PassphraseFd,
     Shown,
+    Standby,
     TensorBoard,
     UnsafeSeed,
     settle_environment,
@@ -195,6 +196,7 @@ def up(
             help="Copy checkpoints to an object store, below URL/NAME of the run's folder.",
         ),
     ] = None,
+    standby: Standby = False,
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -213,9 +215,8 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    extras = Extras(tensorboard, mlflow)
-    beside = showing() if shown else nothing_beside
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, copies, beside), Console())
+    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nothing_beside, standby)
+    play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
 for _command in (commands.runs, commands.status, dashboard, commands.log, act, commands.stop):

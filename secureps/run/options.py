@@ -69,6 +69,11 @@ MLflow = Annotated[
     ),
 ]
 
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Play a second coordinator too, which takes over."),
+]
+
 Shown = Annotated[
     bool,
     typer.Option("--dashboard", help="Show it in a browser, at an address that is printed."),
