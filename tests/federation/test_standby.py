@@ -15,10 +15,12 @@ from secureps.messages.requests import AskStatus, Register, Retire
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import REACHED, Standby
+from secureps.roles.coordinator.standby import BEGINS, REACHED, Standby
+from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
 from secureps.store import compaction
+from secureps.store.copy_parts import begin, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 
@@ -389,6 +391,46 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
         assert compaction.gone(each._path, each._base).seq > 10
     assert two.fold is not None
     assert len(two.fold.records) == 1, "its run"
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), expected)
+    simulation.close()
+
+
+def test_one_that_begins_late_is_sent_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
+    expected = unharmed("plain")[0]
+    monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
+    monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
+    journals: dict[str, SqliteJournal] = {}
+
+    def journal(name: str) -> SqliteJournal:
+        (tmp_path / name).mkdir(exist_ok=True)
+        journals[name] = SqliteJournal(tmp_path / name / "journal.db")
+        return journals[name]
+
+    late = frozenset({STANDBY})
+    conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal, late=late)
+    simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    one = journals[COORDINATOR]
+    assert compaction.gone(one._path, one._base).seq > 10
+    simulation.start(STANDBY)
+    party = simulation.parties[STANDBY]
+    simulation.run(party.halted.done)
+    assert party.halted.result() == Halt(BEGINS)
+    assert has_copy(tmp_path / STANDBY)
+    simulation.kill(STANDBY)
+    simulation._stores.pop(STANDBY).journal.close()
+    assert begin(tmp_path / STANDBY, tmp_path) > 10
+    simulation.start(STANDBY)
+    simulation.run(lambda: follows(simulation))
+    two = journals[STANDBY]
+    assert two.fold is not None
+    assert two.mark == one.mark or one.after(two.mark, 1 << 20), "bit for bit its beginning"
     simulation.kill(COORDINATOR)
     simulation.run(lambda: simulation.ruler == STANDBY)
     ends(simulation)
