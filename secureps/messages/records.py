@@ -16,7 +16,7 @@ REIGN = 1 << 40
 """Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
 started, it counts within a reign, so that no start of it comes to the number of who took over."""
 
-LINE = 1 << 32
+LINE = 1 << 24
 """Incarnations of one line in a reign: of several standbys that followed the same coordinator, one
 after the other, each has a line of its own, so that no two come to the same number."""
 

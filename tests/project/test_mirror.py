@@ -59,7 +59,7 @@ ELSEWHERE = {
         "roles/coordinator/transaction",
     ),
     "federation/test_standby.py": (
-        "roles/coordinator/reign",
+        "roles/coordinator/seat",
         "roles/coordinator/standby",
         "service/standby_worker",
     ),

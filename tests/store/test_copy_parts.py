@@ -147,9 +147,7 @@ def test_a_copy_with_another_digest_is_none(whole: bytes, tmp_path: Path) -> Non
     shutil.rmtree(tmp_path / "copy")
 
 
-def test_one_that_is_too_large_is_not_sent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_that_is_too_large_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
         monkeypatch.setattr(compaction, "MOST_COPY", 1000)
         with pytest.raises(Refused, match=r"too many to be sent: begin .* from secureps backup"):
