@@ -28,7 +28,8 @@ _BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
 _EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
 _LEFT = "where a client is told to leave: tests/client/test_session.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_NOISE = "where shards add noise, and blocks have copies: tests/federation/test_replicas.py"
+_NOISE = "where shards add noise: tests/federation/test_replicas.py"
+_GONE = "where a shard is away for good: tests/federation/test_replicas.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
@@ -45,6 +46,7 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
     **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
     "orders Call Act": _OPERATOR,
+    "orders CallOff": _GONE,
     "hears Resting": _RATE,
 }
 """What chaos does not play, and why."""

@@ -23,7 +23,6 @@ ELSEWHERE = {
         "messages/orders",
         "messages/records",
         "messages/requests",
-        "messages/run",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",

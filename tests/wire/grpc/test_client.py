@@ -30,6 +30,7 @@ from secureps.messages.requests import (
     AskBlock,
     AskStatus,
     Heartbeat,
+    Missing,
     Noted,
     PutBlock,
     Stored,
@@ -84,6 +85,19 @@ class TestGrpc(TransportContract):
                     world.result(transport.call("shard-0", Heartbeat("a")))
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
+
+    def test_a_shard_that_waits_for_blocks_is_told_other_things_meanwhile(
+        self, world: Grpc, server: EchoServer
+    ) -> None:
+        """It asks how much of a block is here before it sends what it was asked for."""
+        transport, block = world.transport("a"), put(b"x")
+        waits = transport.call("shard-0", Missing("a", "all", 3, ()))
+        assert world.next(server.asked) == Missing("a", "all", 3, ())
+        asked = transport.call("shard-0", AskBlock(block.header))
+        assert world.result(asked) == Stored(block.header.digest, 0)
+        assert not waits.done()
+        server.release()
+        assert world.result(waits) == Noted()
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(
