@@ -71,8 +71,8 @@ ELSEWHERE = {
     "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
     "query opens the store to them: name it without, and give keys where its library looks for "
     "them (the operator's fault)": ("files/test_initial_file.py", "told to all parties"),
-    "...: initial: ...: tensor ... has values that are NaN, infinite or too large for float32: a run "
-    "cannot begin from them; export a sound model (the operator's fault)": (
+    "...: initial: ...: tensor ... has values that are NaN, infinite or too large for float32: a "
+    "run cannot begin from them; export a sound model (the operator's fault)": (
         "run/test_initial_schema.py",
         " has values that are NaN, infinite or too",
     ),
