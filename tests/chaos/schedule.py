@@ -218,7 +218,7 @@ def setting_of(seed: int) -> Setting:
     match turn % 12:
         case 4:
             return replace(setting, frozen=True)
-        case 7 if not (setting.codec or setting.privacy):
+        case 7 if setting.rule in ("all", "sync") and not (setting.codec or setting.privacy):
             return replace(setting, evaluated=True, judge=client_names(CLIENTS)[-1])
         case 8 | 9 if setting.cipher != "rlwe" and setting.rule != "all" and not setting.codec:
             return replace(setting, privacy="shards")

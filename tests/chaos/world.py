@@ -306,6 +306,8 @@ class World(Simulation):
         name = fault.who
         if name in self.down or name in self.successors or name in self.gone:
             return
+        if (name, fault.kind) == (STANDBY, WIPED) and not takeover.spare(self):
+            return  # it may rule, or be all that is left of the run
         self.put_out(name)
         if fault.kind in ("power", "torn"):
             journal = self._stores[name].journal
