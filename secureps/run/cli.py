@@ -21,6 +21,7 @@ from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
 from secureps.run.act import act
 from secureps.run.options import (
+    Copies,
     Insecure,
     InsecureForTests,
     LogFormat,
@@ -188,13 +189,7 @@ def up(
     insecure_for_tests: InsecureForTests = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
-    copies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Copy checkpoints to an object store, below URL/NAME of the run's folder.",
-        ),
-    ] = None,
+    copies: Copies = None,
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -257,6 +252,7 @@ def simulate(
         Literal["here", "ray"],
         typer.Option(show_envvar=False, help="Where clients train: here, or on a Ray cluster."),
     ] = "here",
+    copies: Copies = None,
 ) -> None:
     """Play many clients, delays and faults in virtual time, in one process.
 
@@ -267,7 +263,7 @@ def simulate(
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
-    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine)
+    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
 
 
 app.command(rich_help_panel=_VIRTUAL)(commands.study)

@@ -9,21 +9,18 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from safetensors import safe_open
-
-from secureps.client.frozen_tensors import digests_of
-from secureps.client.initial_model import schema_of
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, naming
+from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
-from secureps.messages.schema import Schema
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
 from secureps.roles.coordinator.standby import TAKES_OVER
 from secureps.roles.machine import Halt
 from secureps.run import assemble
+from secureps.run.initial_schema import initial_schema
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Environment, Meters, Stores
 from secureps.service.executor import Executor
@@ -39,9 +36,7 @@ from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
 from secureps.store.envelope_keys import load_keys
 from secureps.store.folder_number import folder_number
-from secureps.store.initial_file import initial_path
 from secureps.store.kit_host import NATIVE, demand_host
-from secureps.store.objects import ObjectStore
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.tls_files import TlsFiles
@@ -370,25 +365,3 @@ SERVERS: dict[str, Callable[[Serving, keyring.PublicKit], None]] = {
     "shard": _serve_shard,
     "keyholder": _serve_holder,
 }
-
-
-def initial_schema(plan: Plan) -> Schema | None:
-    """The schema of the plan's file of version 0, or None if the first client founds.
-
-    It has digests of the tensors that the plan freezes: the file has those, too.
-
-    Raises:
-        ConfigError: not a safetensors file, or of types that numpy does not have.
-        DiskFailed, DamagedStore: as `initial_path`.
-    """
-    if plan.section.initial is None:
-        return None
-    path = initial_path(plan.section.initial)
-    try:
-        with safe_open(path, framework="numpy") as file:
-            tensors = {n: file.get_tensor(n) for n in sorted(file.keys())}
-    except Exception as error:
-        raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None
-    schema = schema_of(tensors)
-    frozen = plan.layout(schema).frozen if plan.section.frozen else None
-    return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))

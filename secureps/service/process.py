@@ -21,10 +21,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
 from secureps.exhaustion import Starved, exhaustion
+from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
@@ -238,6 +240,9 @@ def _run(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,
     ):
+        if party.role != "client":  # a data holder's terminal says what its script does
+            text = f"runs secureps {__version__}, format {FORMAT}"
+            tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)
         jitter = random.SystemRandom()
         traces = tracing(party.name, party.role)
@@ -344,8 +349,9 @@ def _end_in_any_case(closed: threading.Event) -> None:
             long as it takes; the seconds are counted again when it is through.
     """
     through = threading.Event()
-    # As concurrent.futures does: the main thread counts as alive until the threads of pools are
-    # joined, and `atexit` comes after that.
+    # As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
+    # registered later and comes first. There is no public way: `atexit` comes after those threads
+    # are joined, and until then `threading.main_thread()` counts as alive.
     threading._register_atexit(through.set)  # type: ignore[attr-defined]
 
     def leave() -> None:

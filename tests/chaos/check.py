@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
@@ -31,11 +31,12 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.policy.spending import facts_of
+from secureps.policy.spending import Fact, facts_of
+from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
 from secureps.run.export import newest_model
-from secureps.store.checkpoint import checkpoint_directories, latest_good
+from secureps.store.checkpoint import Manifest, checkpoint_directories, latest_good
 from tests.chaos.evidence import Evidence
 from tests.chaos.schedule import CHEATS, Setting
 from tests.chaos.world import World
@@ -211,14 +212,21 @@ def _ledgers(world: World) -> list[str]:
         _, manifest, _ = latest_good(world.checkpoints)
     except SecurepsError as error:
         return [*found, f"no checkpoint: {error}"]
-    kept = {*manifest.ledger, *manifest.releases}
     summed = {
         m.id for cohort in committed_cohorts(journal_of(world)).values() for m in cohort.members
     }
-    for receipt in receipts:
-        if receipt.id in summed and receipt.fact is not None and receipt.fact not in kept:
-            found.append(f"the last checkpoint lacks {receipt.fact}")
-    return found
+    facts = {r.fact for r in receipts if r.id in summed and r.fact is not None}
+    return [*found, *lacking(manifest, facts)]
+
+
+def lacking(manifest: Manifest, facts: Collection[Fact]) -> list[str]:
+    """What a checkpoint counts less often than it is among these."""
+    counted = {each.charge or each.release: each.times for each in manifest.tallies or ()}
+    return [
+        f"the last checkpoint has {counted.get(fact, 0)} of {times} times {fact}"
+        for fact, times in Ledger(facts).tallies()
+        if counted.get(fact, 0) < times
+    ]
 
 
 # --- the model --------------------------------------------------------------------

@@ -14,7 +14,7 @@ from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import AskStatus, Register, Retire
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import Standby
+from secureps.roles.coordinator.standby import SILENT, Standby
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
 from secureps.store import compaction
@@ -243,6 +243,21 @@ def test_a_lying_holder_ends_no_coordinator(tmp_path: Path) -> None:
     with pytest.raises(NotReady, match="holder-0 obeys another coordinator, or lies"):
         answer.result()
     ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_a_lying_holder_ends_no_standby(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    lie = Register("holder-0", "", 1.0, 5 * REIGN, run_of(simulation))
+    simulation.kill(COORDINATOR)
+    lost = simulation.loop.now()
+    simulation.run(lambda: simulation.loop.now() > lost + SILENT + 0.5)
+    answer = simulation.parties[STANDBY].request("holder-0", lie)
+    simulation.run(answer.done)
+    assert isinstance(answer.exception(), Unreachable)
+    ends(simulation)
+    assert simulation.ruler == STANDBY
     assert same(simulation.model(), unharmed("plain")[0])
 
 

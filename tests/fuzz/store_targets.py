@@ -31,6 +31,7 @@ from secureps.store.checkpoint import (
     MANIFEST,
     Manifest,
     ShardFile,
+    Tally,
     checkpoint_path,
     load_checkpoint,
     read_metadata,
@@ -176,9 +177,8 @@ def _checkpoints(folder: Path) -> list[Target]:
         versions,
         (part,),
         make_placement(PLAN),
-        (full(Charge),),
-        (full(Release),),
-        ("c1",),
+        unsafe=("c1",),
+        tallies=(Tally(3, full(Charge)), Tally(1, release=full(Release))),
     )
     text = checkpoint._manifest_text(manifest)
     changed = folder / "state.safetensors"

@@ -12,6 +12,7 @@ import os
 import secrets
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -87,11 +88,12 @@ class Deployment:
         try:
             self._begin("superlink", command)
             self.wait(lambda: _answers(int(port)), "the SuperLink")
-            self._control = ControlHttpClient.from_server_address(
-                self.address,
-                False,
-                self._authority.read_bytes(),
-                [RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+            # Flower's own patience is 30 s, in which a busy machine does not always answer.
+            self._control = ControlHttpClient(
+                f"https://{self.address}",
+                interceptors=[RuntimeVersionHttpInterceptor(component_name="flwr CLI")],
+                verify=ssl.create_default_context(cafile=self._authority),
+                timeout=PATIENCE,
             )
             for number in range(self.nodes):
                 public = node_key(self.folder / f"node-{number}.key")

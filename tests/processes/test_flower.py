@@ -26,6 +26,7 @@ from tests.kits.flower_examples import copied, private
 from tests.kits.flower_federation import APP, SEED, PrivateDeployment
 from tests.kits.flower_simulation import simulate
 from tests.kits.key_search import digested, search
+from tests.kits.users import playable
 
 ASKED = "SECUREPS_FLOWER"
 """In the environment: these tests are wanted."""
@@ -211,7 +212,7 @@ mod._sealed = searched
 
 
 @pytest.mark.skipif(
-    os.geteuid() != 0, reason="needs root: key holders and their nodes are two users"
+    not playable(APP), reason="needs root: key holders and their nodes are two users"
 )
 def test_key_holders_are_nodes_and_an_app_that_looks_for_their_keys_finds_none(
     expected: Callable[[str], Model],

@@ -16,11 +16,12 @@ import pytest
 from secureps.errors import NotReady, SecurepsError
 from secureps.service.wave_socket import answering, asked
 from tests.kits import key_search
+from tests.kits.users import playable
 
 HOLDER, APP, OTHER = 47_001, 47_002, 47_003
 """Users and groups, which need no names."""
 
-two_users = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: it plays two users")
+two_users = pytest.mark.skipif(not playable(APP), reason="needs root: it plays two users")
 
 
 @pytest.fixture

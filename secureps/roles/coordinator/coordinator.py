@@ -197,7 +197,8 @@ class Coordinator:
             return self._close_turn(self._tx(now))  # a shard leaves if it stays away
         if isinstance(event, WorkFailed | Failed):
             return Step(effects=[Halt(str(event.error), type(event.error))])
-        if isinstance(event, Answered):  # another coordinator has heard that this one rules
+        if isinstance(event, Answered):  # another coordinator has heard of this one
+            self._sessions.asks_other = False
             return Step()
         if sender == WORKER and isinstance(event, CaughtUp):
             reign.followed(tx := self._tx(now), event.standby)

@@ -55,7 +55,13 @@ def begin(tx: Transaction, elsewhere: bool) -> None:
 
 
 def _ask(tx: Transaction, run: bytes) -> None:
-    """Asks the other coordinator whether this one is over: Fenced says so."""
+    """Asks the other coordinator whether this one is over: Fenced says so.
+
+    Once at a time: it may ask here again and again, and be reached from here by nobody.
+    """
+    if tx.sessions.asks_other:
+        return
+    tx.sessions.asks_other = True
     own = requests.Register(COORDINATOR, "", 1.0, tx.federation.incarnation, run)
     tx.step.effects.append(Call(COORDINATOR, own))
 
@@ -126,16 +132,43 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     if event.seen < reigns.incarnation and _has_shards(tx):
         return None  # it obeyed one that never ruled, nor will
     tx.sessions.obeyed.pop(party, None)
-    if party in tx.holders and reigns.foreign(event.seen) and _has_all(tx) and not rules(tx):
-        tx.write(Incarnated((event.seen // REIGN + 1) * REIGN))  # above who will never rule
-        for server in (*tx.holders, *tx.federation.shards):
-            tx.order(server, founding.make_configure(tx))
-        return None
     if party in tx.holders:
-        text = f"{party} obeys another coordinator, or lies: until it obeys this one it is away"
-        return founding.said_once(tx, party, text)
+        needed = reigns.foreign(event.seen) and _has_all(tx) and not rules(tx)
+        above = (event.seen // REIGN + 1) * REIGN  # who will never rule
+        return None if needed and _raised(tx, party, above) else _away(tx, party)
     tx.step.effects.append(Halt(_why(tx, event.seen), Fenced))
     return NotReady(f"{party} obeys another coordinator", founding.LATER)
+
+
+def begin_again(tx: Transaction, event: requests.Register) -> NotReady | None:
+    """A party obeys as high a number, of a start whose record is lost: one above it is begun."""
+    if _raised(tx, event.party, event.seen + 1):
+        return None
+    return _away(tx, event.party)
+
+
+def _raised(tx: Transaction, party: str, number: int) -> bool:
+    """Begins a higher incarnation, which all servers hear of: those that obey the one before too.
+
+    A holder has that done once: else its lies would keep a coordinator from ruling for ever.
+    """
+    if not tx.federation.reigns.shared:
+        tx.write(Incarnated(number))
+        return True
+    if party in tx.sessions.raised:
+        return False
+    if party in tx.holders:
+        tx.sessions.raised.add(party)
+    tx.write(Incarnated(number))
+    if tx.federation.pinned is not None:
+        for server in (*tx.holders, *tx.federation.shards):
+            tx.order(server, founding.make_configure(tx))
+    return True
+
+
+def _away(tx: Transaction, holder: str) -> NotReady:
+    text = f"{holder} obeys another coordinator, or lies: until it obeys this one it is away"
+    return founding.said_once(tx, holder, text)
 
 
 def _has_shards(tx: Transaction) -> bool:
@@ -175,9 +208,11 @@ def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
     hears it, ends; before a run is founded that is who began later.
     """
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
-    over = reigns.foreign(event.seen) and bool(reigns.follower)
+    # The one that followed begins a higher reign: a lower one, started again, ends nobody.
+    higher = event.seen > reigns.incarnation
+    over = higher and reigns.foreign(event.seen) and bool(reigns.follower)
     if pinned is None:
-        over = event.seen > reigns.incarnation
+        over = higher
     if over:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None

@@ -218,7 +218,8 @@ class Standby:
         self._wake = now + LOOK if silent or self._commanded else self._heard + SILENT
         if not self.follows or self._keeps or self._over:
             return Step()
-        if any(self._unknown(came.seen) for came in self._came.values()):
+        holders = self._holders
+        if any(self._unknown(came.seen) for who, came in self._came.items() if who not in holders):
             return Step(effects=[Halt(STALE, Fenced)])
         present = self._commanded and not silent
         if not (present or ((silent or self._commanded) and self._all_came(now))):
@@ -232,11 +233,15 @@ class Standby:
         """Whether the coordinator was obeyed under an incarnation that is not on record here."""
         return self.reigns.foreign(seen) or seen > self.reigns.incarnation
 
+    @property
+    def _holders(self) -> frozenset[str]:
+        """Whose word alone ends nothing; one that obeys an unknown coordinator is not here."""
+        return frozenset(each.name for each in self._follower.roster.holders())
+
     def _all_came(self, now: float) -> bool:
-        came = self._came.items()
+        came = [(name, c) for name, c in self._came.items() if not self._unknown(c.seen)]
         here = {name for name, c in came if c.last > now - CAME and c.last - c.first >= TWICE}
         if self._pinned is None:
             return self._commanded
-        holders = {each.name for each in self._follower.roster.holders()}
         shards = set(self._pinned.placement.shards)
-        return shards <= here and len(holders & here) >= self._plan.threshold
+        return shards <= here and len(self._holders & here) >= self._plan.threshold

@@ -12,7 +12,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
-from secureps.policy.spending import adjacency, facts_of, spent
+from secureps.policy.spending import adjacency, spent
 from secureps.roles.coordinator import committees, evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
@@ -248,4 +248,4 @@ def _epsilon(tx: Transaction, name: str) -> float:
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)
-    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, facts_of(ledger, name)))
+    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, ledger.tally(name)))

@@ -16,13 +16,13 @@ from secureps.roles.tasks import Task, TaskResult
 class WriteManifest(Task):
     """Makes a checkpoint whose parts are durable complete.
 
-    The facts are those of the moment at which it was asked for: the ledger goes on growing.
+    What is spent is of the moment at which it was asked for: the ledger goes on growing. It is how
+    often each fact is on record (`Ledger.tallies`): all facts would be as many as all updates.
     """
 
     number: int
     versions: tuple[GroupVersion, ...]
-    charges: tuple[Charge, ...] = ()
-    releases: tuple[Release, ...] = ()
+    tallies: tuple[tuple[Charge | Release, int], ...] = ()
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
 

@@ -121,6 +121,8 @@ class GrpcTransport:
                 self._submit(self._put, future, to, message)
             elif isinstance(message, GetBlock | GetSum):
                 self._submit(self._get, future, to, message)
+            elif isinstance(message, framing.BESIDE) and to != COORDINATOR:
+                self._tells.beside(to, envelope, future)
             else:
                 self._tells.add(to, envelope, isinstance(message, framing.ALONE), future)
         except Exception as error:

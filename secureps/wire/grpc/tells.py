@@ -2,8 +2,9 @@
 
 What is said to a server while a call to it is under way goes together in the next one
 (`framing.bundle`), and so does what a party says in one breath: a thread of its own begins the
-calls. Each message has an answer of its own. What must not live here: signatures, connections,
-payloads, and what messages mean.
+calls. Each message has an answer of its own. One whose answer waits for other messages has a call
+of its own beside these. What must not live here: signatures, connections, payloads, and what
+messages mean.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Tells:
         try:
             self._thread.submit(self._next, to)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
-            failed = self._failed(error, to) if exhaustion(error) else closed()
+            failed = self._not_begun(error, to)
             while sent := self._taken(to):
                 self._answer(sent, [failed] * len(sent))
 
@@ -79,17 +80,34 @@ class Tells:
             to = min(self._busy, key=self._busy.__getitem__, default="")
             return to, self._clock() - self._busy[to] if to else 0.0
 
+    def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
+        """Sends a message that others need not wait for; may be called from any thread."""
+        tell = _Tell(envelope, True, future)
+        try:
+            self._thread.submit(self._begun_beside, to, tell)
+        except RuntimeError as error:
+            self._answer([tell], [self._not_begun(error, to)])
+
     def close(self) -> None:
         """Begins no more calls."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _not_begun(self, error: RuntimeError, to: str) -> Exception:
+        return self._failed(error, to) if exhaustion(error) else closed()
+
     def _next(self, to: str) -> None:
         while sent := self._taken(to):
             try:
-                self._send(to, sent, TRIES)
+                self._send(to, sent, TRIES, self._next)
                 return
             except Exception as error:
                 self._answer(sent, [self._failed(error, to)] * len(sent))
+
+    def _begun_beside(self, to: str, tell: _Tell) -> None:
+        try:
+            self._send(to, [tell], TRIES, None)
+        except Exception as error:
+            self._answer([tell], [self._failed(error, to)])
 
     def _taken(self, to: str) -> list[_Tell]:
         """What goes in the next call; if nothing does, there is none."""
@@ -103,25 +121,36 @@ class Tells:
                 self._busy.pop(to, None)
             return taken
 
-    def _send(self, to: str, sent: list[_Tell], tries: int) -> None:
-        with self._lock:
-            self._busy[to] = self._clock()  # the same once more has its own time
+    def _send(
+        self, to: str, sent: list[_Tell], tries: int, then: Callable[[str], None] | None
+    ) -> None:
+        if then is not None:  # the next ones wait for it; the same once more has its own time
+            with self._lock:
+                self._busy[to] = self._clock()
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-        call.add_done_callback(partial(self._ended, to, sent, tries))
+        call.add_done_callback(partial(self._ended, to, sent, tries, then))
 
-    def _ended(self, to: str, sent: list[_Tell], tries: int, call: Any) -> None:
+    def _ended(
+        self,
+        to: str,
+        sent: list[_Tell],
+        tries: int,
+        then: Callable[[str], None] | None,
+        call: Any,
+    ) -> None:
         try:
             answers = framing.replies(call.result(), len(sent), to)
         except Exception as error:
             failed = self._failed(error, to)
             if tries > 1 and self._anew(to, failed):
                 try:
-                    self._send(to, sent, tries - 1)
+                    self._send(to, sent, tries - 1, then)
                     return
                 except Exception as again:
                     failed = self._failed(again, to)
             answers = [failed] * len(sent)
-        self._next(to)
+        if then is not None:
+            then(to)
         self._answer(sent, answers)
 
     def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:

@@ -31,6 +31,7 @@ from secureps.messages.requests import (
     AskBlock,
     AskStatus,
     Heartbeat,
+    Missing,
     Noted,
     PutBlock,
     Stored,
@@ -110,6 +111,19 @@ class TestGrpc(TransportContract):
         transport.close()
         with pytest.raises(Unreachable):
             waiting.result(0)
+
+    def test_a_shard_that_waits_for_blocks_is_told_other_things_meanwhile(
+        self, world: Grpc, server: EchoServer
+    ) -> None:
+        """It asks how much of a block is here before it sends what it was asked for."""
+        transport, block = world.transport("a"), put(b"x")
+        waits = transport.call("shard-0", Missing("a", "all", 3, ()))
+        assert world.next(server.asked) == Missing("a", "all", 3, ())
+        asked = transport.call("shard-0", AskBlock(block.header))
+        assert world.result(asked) == Stored(block.header.digest, 0)
+        assert not waits.done()
+        server.release()
+        assert world.result(waits) == Noted()
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(
