@@ -287,8 +287,8 @@ def _run(
             else:
                 executor.halted.result()
         except Exception as error:
-            if refused := exhaustion(error):  # what lacks a thread may never be closed
-                tell(party.name, "Limit", refused, logging.ERROR)
+            if limit := exhaustion(error):  # what lacks a thread may never be closed
+                tell(party.name, "Limit", limit, logging.ERROR)
                 shutdown.end_within(LAST_RESORT)
             raise
         finally:
