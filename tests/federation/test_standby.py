@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -217,7 +218,8 @@ def test_nothing_is_acknowledged_before_a_shard_obeys(tmp_path: Path) -> None:
         left(simulation, STANDBY)
     answer = simulation.parties[STANDBY].request("client-00", AskStatus())
     simulation.run(answer.done)
-    (group,) = answer.result().groups
+    status: Any = answer.result()
+    (group,) = status.groups
     assert group.reason.startswith("waits for a shard to obey it, for another one could rule; ")
     assert simulation.versions() == versions
     for shard in ("shard-0", "shard-1"):
