@@ -219,6 +219,7 @@ class SqliteJournal:
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the first format that is read; SQLite's user_version has a file's own.
+        least: bytes of rows before which it is not `due`.
 
     Raises:
         OperatorError: it is held already, or the file cannot be made.
@@ -226,9 +227,11 @@ class SqliteJournal:
         DamagedStore: it is no journal, or its end is missing.
     """
 
-    def __init__(self, path: str | Path, oldest: int = FORMAT) -> None:
+    def __init__(
+        self, path: str | Path, oldest: int = FORMAT, least: int = compaction.LEAST
+    ) -> None:
         self._path = Path(path)
-        self._oldest = oldest
+        self._oldest, self._least = oldest, least
         self._closed = False
         with ExitStack() as stack:
             stack.callback(os.close, lock(self._path))
@@ -323,7 +326,7 @@ class SqliteJournal:
     @property
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
-        return self._grown >= max(compaction.LEAST, 0 if self._kept is None else self._kept.size)
+        return self._grown >= max(self._least, 0 if self._kept is None else self._kept.size)
 
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.

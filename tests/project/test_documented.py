@@ -21,7 +21,7 @@ ELSEWHERE = {
         " has values that are NaN or infinite",
     ),
     "...: no bucket ..., or these keys may not read it (the operator's fault)": (
-        "store/test_objects.py",
+        "files/test_objects.py",
         ", or these keys may not read it",
     ),
     "left by its data holder's own act": (
@@ -70,9 +70,14 @@ ELSEWHERE = {
     ),
     "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
     "query opens the store to them: name it without, and give keys where its library looks for "
-    "them (the operator's fault)": ("store/test_initial_file.py", "told to all parties"),
+    "them (the operator's fault)": ("files/test_initial_file.py", "told to all parties"),
+    "...: initial: ...: tensor ... has values that are NaN, infinite or too large for float32: a "
+    "run cannot begin from them; export a sound model (the operator's fault)": (
+        "run/test_initial_schema.py",
+        " has values that are NaN, infinite or too",
+    ),
     ".../...: longer than ... bytes (the operator's fault)": (
-        "store/test_initial_file.py",
+        "files/test_initial_file.py",
         ": longer than ",
     ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (

@@ -10,6 +10,7 @@ messages mean.
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -40,6 +41,7 @@ class Tells:
         anew: whether the same bytes are to be sent again after this error of this server.
         failed: the SecurepsError behind an exception of a call, or a limit that the process met.
         settle: ends a message's future with its answer, or with such an error.
+        clock: in seconds.
     """
 
     def __init__(
@@ -48,11 +50,14 @@ class Tells:
         anew: Callable[[str, Exception], bool],
         failed: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._begin, self._anew, self._failed, self._settle = begin, anew, failed, settle
         self._lock = threading.Lock()
         self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
-        self._busy: set[str] = set()
+        self._clock = clock
+        self._busy: dict[str, float] = {}
+        """By server: when the call to it that is under way was begun, or was to be."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
     def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
@@ -61,13 +66,19 @@ class Tells:
             self._waiting[to].append(_Tell(envelope, alone, future))
             if to in self._busy:
                 return
-            self._busy.add(to)
+            self._busy[to] = self._clock()
         try:
             self._thread.submit(self._next, to)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
             failed = self._not_begun(error, to)
             while sent := self._taken(to):
                 self._answer(sent, [failed] * len(sent))
+
+    def longest(self) -> tuple[str, float]:
+        """To whom the oldest call goes that is under way, and for how many seconds; ("", 0.0)."""
+        with self._lock:
+            to = min(self._busy, key=self._busy.__getitem__, default="")
+            return to, self._clock() - self._busy[to] if to else 0.0
 
     def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
         """Sends a message that others need not wait for; may be called from any thread."""
@@ -104,13 +115,18 @@ class Tells:
             waiting, taken = self._waiting[to], list[_Tell]()
             while waiting and (not taken or _together([*taken, waiting[0]])):
                 taken.append(waiting.popleft())
-            if not taken:
-                self._busy.discard(to)
+            if taken:
+                self._busy[to] = self._clock()
+            else:
+                self._busy.pop(to, None)
             return taken
 
     def _send(
         self, to: str, sent: list[_Tell], tries: int, then: Callable[[str], None] | None
     ) -> None:
+        if then is not None:  # the next ones wait for it; the same once more has its own time
+            with self._lock:
+                self._busy[to] = self._clock()
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
         call.add_done_callback(partial(self._ended, to, sent, tries, then))
 
