@@ -458,8 +458,7 @@ class CoordinatorState:
     def _leave(self, shard: str, reason: str) -> None:
         """Whatever others are asked for, they have; what it said before stays said."""
         assert self.pinned is not None
-        self.left[shard] = reason
-        self.pinned = self.pinned.without(shard)
+        self.left[shard], self.pinned = reason, self.pinned.without(shard)
         for group in self.groups.values():
             if group.phase is Phase.HOLDING:
                 self._hold(group)
