@@ -52,6 +52,7 @@ from secureps.store.journal_rows import (
     body_of,
     kind_of,
     link,
+    read_only,
     read_row,
     rows_after,
 )
@@ -131,6 +132,9 @@ class FollowedJournal(Journal, Protocol):
             DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
         """
 
+    def copied(self) -> bytes:
+        """The whole of it, as one file has it; Refused if it is too large to be sent."""
+
     @property
     def folded(self) -> Mark:
         """The last row in the fold: with the next one, rows up to it are gone."""
@@ -166,6 +170,10 @@ class MemoryJournal:
         for row, record in zip(rows, taken, strict=True):
             self.append(row.at, [record])
         return taken
+
+    def copied(self) -> bytes:
+        """InternalError: no row of it is ever gone."""
+        raise InternalError("a journal in memory has all rows")
 
     @property
     def folded(self) -> Mark:
@@ -283,6 +291,10 @@ class SqliteJournal:
         """The rows after one of them; see `FollowedJournal`."""
         return compaction.after(self._path, self._base, mark, most)
 
+    def copied(self) -> bytes:
+        """The whole of it; see `FollowedJournal`."""
+        return compaction.copied(self._path, self._base)
+
     @property
     def folded(self) -> Mark:
         """The last row in the fold."""
@@ -299,11 +311,11 @@ class SqliteJournal:
         self._insert(columns)
         return taken
 
-    def replay(self) -> Iterator[tuple[float, Record]]:
-        """All records after the fold, with the time of each."""
+    def replay(self, since: Mark | None = None) -> Iterator[tuple[float, Record]]:
+        """All records after the fold, or after a row that is known, with the time of each."""
         if self._closed:
             raise InternalError("the journal is closed")
-        rows = rows_after(self._path, self._base, self.folded, self.mark)
+        rows = rows_after(self._path, self._base, since or self.folded, self.mark)
         return ((row.at, row.record) for row in rows)
 
     @property
@@ -464,17 +476,6 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
     """
     with read_only(path) as base:
         return _head(path, base) if _tables(path, base, oldest) else START
-
-
-@contextmanager
-def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as base:
-            yield base
-    except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
 
 
 def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:

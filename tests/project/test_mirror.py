@@ -23,7 +23,6 @@ ELSEWHERE = {
         "messages/orders",
         "messages/records",
         "messages/requests",
-        "messages/run",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",
@@ -59,7 +58,7 @@ ELSEWHERE = {
         "roles/coordinator/transaction",
     ),
     "federation/test_standby.py": (
-        "roles/coordinator/reign",
+        "roles/coordinator/seat",
         "roles/coordinator/standby",
         "service/standby_worker",
     ),

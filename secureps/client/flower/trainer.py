@@ -38,9 +38,9 @@ from secureps.errors import (
     SecurepsError,
     WrongShape,
 )
+from secureps.files.initial_file import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.policy.tensor_kinds import Kind
-from secureps.store.initial_file import initial_path
 
 log = logging.getLogger("secureps")
 

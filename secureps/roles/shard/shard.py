@@ -12,14 +12,12 @@ from typing import assert_never
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
-    Conflict,
     Fenced,
     Malformed,
     NotReady,
     Refused,
     SecurepsError,
     WrongRun,
-    WrongVersion,
 )
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
@@ -28,12 +26,10 @@ from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import (
-    FOUNDING,
     OPENED,
     UPDATE,
     BlockHeader,
     SubmissionId,
-    signing_bytes,
 )
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
@@ -47,6 +43,7 @@ from secureps.roles.machine import (
     Halt,
     KitRead,
     Record,
+    Say,
     Step,
     Tick,
     Watch,
@@ -56,13 +53,15 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard.forwarding import Forwarding, check_sender
-from secureps.roles.shard.keys import block_name, name_under, submission_of, sum_keys
+from secureps.roles.shard import intake
+from secureps.roles.shard.forwarding import Forwarding
+from secureps.roles.shard.keys import name_under, submission_of, sum_key
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
 from secureps.roles.shard.serving import serve
 from secureps.roles.shard.state import ShardFold, ShardState
+from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -78,7 +77,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_header, check_key_sum, check_scale
+from secureps.roles.validation import check_key_sum, check_scale
 
 
 class Shard:
@@ -96,6 +95,7 @@ class Shard:
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
+        self._states = StateCopies(self.state)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state."""
@@ -129,8 +129,8 @@ class Shard:
         return Step(effects=[registering(self._address, self.state, self._unsafe)])
 
     def wake(self) -> float | None:
-        """Never: a shard waits for requests and orders alone."""
-        return None
+        """When another shard is to be asked for noise again that it refused."""
+        return self._noise.wake
 
     def subscription(self) -> requests.Subscribe:
         """Of which submissions it has blocks, and its roster."""
@@ -147,26 +147,8 @@ class Shard:
         if not isinstance(message, requests.PutBlock):
             raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
         permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
-        header = message.header
-        self._check_run(header.run)
-        from_role = self._roster.find(sender).role
-        check_sender(self._name, sender, from_role, header, self._holders(header))
-        role = self._roster.find(header.author).role
-        pinned = self.state.pinned
-        check_header(pinned.plan, pinned.layout.group(header.group), header, role)
-        self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
-        wanted = not self._known(header)
-        founded = self.state.group(header.group).committed >= 0
-        if wanted and header.purpose == FOUNDING and founded:
-            raise WrongVersion(f"{header.group} has its founding model already")
-        return wanted
-
-    def _known(self, header: BlockHeader) -> bool:
-        # Other bytes under a name would take the place of those that are summed.
-        known = self.state.spooled.get(block_name(header))
-        if known is not None and known.digest != header.digest:
-            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
-        return known is not None
+        self._check_run(message.header.run)
+        return intake.wanted(self._name, self.state, self._roster, sender, message.header)
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
@@ -195,10 +177,11 @@ class Shard:
             ) if sender != COORDINATOR:
                 return self._try_again(Step(), sender, missing)
             case Answered(requests.GetBlock() as ask):
-                return self._peers.fetched(ask)
+                return self._states.fetched(ask)
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
-                step, came = Step(), isinstance(event, Answered)
-                return self._hold_now(step, self._noise.answered(step, sender, noise, came))
+                step, refusal = Step(), event.error if isinstance(event, Failed) else None
+                order = self._noise.answered(step, now, sender, noise, refusal)
+                return self._hold_now(step, order)
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True
                 return Step(effects=[Watch()])
@@ -208,7 +191,10 @@ class Shard:
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
-            case orders.Finish() | Tick():
+            case Tick():
+                self._noise.ask_again(step := Step(), now)
+                return step
+            case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:
                 return self._failed(event)
@@ -224,19 +210,13 @@ class Shard:
     # --- blocks in and out --------------------------------------------------------
 
     def _put(self, sender: str, header: BlockHeader) -> Step:
-        step = Step()
-        others = self._holders(header)[1:] if sender == header.author else ()
+        step, known = Step(), intake.known(self.state, header)
+        others = intake.holders(self.state, header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
-        if not self._known(header):
+        if not known:
             self._write(step, records.BlockSpooled(header))
             self._discard(step, self.state.surplus(header))
         return step
-
-    def _holders(self, header: BlockHeader) -> tuple[str, ...]:
-        """The shards that hold a block; none of a group or a block that there is not."""
-        own = self.state.own(header.group)
-        held = header.block in own
-        return self.state.pinned.placement.holders(header.group, header.block) if held else ()
 
     # --- orders -------------------------------------------------------------------
 
@@ -279,7 +259,7 @@ class Shard:
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                if not self._peers.bring(step, order, self._busy):
+                if not self._states.bring(step, order, self._busy):
                     self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
@@ -295,10 +275,12 @@ class Shard:
         known = self.state.pinned
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
-            gone = frozenset(known.placement.shards).difference(order.placement.shards)
-            step.effects += self._forwarding.left(gone)
+            gone = self.state.pinned.left(known)
+            step.effects += gone
+            left = frozenset(each.to for each in gone)
+            step.effects += self._forwarding.left(left)
             self._noise.left()
-            for shard, missing in self._peers.left(gone):
+            for shard, missing in self._peers.left(left):
                 self._try_again(step, shard, missing)
         if known.plan.section.replicas > 1:
             peers = (shard for shard in order.shards if shard.name != self._name)
@@ -382,9 +364,10 @@ class Shard:
             return
         before, sums = dict(self.state.spooled), dict(held.sums)
         self._write(step, records.StateCommitted(group, version, keep))
+        self._noise.over(group, version)
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = {n: self._noise.about(s.cohort) for n, s in sums.items() if n not in held.sums}
-        gone += sum_keys(group, past, self.state.own(group))
+        past = [number for number in sums if number not in held.sums]
+        gone += tuple(sum_key(group, n, block) for n in past for block in self.state.own(group))
         step.effects.append(Work(Prune(gone, group, version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
@@ -457,13 +440,18 @@ class Shard:
         self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
 
     def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
-        """Other shards have sent what they have: the order is carried out again, or told of."""
+        """Other shards have sent what they have: the order is carried out again, or told of.
+
+        It raises nothing: the step may have records of its own.
+        """
         order = self._peers.heard(sender, missing)
         try:
             if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
                 step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
             elif order is not None and order.incarnation == self.state.incarnation:
                 self._carry_out(step, order)
+        except SecurepsError as error:
+            step.effects.append(Say(f"{self._name} cannot do what it was told: {error}"))
         finally:
             self._peers.tried(missing)
         return step
@@ -475,7 +463,7 @@ class Shard:
         """
         step = Step()
         adopts = event.task if isinstance(event.task, AdoptState) else None
-        if adopts is not None and not adopts.copies and self._peers.fetch(step, adopts.order):
+        if adopts is not None and not adopts.copies and self._states.fetch(step, adopts.order):
             return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
