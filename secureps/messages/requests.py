@@ -11,6 +11,7 @@ from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.following import Follow, Rows, TakeOver
+from secureps.messages.moves import Move
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -380,7 +381,7 @@ class Status:
     `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
     the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
     number of the newest whole one. `clock` are the Unix seconds of the coordinator's machine, which
-    its server adds; 0 where nobody did.
+    its server adds; 0 where nobody did. `move` is under way; None: all blocks are where they stay.
     """
 
     run: bytes
@@ -401,6 +402,7 @@ class Status:
     burnt: int = 0
     checkpoint: int | None = None
     clock: float = 0.0
+    move: Move | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------

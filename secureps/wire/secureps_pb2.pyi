@@ -94,14 +94,32 @@ class Evaluated(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., party: _Optional[str] = ..., version: _Optional[int] = ..., model: _Optional[_Iterable[bytes]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., examples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Act(_message.Message):
-    __slots__ = ("what", "client", "reason")
+    __slots__ = ("what", "party", "reason")
     WHAT_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    PARTY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     what: str
-    client: str
+    party: str
     reason: str
-    def __init__(self, what: _Optional[str] = ..., client: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, what: _Optional[str] = ..., party: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Move(_message.Message):
+    __slots__ = ("what", "shard", "moved", "blocks", "moved_bytes", "bytes", "reason")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    shard: str
+    moved: int
+    blocks: int
+    moved_bytes: int
+    bytes: int
+    reason: str
+    def __init__(self, what: _Optional[str] = ..., shard: _Optional[str] = ..., moved: _Optional[int] = ..., blocks: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CohortSteps(_message.Message):
     __slots__ = ("group", "number", "version", "members", "began", "closed", "held", "opened", "prepared", "committed", "ended", "why")
@@ -714,7 +732,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock", "move")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -733,6 +751,7 @@ class Status(_message.Message):
     BURNT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -751,7 +770,8 @@ class Status(_message.Message):
     burnt: int
     checkpoint: int
     clock: float
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ...) -> None: ...
+    move: Move
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ..., move: _Optional[_Union[Move, _Mapping]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")

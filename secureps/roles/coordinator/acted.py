@@ -40,7 +40,7 @@ class Acted:
         evaluations: Evaluations,
     ) -> None:
         """Folds one act."""
-        match Deed(act.what):
+        match act.what:
             case Deed.PAUSE:
                 self.paused, self.since = _told("paused by the operator", act), at
             case Deed.GO_ON:
@@ -51,14 +51,14 @@ class Acted:
             case Deed.CHECKPOINT:
                 self.checkpoint = True
             case Deed.LEAVE_OUT:
-                self.out.add(act.client)
-                isolated[act.client] = _told("by the operator", act)
+                self.out.add(act.party)
+                isolated[act.party] = _told("by the operator", act)
                 for group in groups:
-                    group.suspicion = group.suspicion.without(act.client)
-                    group.forget(act.client)
+                    group.suspicion = group.suspicion.without(act.party)
+                    group.forget(act.party)
             case Deed.TAKE_BACK:
-                self.out.discard(act.client)
-                isolated.pop(act.client, None)
+                self.out.discard(act.party)
+                isolated.pop(act.party, None)
 
 
 def _told(what: str, act: Act) -> str:
