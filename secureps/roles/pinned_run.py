@@ -127,7 +127,8 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
     if not fits or len(copied) > (copies - 1) * len(placed) or not owners | others <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
-            "nothing was sent; ask the aggregator's operator"
+            "nothing was sent; get the current kit from the CA, for a shard may have come since, "
+            "or ask the aggregator's operator"
         )
 
 

@@ -41,7 +41,8 @@ def repeat(
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
-    if party in pinned.placement.shards or party in tx.holders:
+    spare = tx.spare(party)  # it hears which run it is part of, and no more
+    if spare or party in pinned.placement.shards or party in tx.holders:
         tx.order(party, make_configure(tx))
     if party in pinned.placement.shards:
         for group in federation.groups.values():
@@ -59,7 +60,7 @@ def repeat(
                 tx.order(party, commit.make_open(tx, group))
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
-    else:
+    elif not spare:
         committees.repeat(tx, party)
         if located != federation.addresses:  # a shard moved after its client had joined
             tx.order(party, make_configure(tx))

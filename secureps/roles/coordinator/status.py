@@ -41,14 +41,14 @@ def status(
 ) -> requests.Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = tx.federation
-    pinned, privacy = federation.pinned, tx.plan.section.privacy
+    pinned, privacy, gone = federation.pinned, tx.plan.section.privacy, federation.left
     return requests.Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
         groups=tuple(_group(tx, group, servers) for group in federation.model_groups),
         members=tuple(_member(tx, name) for name in sorted(federation.members)),
-        shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
+        shards=tuple(at for name, at in sorted(federation.shards.items()) if name not in gone),
         telemetry=telemetry,
         holdings=() if tx.layout is None else tuple(_holdings(federation, tx.layout)),
         evaluation=_evaluation(tx, servers),
@@ -112,15 +112,13 @@ def servers(
     here: Sessions,
     threshold: int,
 ) -> Servers:
-    """Shards and holders of the roster, without shards that the founded run has no blocks for.
+    """Shards and holders of the roster, without shards that have never been here once it is placed.
 
     The coordinator is one of them where something is wrong with its disk or its roster, and so is
     its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
-    placed = None
-    if federation.pinned is not None:
-        placed = (*federation.pinned.placement.shards, *federation.left)
+    shards = roster.names("shard") if federation.pinned is None else federation.shards
     found = [
         requests.ServerStatus(
             each.name,
@@ -136,7 +134,7 @@ def servers(
             ),
         )
         for each in roster.certificates
-        if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
+        if each.role == "holder" or each.name in shards
     ]
     if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
@@ -178,8 +176,9 @@ def why(
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    gone = federation.left
-    names = [s.name for s in servers if not s.live and s.role != COORDINATOR and s.name not in gone]
+    placed = federation.pinned.placement.shards  # a spare is waited for by nobody
+    needed = (s for s in servers if s.role == "holder" or s.name in placed)
+    names = [server.name for server in needed if not server.live]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:

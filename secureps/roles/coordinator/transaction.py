@@ -69,6 +69,13 @@ class Transaction:
             raise Malformed(f"no group is called {name!r}")
         return found
 
+    def spare(self, party: str) -> bool:
+        """Whether a shard has been here that holds no blocks of the run, and is part of it."""
+        federation = self.federation
+        placed = () if federation.pinned is None else federation.pinned.placement.shards
+        here = federation.shards.keys() - federation.left.keys()
+        return bool(placed) and party in here.difference(placed)
+
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group."""
         federation = self.federation
