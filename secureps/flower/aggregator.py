@@ -40,13 +40,14 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.run import assemble
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import shard_names
-from secureps.run.serve import initial_schema
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
 from secureps.service.process import authenticator, link_of, settle
+from secureps.store import durability
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import check_fits, load_private, load_public, own_seed
@@ -110,6 +111,7 @@ class Aggregator:
     def __enter__(self) -> Self:
         with ExitStack() as starting:
             starting.callback(self._closing.close)
+            self._closing.enter_context(durability.simulated(self.simulated))
             self._start(COORDINATOR)
             for name in shard_names(self.plan.section.shards):
                 self._start(name)

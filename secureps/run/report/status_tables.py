@@ -30,7 +30,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import STANDBY
 from secureps.policy.cohorts.accusations import told
 from secureps.run.report.group_labels import line, table
-from secureps.run.report.terminal import filled
+from secureps.run.report.tables import filled
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}
