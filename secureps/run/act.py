@@ -25,7 +25,7 @@ SAID = {
 
 def told(act: Act) -> str:
     """What an act that was done has done, in a line."""
-    return SAID[Deed(act.what)].format(client=act.client)
+    return SAID[Deed(act.what)].format(client=act.party)
 
 
 def act(

@@ -23,6 +23,7 @@ ELSEWHERE = {
         "messages/orders",
         "messages/records",
         "messages/requests",
+        "messages/moves",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",

@@ -168,13 +168,11 @@ def _servers(status: Status) -> Iterable[Table]:
         [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
+    none = ("0", size(0)) if held else ("-", "-")  # of a spare, and before there are blocks
     yield filled(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
-        [
-            (s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, ("-", "-")))
-            for s in status.shards
-        ],
+        [(s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, none)) for s in status.shards],
     )
 
 

@@ -36,7 +36,7 @@ from secureps.run.report.status_tables import evaluations, record, show, show_fi
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
 from tests.kits.federations import small_federation, small_plan
-from tests.kits.roles_kit import CLIENTS, SCHEMA, World, make_plan
+from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
 
 STATUS = Status(
     run=b"\x01" * 32,
@@ -61,7 +61,7 @@ def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     assert "waits for 1 of 6" in told.getvalue()
     lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
-    assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
+    assert ["shard-1", "here:2", "0.5", "0", "0", "B"] in lines
 
 
 def test_a_coordinator_moves_no_cursor() -> None:
@@ -194,9 +194,9 @@ def test_members_that_a_round_waits_for_are_named() -> None:
     tx.live = frozenset({"c0", "c2"})
     assert status.status(tx, ()).groups[0].reason == "waits; c1 is away"
     tx.live = frozenset()
-    gone = tuple(ServerStatus(f"shard-{i}", "shard", True, False) for i in range(2))
+    gone = tuple(ServerStatus(name, "shard", True, False) for name in SHARDS)
     told = status.status(tx, (), gone).groups[0].reason
-    assert told == "waits; shard-0, shard-1, c0 and 2 more are away"
+    assert told == "waits; shard-a, shard-b, c0 and 2 more are away"
     world.group().phase = Phase.COLLECTING
     assert status.status(tx, ()).groups[0].reason == "waits"
 
