@@ -17,6 +17,7 @@ import pytest
 
 from secureps.crypto.suite import key_length
 from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
@@ -265,6 +266,10 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a receipt that founds": (submits(id=OWN, purpose=FOUNDING), ClientError),
     "a receipt for a sum": (submits(id=OWN, purpose=OPENED), Malformed),
     "a receipt of another group": (submits(id=SubmissionId("client-03", "other", 0)), ClientError),
+    # --- what is the coordinator's alone ------------------------------------------
+    "a pause": (tells(lambda _: Act("pause")), UnknownParty),
+    "a shard's blocks elsewhere": (tells(lambda _: Act("drain-shard", "shard-0")), UnknownParty),
+    "blocks to a shard of its own": (tells(lambda it: Act("add-shard", it.name)), UnknownParty),
     # --- blocks -------------------------------------------------------------------
     "a block below 0": (puts(block=-1), Malformed),
     "a block beyond the last": (puts(block=1 << 20), Malformed),
@@ -399,6 +404,7 @@ BY_HOLDER: dict[str, tuple[Attack, type[SecurepsError] | None]] = {
         SecurepsError,
     ),
     "a far incarnation": (tells(lambda it: Register(it.name, "", 1.0, HUGE)), Malformed),
+    "a shard's end": (tells(lambda _: Act("remove-shard", "shard-0")), UnknownParty),
     "as a shard": (tells(lambda it: Register("shard-0", "evil:1", 1.0, 0)), UnknownParty),
     "another run": (tells(lambda it: Register(it.name, "", 1.0, 0, bytes(32))), ClientError),
     "a sum of ciphertexts": (asks(GetSum), UnknownParty),
