@@ -13,7 +13,7 @@ class Move:
     """Blocks that move because a shard comes or goes, while they do.
 
     Args:
-        what: the `ShardDeed`.
+        what: the `ShardDeed`; empty: copies are made again that were lost with a shard.
         shard: whom it is of.
         moved: copies of blocks that are whole at their new shard.
         blocks: copies of blocks that move in all.
