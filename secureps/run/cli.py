@@ -220,8 +220,8 @@ def up(
 
 for _command in (commands.runs, commands.status, dashboard, commands.log):
     app.command(rich_help_panel=_RUNS)(_command)
-for _command in (act, shards, commands.stop):
-    app.command(rich_help_panel=_RUNS)(_command)
+for _doing in (act, shards, commands.stop):
+    app.command(rich_help_panel=_RUNS)(_doing)
 
 
 @app.command(rich_help_panel=_RUNS)
@@ -458,8 +458,8 @@ def join(
 
 for _apart in (commands.flower, commands.preflight, commands.health, commands.takeover):
     app.command(rich_help_panel=_APART)(_apart)
-for _apart in (commands.warm, commands.backup, commands.restore):
-    app.command(rich_help_panel=_APART)(_apart)
+for _kept in (commands.warm, commands.backup, commands.restore):
+    app.command(rich_help_panel=_APART)(_kept)
 app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
 app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 

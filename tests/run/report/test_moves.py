@@ -26,7 +26,7 @@ def test_a_move_is_told_in_a_line() -> None:
 
 def test_lines_come_when_it_has_come_further(monkeypatch: pytest.MonkeyPatch) -> None:
     out, clock = io.StringIO(), [100.0]
-    monkeypatch.setattr(moves.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr("time.monotonic", lambda: clock[0])
     with shown(Console(file=out)) as show:
         for _ in range(3):
             show(PART)
