@@ -47,6 +47,7 @@ from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
 from secureps.service.process import authenticator, link_of, settle
+from secureps.store import durability
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
 from secureps.store.keyring import check_fits, load_private, load_public, own_seed
@@ -110,6 +111,7 @@ class Aggregator:
     def __enter__(self) -> Self:
         with ExitStack() as starting:
             starting.callback(self._closing.close)
+            self._closing.enter_context(durability.simulated(self.simulated))
             self._start(COORDINATOR)
             for name in shard_names(self.plan.section.shards):
                 self._start(name)

@@ -24,6 +24,7 @@ from secureps.flower.node import Node
 from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
 from secureps.flower.trainer import FORM, AppTrainer, ModelForm
 from secureps.service.wave_socket import asked
+from secureps.store import durability
 from secureps.wire.waves.batch import MOST_BYTES
 
 log = logging.getLogger("secureps")
@@ -97,7 +98,8 @@ def _sealed(
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context))
-    told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
+    with durability.simulated(settings.simulated):
+        told = Node(settings).wave(parcel.batch, parcel.payloads, trainer)
     said = {"ended": told.ended} if told.ended else {"wave": 1}
     return post.Parcel(said, told.batch)
 

@@ -42,6 +42,7 @@ class NodeSettings:
         state: folder of journal, outbox and seed.
         site: file of what its site allows; None for everything.
         unsafe_seed: makes its updates repeatable: tests alone, there is no privacy.
+        simulated: nobody started this node but a simulation.
     """
 
     kit: Path
@@ -49,6 +50,7 @@ class NodeSettings:
     state: Path
     site: Path | None = None
     unsafe_seed: int | None = None
+    simulated: bool = False
 
     @classmethod
     def of(cls, config: Mapping[str, object], told: Mapping[str, str | int]) -> NodeSettings:
@@ -72,7 +74,8 @@ class NodeSettings:
             )
         name, seed = client_names(count)[partition], told.get(TOLD_SEED)
         state = default_state(Path(kit), name)
-        return cls(Path(kit), name, state, None, seed if isinstance(seed, int) else None)
+        own_seed = seed if isinstance(seed, int) else None
+        return cls(Path(kit), name, state, None, own_seed, simulated=True)
 
     @classmethod
     def _own(cls, own: Mapping[str, object]) -> NodeSettings:

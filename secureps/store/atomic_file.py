@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
+from secureps.store import durability
+
 PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
 
@@ -64,7 +66,7 @@ def written(
                 os.fchmod(file.fileno(), mode)
             file.writelines(pieces)
             file.flush()
-            os.fsync(file.fileno())
+            durability.sync(file.fileno())
         yield
     except BaseException:
         with contextlib.suppress(OSError):
@@ -113,6 +115,6 @@ def sync(path: Path) -> None:
     """Waits until a file, or what a directory lists, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        durability.sync(handle)
     finally:
         os.close(handle)

@@ -41,6 +41,8 @@ class DatedJournal:
         refused: Callable[[], tuple[RefusedRequests, ...]] = tuple,
     ) -> None:
         self._journal, self._unix, self._refused = journal, unix, refused
+        # Asked once: it reads all that a followed journal has, what is a query too.
+        self._followed = journal if isinstance(journal, FollowedJournal) else None
         self._began: float | None = None
         self._at, self._counted = 0.0, -EVERY
         self._counts: tuple[RefusedRequests, ...] = ()
@@ -75,8 +77,8 @@ class DatedJournal:
     @property
     def folded(self) -> Mark:
         """The last row in the fold; see `FollowedJournal`."""
-        assert isinstance(self._journal, FollowedJournal)
-        return self._journal.folded
+        assert self._followed is not None
+        return self._followed.folded
 
     @property
     def fold(self) -> Fold | None:
@@ -94,13 +96,13 @@ class DatedJournal:
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
         """The rows after one of them, all kinds; see `FollowedJournal`."""
-        assert isinstance(self._journal, FollowedJournal)
-        return self._journal.after(mark, most)
+        assert self._followed is not None
+        return self._followed.after(mark, most)
 
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
-        assert isinstance(self._journal, FollowedJournal)
-        return self._journal.take(rows)
+        assert self._followed is not None
+        return self._followed.take(rows)
 
     def close(self) -> None:
         """Closes the journal; a second call does nothing."""

@@ -25,6 +25,7 @@ from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.secret import Secret
+from secureps.store import durability
 from secureps.store.atomic_file import sync
 from secureps.store.holder_keys import ENVELOPE, HolderSecret
 from secureps.store.keyring import load_holder_secret, load_public
@@ -190,7 +191,7 @@ def _erase_file(path: Path) -> None:
         with open(path, "r+b", opener=_no_link) as file:
             file.write(bytes(os.fstat(file.fileno()).st_size))
             file.flush()
-            os.fsync(file.fileno())
+            durability.sync(file.fileno())
         path.unlink()
     sync(path.parent)
 

@@ -31,7 +31,7 @@ from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
 from secureps.roles.fold import Fold
-from secureps.store import compaction
+from secureps.store import compaction, durability
 from secureps.store.atomic_file import sync
 from secureps.store.journal_height import (
     START,
@@ -384,7 +384,8 @@ class SqliteJournal:
     def _prepare(self) -> None:
         try:
             self._base.execute("PRAGMA journal_mode = WAL")
-            self._base.execute(f"PRAGMA synchronous = {SYNCHRONOUS}")
+            waits = SYNCHRONOUS if durability.waits() else "OFF"
+            self._base.execute(f"PRAGMA synchronous = {waits}")
             self._base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
             if not _tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from secureps.errors import DamagedStore, DiskFailed, OperatorError
 from secureps.messages.encoding import DIGEST_BYTES, digest
+from secureps.store import durability
 from secureps.store.atomic_file import write_durably
 
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -95,7 +96,7 @@ class Height:
             self._slot = slot or 0
             self._file = os.open(path, os.O_WRONLY)
             if slot is not None:  # whoever wrote it may have been killed before it was durable
-                os.fdatasync(self._file)
+                durability.sync_data(self._file)
         except OSError as error:
             raise refused(path, "write", error) from error
 
@@ -104,7 +105,7 @@ class Height:
         self._slot = (self._slot + 1) % _SLOTS
         try:
             os.pwrite(self._file, _slot(mark), self._slot * PAGE)
-            os.fdatasync(self._file)
+            durability.sync_data(self._file)
         except OSError as error:
             raise OperatorError(f"{self._path}: cannot write: {error.strerror}") from None
 
