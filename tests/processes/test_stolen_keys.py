@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Malformed,
+    NotFresh,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unsigned,
+)
 from secureps.messages.acts import Act
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
@@ -310,6 +319,30 @@ def test_a_client_s_key(attack: str, client: Thief) -> None:
     does, refused = BY_CLIENT[attack]
     with pytest.raises(refused):
         does(client)
+
+
+def test_an_act_in_the_coordinator_s_name_is_signed_by_its_key(around: OneProcess) -> None:
+    transport = around.transport(COORDINATOR, key=VICTIM)
+    try:
+        with pytest.raises(Unsigned):
+            transport.call(COORDINATOR, Act("drain-shard", "shard-0")).result(PATIENCE)
+    finally:
+        transport.close()
+
+
+def test_an_act_that_was_recorded_is_taken_once(around: OneProcess) -> None:
+    """Else whoever listens has it done again after the operator took it back."""
+    own, address = around.kit.identities[COORDINATOR], around.addresses[COORDINATOR]
+    envelope, method = encode(Act("checkpoint")), framing.COORDINATOR_TELL
+    signs = signer(address, COORDINATOR, COORDINATOR, lambda s: own.sign(REQUEST_DOMAIN, s))
+    metadata = signs.metadata(method, b"", envelope)
+    with grpc.insecure_channel(address) as channel:
+        call: Any = channel.unary_unary(method)
+        assert decode(call(envelope, metadata=metadata, timeout=PATIENCE)) == Noted()
+        for sent in (envelope, encode(Act("drain-shard", "shard-0"))):
+            with pytest.raises(grpc.RpcError) as error:
+                call(sent, metadata=metadata, timeout=PATIENCE)
+            assert isinstance(framing.error_of(error.value, COORDINATOR), NotFresh | Unsigned)
 
 
 def test_a_block_from_where_it_is_not_is_asked_for_from_where_it_is(client: Thief) -> None:
