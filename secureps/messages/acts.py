@@ -40,6 +40,10 @@ class ShardDeed(StrEnum):
     REMOVE = "remove-shard"
 
 
+SHARD_DEEDS = frozenset(ShardDeed)
+"""All that is done to a shard."""
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
     """One act: a `Deed` or `ShardDeed`, to which party if it is of one, and why, as it was said."""

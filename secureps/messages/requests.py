@@ -142,6 +142,7 @@ class Missing:
     group: str
     cohort: int
     ids: tuple[SubmissionId, ...]
+    epoch: int = 0
 
     @classmethod
     def of_cohort(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
@@ -152,6 +153,11 @@ class Missing:
     def of_founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
         """Blocks of the founding model, which is part of no cohort."""
         return cls(shard, group, -1, ids)
+
+    @classmethod
+    def of_placement(cls, shard: str, group: str, epoch: int) -> Missing:
+        """All that was taken in of blocks that are the shard's by the placement of this epoch."""
+        return cls(shard, group, -1, (), epoch)
 
     @classmethod
     def of_outbox(cls, client: str, id: SubmissionId) -> Missing:
@@ -228,6 +234,7 @@ class Prepared:
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
+    `epoch`: the version is committed, and these are the blocks of this placement; 0 else.
     """
 
     shard: str
@@ -237,6 +244,7 @@ class Prepared:
     state: bytes
     scale: float | None = None
     mean: tuple[float, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

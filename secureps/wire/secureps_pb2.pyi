@@ -454,16 +454,18 @@ class Held(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("party", "group", "cohort", "ids")
+    __slots__ = ("party", "group", "cohort", "ids", "epoch")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     cohort: int
     ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("holder", "group", "cohort", "sums", "about")
@@ -570,7 +572,7 @@ class Retire(_message.Message):
     def __init__(self, party: _Optional[str] = ..., reason: _Optional[str] = ..., returns: _Optional[bool] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean")
+    __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean", "epoch")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -578,6 +580,7 @@ class Prepared(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard: str
     group: str
     version: int
@@ -585,7 +588,8 @@ class Prepared(_message.Message):
     state: bytes
     scale: float
     mean: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Checkpointed(_message.Message):
     __slots__ = ("shard", "number", "file", "size", "digest")
@@ -928,20 +932,22 @@ class Prepare(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("incarnation", "group", "version", "keep", "blocks", "state")
+    __slots__ = ("incarnation", "group", "version", "keep", "blocks", "state", "anew")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ANEW_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     version: int
     keep: int
     blocks: _containers.RepeatedScalarFieldContainer[bytes]
     state: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
+    anew: bool
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., anew: _Optional[bool] = ...) -> None: ...
 
 class GroupVersion(_message.Message):
     __slots__ = ("group", "version")

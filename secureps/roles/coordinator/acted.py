@@ -45,9 +45,7 @@ class Acted:
                 self.paused, self.since = _told("paused by the operator", act), at
             case Deed.GO_ON:
                 self.paused = ""
-                evaluations.since = after_pause(evaluations.since, self.since, at)
-                for group in groups:
-                    group.stand_still(self.since, at)
+                stand_still(self.since, at, groups, evaluations)
             case Deed.CHECKPOINT:
                 self.checkpoint = True
             case Deed.LEAVE_OUT:
@@ -59,6 +57,15 @@ class Acted:
             case Deed.TAKE_BACK:
                 self.out.discard(act.party)
                 isolated.pop(act.party, None)
+
+
+def stand_still(
+    since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
+) -> None:
+    """Nothing that waited has waited longer for it."""
+    evaluations.since = after_pause(evaluations.since, since, until)
+    for group in groups:
+        group.stand_still(since, until)
 
 
 def _told(what: str, act: Act) -> str:

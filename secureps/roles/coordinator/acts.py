@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
-from secureps.roles.coordinator import checkpointing, membership, synchronous
+from secureps.roles.coordinator import checkpointing, membership, resharding, synchronous
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -43,7 +43,7 @@ def do(tx: Transaction, act: Act) -> None:
         case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.party not in tx.clients:
             raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
         case ShardDeed():
-            raise Refused("this coordinator moves no blocks: shards of a run stay the same")
+            resharding.act(tx, act)
         case _:
             pass  # it is so already
 

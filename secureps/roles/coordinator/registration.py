@@ -93,8 +93,11 @@ def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return founding.elsewhere(tx, party, event.run)
-    if role == "shard" and (reason := tx.federation.left.get(party)):
-        raise UnknownParty(f"{party} has left this run: {reason}")
+    if role == "shard" and (reason := tx.federation.moving.left.get(party)):
+        raise UnknownParty(
+            f"{party} has left this run: {reason}; whatever it has of the run does not count any "
+            f"more. secureps shards add {party} takes it in again, with nothing"
+        )
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
     return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Fenced, Malformed, Refused, Unreachable
-from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register, Request, Subscribe
@@ -99,6 +99,8 @@ class Standby:
                 self._pinned = record
             case ShardLeft(shard) if self._pinned is not None:
                 placement = self._pinned.placement.without(shard)
+                self._pinned = replace(self._pinned, placement=placement)
+            case PlacementMoved(placement) if self._pinned is not None:
                 self._pinned = replace(self._pinned, placement=placement)
             case RosterFollowed():
                 self._follower.apply(record)

@@ -13,7 +13,7 @@ from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, facts_of, spent
-from secureps.roles.coordinator import committees, evaluation
+from secureps.roles.coordinator import committees, evaluation, resharding
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -41,7 +41,7 @@ def status(
 ) -> requests.Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = tx.federation
-    pinned, privacy, gone = federation.pinned, tx.plan.section.privacy, federation.left
+    pinned, privacy, gone = federation.pinned, tx.plan.section.privacy, federation.moving.left
     return requests.Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
@@ -59,6 +59,7 @@ def status(
         paused="" if federation.finished else federation.acted.paused,
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
+        move=None if federation.finished else resharding.seen(tx),
         checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
@@ -118,6 +119,7 @@ def servers(
     its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
+    gone = federation.moving.left
     shards = roster.names("shard") if federation.pinned is None else federation.shards
     found = [
         requests.ServerStatus(
@@ -130,7 +132,7 @@ def servers(
                 here.troubles.get(each.name),
                 _other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
-                f"has left: {federation.left[each.name]}" if each.name in federation.left else None,
+                f"has left: {gone[each.name]}" if each.name in gone else None,
             ),
         )
         for each in roster.certificates

@@ -69,11 +69,16 @@ class Transaction:
             raise Malformed(f"no group is called {name!r}")
         return found
 
+    def holds(self, shard: str) -> bool:
+        """Whether blocks may be placed on a shard."""
+        pinned = self.federation.pinned
+        return pinned is not None and shard in pinned.placement.shards
+
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
         federation = self.federation
         placed = () if federation.pinned is None else federation.pinned.placement.shards
-        here = federation.shards.keys() - federation.left.keys()
+        here = federation.shards.keys() - federation.moving.left.keys()
         return bool(placed) and party in here.difference(placed)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 
 from secureps.errors import DamagedStore, Malformed, NotReady, SecurepsError, UnknownParty
 from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
+from secureps.messages.run import Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answer, Call, Defer, Effect, Step
+from secureps.roles.shard.keys import name_under
 
 LATER = 1.0
 """Seconds after which a shard that passes on by another placement asks again, at first."""
@@ -42,10 +44,13 @@ def check_sender(
         )
     if sender != header.author and sender not in holders:
         raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+    if not holders:
+        raise Malformed(f"{header.group} has no block {header.block}")
     if own not in holders:
-        raise Malformed(
-            f"block {header.block} of {header.group} is not placed on {own}; "
-            "ask the coordinator for the placement"
+        raise NotReady(  # a client that was refused would drop its update
+            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
+            f"it knows: {holders[0]} takes it in",
+            LATER,
         )
     if sender == header.author and own != holders[0]:
         raise NotReady(  # a client that was refused would drop its update
@@ -108,11 +113,20 @@ class Forwarding:
                 step.effects.append(Answer(waiting.reply, ticket=ticket))
         return step
 
-    def left(self, shards: frozenset[str]) -> list[Effect]:
-        """These hold nothing any more: nobody waits for what was on its way there."""
+    def placed(self, own: str, placement: Placement) -> list[Effect]:
+        """Blocks are placed anew: nobody waits for copies on their way to who holds them no more.
+
+        Whoever brings a block here that is another shard's by now is told so, and brings it there.
+        """
         effects: list[Effect] = []
         for ticket, waiting in list(self._waiting.items()):
-            waiting.copies = {copy for copy in waiting.copies if copy[0] not in shards}
+            held = {copy: placement.holders(*_place(copy[1])) for copy in waiting.copies}
+            if isinstance(waiting.reply, Stored) and any(own not in h for h in held.values()):
+                del self._waiting[ticket]
+                moved = NotReady(f"{own} does not hold this block any more", LATER)
+                effects.append(Answer(moved, ticket=ticket))
+                continue
+            waiting.copies = {copy for copy in waiting.copies if copy[0] in held[copy]}
             if not waiting.copies:
                 del self._waiting[ticket]
                 effects.append(Answer(waiting.reply, ticket=ticket))
@@ -126,3 +140,9 @@ class Forwarding:
             step.effects.append(Answer(error, ticket=header.key))
         step.effects += self.stored(sender, header).effects
         return step
+
+
+def _place(key: str) -> tuple[str, int]:
+    """The group and the block of what lies under a spool key."""
+    _, _, group, _, block = name_under(key)
+    return group, block

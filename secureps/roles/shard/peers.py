@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from secureps.errors import UnknownParty
+from secureps.errors import NotReady, UnknownParty
 from secureps.messages.orders import Commit, Found, Hold, Prepare, ShardOrder, WriteCheckpoint
 from secureps.messages.requests import GetBlock, Missing
-from secureps.messages.submission import OPENED, BlockHeader
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader
 from secureps.roles.machine import Call, Step, Work
 from secureps.roles.shard.keys import state_key, submission_of
 from secureps.roles.shard.state import ShardState
@@ -55,7 +55,7 @@ class Peers:
         return tuple(shard for shard in held if shard != self.name)
 
     def _others(self, group: str) -> set[str]:
-        return {peer for block in self.state.own(group) for peer in self.of(group, block)}
+        return {peer for block in self.state.placed(group) for peer in self.of(group, block)}
 
     # --- blocks -------------------------------------------------------------------
 
@@ -114,15 +114,24 @@ class Peers:
         self._answered.discard((missing.group, missing.cohort))
 
     def has(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
-        """What of a shard's missing blocks is here; UnknownParty if it speaks for another."""
+        """What of a shard's missing blocks is here.
+
+        Raises:
+            UnknownParty: it speaks for another.
+            NotReady: it goes by a newer placement, and has blocks by it of which more comes here.
+        """
         if missing.party != sender:
             text = f"{sender} speaks as {missing.party}; everyone speaks for themselves"
             raise UnknownParty(text)
         self.state.group(missing.group)  # there is one of that name
-        theirs = set(self.state.pinned.placement.blocks_of(missing.group, sender))
+        placement = self.state.pinned.placement
+        if missing.epoch > placement.epoch:
+            raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
+        theirs = set(placement.blocks_of(missing.group, sender))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
         for name, header in self.state.spooled.items():
             asked = submission_of(name) in wanted or (name[0], *name[2:4]) == of_cohort
+            asked = asked or (missing.epoch > 0 and header.purpose == UPDATE)
             if asked and header.group == missing.group and header.block in theirs:
                 yield header
 
@@ -161,9 +170,14 @@ class Peers:
                 lost = True
         return lost
 
-    def fetched(self, ask: GetBlock) -> Step:
+    def wants(self, ask: GetBlock) -> bool:
+        """Whether a block's state is waited for."""
+        copies = self._copies.get((ask.group, ask.version))
+        return copies is not None and ask.block in copies.waiting
+
+    def fetched(self, step: Step, ask: GetBlock) -> Step:
         """A block's state came: all together make the version's."""
-        step, copies = Step(), self._copies.get((ask.group, ask.version))
+        copies = self._copies.get((ask.group, ask.version))
         if copies is None:
             return step
         copies.waiting.discard(ask.block)

@@ -12,29 +12,20 @@ from typing import assert_never
 from secureps.crypto.roster import Roster
 from secureps.errors import (
     ClientError,
-    Conflict,
     Fenced,
     Malformed,
     NotReady,
     Refused,
     SecurepsError,
     WrongRun,
-    WrongVersion,
 )
 from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.submission import (
-    FOUNDING,
-    OPENED,
-    UPDATE,
-    BlockHeader,
-    SubmissionId,
-    signing_bytes,
-)
+from secureps.messages.run import COORDINATOR, Placement, ShardAddress, other_run
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader, SubmissionId
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
 from secureps.roles.fold import Fold, from_state, to_state
@@ -56,8 +47,10 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import check_run
 from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard.forwarding import Forwarding, check_sender
-from secureps.roles.shard.keys import block_name, name_under, submission_of, sum_keys
+from secureps.roles.shard import reception
+from secureps.roles.shard.adoption import Adoption
+from secureps.roles.shard.forwarding import Forwarding
+from secureps.roles.shard.keys import name_under, submission_of, sum_keys
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
@@ -78,7 +71,10 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_header, check_key_sum, check_scale
+from secureps.roles.validation import check_key_sum, check_scale
+
+ALL = 1 << 62
+"""Older than every version."""
 
 
 class Shard:
@@ -96,6 +92,7 @@ class Shard:
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
+        self._adoption = Adoption(address.name, self.state, self._peers)
 
     def apply(self, at: float, record: Record) -> None:
         """Folds one journalled record into the state."""
@@ -138,35 +135,8 @@ class Shard:
         return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
 
     def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Is this block wanted? Everything that can be said without its payload.
-
-        Raises:
-            Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
-            NotReady: the run is not founded yet.
-        """
-        if not isinstance(message, requests.PutBlock):
-            raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
-        permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
-        header = message.header
-        self._check_run(header.run)
-        from_role = self._roster.find(sender).role
-        check_sender(self._name, sender, from_role, header, self._holders(header))
-        role = self._roster.find(header.author).role
-        pinned = self.state.pinned
-        check_header(pinned.plan, pinned.layout.group(header.group), header, role)
-        self._roster.find(header.author).identity.verify(*signing_bytes(header), header.signature)
-        wanted = not self._known(header)
-        founded = self.state.group(header.group).committed >= 0
-        if wanted and header.purpose == FOUNDING and founded:
-            raise WrongVersion(f"{header.group} has its founding model already")
-        return wanted
-
-    def _known(self, header: BlockHeader) -> bool:
-        # Other bytes under a name would take the place of those that are summed.
-        known = self.state.spooled.get(block_name(header))
-        if known is not None and known.digest != header.digest:
-            raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
-        return known is not None
+        """Is this block wanted? Raises as `reception.wanted`."""
+        return reception.wanted(self._name, self.state, self._roster, sender, message)
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
@@ -180,7 +150,7 @@ class Shard:
             case requests.PutBlock(header):
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
-                self._check_run(event.run)
+                reception.check_run(self.state, event.run)
                 if type(event) is requests.GetSum and self._roster.find(sender).role == "shard":
                     return self._noise.serve(sender, event)
                 return serve(self._name, self.state, sender, event)
@@ -193,9 +163,20 @@ class Shard:
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
             ) if sender != COORDINATOR:
-                return self._try_again(Step(), sender, missing)
+                step = Step()
+                if missing.epoch:
+                    self._adoption.heard(step, sender, missing)
+                    return step
+                return self._try_again(step, sender, missing)
             case Answered(requests.GetBlock() as ask):
-                return self._peers.fetched(ask)
+                step = Step()
+                if self._adoption.wants(ask):
+                    self._adoption.fetched(step, ask)
+                return self._peers.fetched(step, ask)
+            case Failed(requests.GetBlock() as ask) if not (
+                self._adoption.wants(ask) or self._peers.wants(ask)
+            ):
+                return Step()
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
                 step, came = Step(), isinstance(event, Answered)
                 return self._hold_now(step, self._noise.answered(step, sender, noise, came))
@@ -208,6 +189,8 @@ class Shard:
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
+            case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
+                return Step(effects=[Halt(f"{self._name} holds nothing of this run: {reason}")])
             case orders.Finish() | Tick():
                 return Step()
             case WorkFailed() if sender == WORKER:
@@ -225,18 +208,12 @@ class Shard:
 
     def _put(self, sender: str, header: BlockHeader) -> Step:
         step = Step()
-        others = self._holders(header)[1:] if sender == header.author else ()
+        others = reception.holders(self.state, header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
-        if not self._known(header):
+        if not reception.known(self.state, header):
             self._write(step, records.BlockSpooled(header))
             self._discard(step, self.state.surplus(header))
         return step
-
-    def _holders(self, header: BlockHeader) -> tuple[str, ...]:
-        """The shards that hold a block; none of a group or a block that there is not."""
-        own = self.state.own(header.group)
-        held = header.block in own
-        return self.state.pinned.placement.holders(header.group, header.block) if held else ()
 
     # --- orders -------------------------------------------------------------------
 
@@ -274,7 +251,9 @@ class Shard:
                 self._prepare(step, order)
             case orders.Commit(group=group, version=version):
                 known = version in self.state.group(group).states
-                if order.state and not known:  # it lost its journal
+                if order.blocks and not order.state:
+                    self._adoption.begin(step, order)
+                elif order.state and not known:  # it lost its journal
                     self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
                     self._commit(step, order)
@@ -295,14 +274,23 @@ class Shard:
         known = self.state.pinned
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
-            gone = frozenset(known.placement.shards).difference(order.placement.shards)
-            step.effects += self._forwarding.left(gone)
-            self._noise.left()
-            for shard, missing in self._peers.left(gone):
-                self._try_again(step, shard, missing)
-        if known.plan.section.replicas > 1:
+            self._replaced(step, known.placement)
+        if order.placement.replicas is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
+
+    def _replaced(self, step: Step, before: Placement) -> None:
+        """A placement of a later epoch: what others and this one waited for may come to nothing."""
+        placement = self.state.pinned.placement
+        gone = frozenset(before.shards).difference(placement.shards)
+        step.effects += self._forwarding.placed(self._name, placement)
+        self._noise.left()
+        for shard, missing in self._peers.left(gone):
+            self._try_again(step, shard, missing)
+        for group in self.state.pinned.plan.all_groups:
+            if not self.state.placed(group) and self.state.holds(group):
+                nothing = records.BlocksAdopted(group, -1, placement.epoch, (), b"")
+                self._forget(step, nothing, ALL)
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """Whoever came is served from now on; the coordinator hears of it on a new stream."""
@@ -326,6 +314,9 @@ class Shard:
         cohort = order.cohort
         made = self.state.group(cohort.group).sums.get(cohort.number)
         check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
+        if self.state.moves(cohort.group):
+            self._adoption.postponed = True
+            return
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
@@ -380,12 +371,20 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        before, sums = dict(self.state.spooled), dict(held.sums)
-        self._write(step, records.StateCommitted(group, version, keep))
+        self._forget(step, records.StateCommitted(group, version, keep), keep)
+
+    def _forget(
+        self, step: Step, record: records.StateCommitted | records.BlocksAdopted, keep: int
+    ) -> None:
+        """What nobody needs any more by a record, and states older than `keep`."""
+        group, before = record.group, dict(self.state.spooled)
+        sums, own = self.state.group(group).sums, self.state.own(group)
+        self._write(step, record)
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = {n: self._noise.about(s.cohort) for n, s in sums.items() if n not in held.sums}
-        gone += sum_keys(group, past, self.state.own(group))
-        step.effects.append(Work(Prune(gone, group, version, keep)))
+        kept = self.state.group(group).sums
+        past = {n: self._noise.about(s.cohort) for n, s in sums.items() if n not in kept}
+        gone += sum_keys(group, past, own)
+        step.effects.append(Work(Prune(gone, group, record.version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
         wanted = set(ids)
@@ -422,6 +421,12 @@ class Shard:
                 if newest != task.key:  # it came while the one before was tried
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
+            case AdoptState(order, copies) if event.epoch:
+                if self._adoption.current(event):
+                    self._forget(step, self._adoption.made(event), order.version)
+                    step.effects.append(Work(Prune(copies)))
+                    if self._adoption.done(step, order.group):
+                        step.effects += self._greet().effects
             case AdoptState(at, copies):
                 self._busy.discard(("adopt", at.group, at.version))
                 self._write(
@@ -475,7 +480,7 @@ class Shard:
         """
         step = Step()
         adopts = event.task if isinstance(event.task, AdoptState) else None
-        if adopts is not None and not adopts.copies and self._peers.fetch(step, adopts.order):
+        if adopts is not None and self._adopts_again(step, adopts):
             return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
@@ -484,6 +489,12 @@ class Shard:
         self._busy.discard(("state", cohort.group, cohort.version))
         step.tell(spoilt(self._name, event.task, str(event.error)))
         return step
+
+    def _adopts_again(self, step: Step, task: AdoptState) -> bool:
+        """Whether it does not matter, or others are asked for what is not here."""
+        if task.epoch:
+            return not self._adoption.current(task)
+        return not task.copies and self._peers.fetch(step, task.order)
 
     def _write(self, step: Step, record: records.ShardRecord) -> None:
         step.records.append(record)
@@ -494,7 +505,3 @@ class Shard:
         if name not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
-
-    def _check_run(self, run: bytes) -> None:
-        if run != self.state.pinned.run.id:
-            raise WrongRun("made for another run; join this one first")
