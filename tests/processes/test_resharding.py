@@ -131,7 +131,6 @@ def refused_to_others(parties: Resharding) -> None:
             theirs.close()
 
 
-@pytest.mark.xfail(reason="no coordinator moves blocks yet", strict=True)
 @pytest.mark.timeout(300)
 def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Path) -> None:
     with Resharding(tmp_path, "rlwe", versions=LAST) as parties:
