@@ -15,6 +15,7 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.cheats import journalled
+from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
     Walker,
     events_of,
@@ -24,6 +25,11 @@ from tests.kits.federations import (
     small_plan,
     unharmed,
 )
+from tests.kits.privacy_kit import adaptive_plan
+from tests.kits.privacy_kit import federation as private_federation
+from tests.kits.shoppers import SYNC, shopping, sparse_plan
+from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
+from tests.kits.thin_group import FED_BACK, RULE
 
 NEW = "shard-2"
 """A spare one, of plans with two shards."""
@@ -59,10 +65,12 @@ def acted(play: Simulation, what: ShardDeed, shard: str, moment: int) -> None:
     if what is ShardDeed.ADD and not finished(play):
         play.start(shard)
         play.run(lambda: finished(play) or shard in play.coordinator.federation.shards)
-    done = say(play, what, shard)
-    play.run(done.done)
-    if (error := done.exception()) is not None:
-        assert finished(play), error
+    while not finished(play):  # one move at a time
+        done = say(play, what, shard)
+        play.run(done.done)
+        if (error := done.exception()) is None:
+            return
+        assert "one move at a time" in str(error) or finished(play), error
 
 
 def placement(play: Simulation) -> Placement:
@@ -82,6 +90,10 @@ def begun(plan: Plan, folder: Path) -> int:
 
     play.run(made)
     return events
+
+
+def play_out(play: Simulation) -> None:
+    play.run(lambda: finished(play))
 
 
 def whole(play: Simulation, copies: int = 1) -> None:
@@ -114,7 +126,7 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     for moment in range(first, events - 1, (events - first) // moments):
         play = federation(sharded(cipher), tmp_path / str(moment))
         acted(play, what, shard, moment)
-        play.run(lambda: finished(play))
+        play_out(play)
         assert same(play.model(), expected), f"{what} at event {moment}"
         if journalled(play, PlacementMoved):
             whole(play)
@@ -141,9 +153,14 @@ def disturbed(
         play.kill(party)
         if disk:
             play.lose(party)
-        play.loop.call_later(1.0, lambda: play.start(party))
+        play.loop.call_later(1.0, lambda: back(play, party))
     play.run(lambda: finished(play))
     return play
+
+
+def back(play: Simulation, party: str) -> None:
+    if party not in play.coordinator.federation.moving.left:  # else it would be told so, and end
+        play.start(party)
 
 
 @pytest.mark.parametrize("what", [ShardDeed.ADD, ShardDeed.REMOVE])
@@ -161,3 +178,56 @@ def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
         play = disturbed(sharded(cipher), tmp_path / str(later), what, moment, party, later)
         assert same(play.model(), expected), f"{party} killed {later} after {moment}"
         whole(play)
+
+
+# --- every kind of plan -----------------------------------------------------------
+
+
+def of_rule(rule: dict[str, Any]) -> Callable[[Path], Simulation]:
+    plan = stream_plan("plain", rule)
+    return lambda folder: stream(plan, folder, conditions=Conditions(spares=1))
+
+
+def fed_back(folder: Path) -> Simulation:
+    group = FED_BACK | {"rule": RULE, "pull_bits": 4, "most_examples": 32}
+    return small_federation(sharded("rlwe", group=[group]), folder, Conditions(spares=1))
+
+
+def clipped(folder: Path) -> Simulation:
+    return private_federation(adaptive_plan("local"), folder, conditions=Conditions(spares=1))
+
+
+def evaluated(folder: Path) -> Simulation:
+    return examined(evaluated_plan("rlwe"), folder, Conditions(spares=1))
+
+
+def shopped(folder: Path) -> Simulation:
+    return shopping(sparse_plan("plain", SYNC), folder, Conditions(spares=1))[0]
+
+
+PLANS: dict[str, Callable[[Path], Simulation]] = {
+    "buffered": of_rule(BUFFERED),
+    "async": of_rule(ASYNC),
+    "ssp": of_rule(SSP),
+    "codec, feedback and differences": fed_back,
+    "adaptive clip": clipped,
+    "evaluated": evaluated,
+    "sparse": shopped,
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) -> None:
+    """A shard is added, and later another one drained."""
+    plain = PLANS[name](tmp_path / "whole")
+    events = events_of(plain)
+    for part in (4, 7):
+        play = PLANS[name](tmp_path / str(part))
+        acted(play, ShardDeed.ADD, NEW, events * part // 10)
+        acted(play, ShardDeed.DRAIN, "shard-0", 20)
+        play_out(play)
+        assert same(play.model(), plain.model())
+        if name == "evaluated":
+            assert metrics_of(play) == metrics_of(plain)
+        assert placement(play).shards == ("shard-1", NEW)
+        assert not journalled(play, CohortBurnt)

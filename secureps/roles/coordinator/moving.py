@@ -40,6 +40,10 @@ class Moving:
     target: Placement | None = None
     since: float = 0.0
 
+    def dismissed(self, shard: str) -> bool:
+        """Whether an operator has removed a shard: it is told so, and ends in order."""
+        return self.left.get(shard, "").startswith(REMOVED)
+
     def gains(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that move to a shard now, ascending."""
         if self.target is None or self.before is None:

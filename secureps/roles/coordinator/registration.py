@@ -34,7 +34,7 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
 
     Raises:
-        UnknownParty: it has left this run.
+        UnknownParty: it has left this run, for it was away.
         Malformed: a weight or an address that is none, or an incarnation that cannot have been.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
@@ -93,7 +93,8 @@ def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return founding.elsewhere(tx, party, event.run)
-    if role == "shard" and (reason := tx.federation.moving.left.get(party)):
+    reason = tx.federation.moving.left.get(party, "")
+    if role == "shard" and reason and not tx.federation.moving.dismissed(party):
         raise UnknownParty(
             f"{party} has left this run: {reason}; whatever it has of the run does not count any "
             f"more. secureps shards add {party} takes it in again, with nothing"

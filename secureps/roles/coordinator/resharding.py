@@ -21,7 +21,9 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import departures
+from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.moving import REMOVED
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests
 from secureps.wording import named
@@ -53,9 +55,10 @@ def act(tx: Transaction, act: Act) -> None:
         raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
     if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
         if name in placed:
-            departures.depart(tx, name, f"added, and removed again{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}")
         else:
             tx.write(act)
+        _dismiss(tx, name)
         return
     if name in placed if what is ShardDeed.ADD else name not in placed:
         if what is ShardDeed.REMOVE and name not in moving.left:
@@ -67,7 +70,7 @@ def act(tx: Transaction, act: Act) -> None:
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
         if name not in tx.watchers:  # what it has, others have
-            departures.depart(tx, name, f"removed by the operator, while it was away{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}")
             return
     tx.write(act)
 
@@ -197,6 +200,8 @@ def _lacking(tx: Transaction) -> list[tuple[str, str]]:
 
 
 def _dismiss(tx: Transaction, shard: str) -> None:
+    """It is told that it takes part no more, and ends."""
+    tx.order(shard, make_configure(tx))
     tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
 
 

@@ -39,6 +39,10 @@ def repeat(
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
+    if federation.moving.dismissed(party):
+        tx.order(party, make_configure(tx))
+        tx.order(party, Finish(federation.incarnation, federation.moving.left[party]))
+        return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
     if spare or party in pinned.placement.shards or party in tx.holders:
         tx.order(party, make_configure(tx))
