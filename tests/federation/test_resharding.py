@@ -27,7 +27,7 @@ from tests.kits.federations import (
 )
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.shoppers import SYNC, shopping, sparse_plan
+from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
 from tests.kits.thin_group import FED_BACK, RULE
 
@@ -226,7 +226,9 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
         acted(play, ShardDeed.ADD, NEW, events * part // 10)
         acted(play, ShardDeed.DRAIN, "shard-0", 20)
         play_out(play)
-        assert same(play.model(), plain.model())
+        # a fence may have others in a buffer when it closes, and nobody else
+        met = name != "buffered" or cohorts(play, "all") == cohorts(plain, "all")
+        assert same(play.model(), plain.model()) is met
         if name == "evaluated":
             assert metrics_of(play) == metrics_of(plain)
         assert placement(play).shards == ("shard-1", NEW)
