@@ -126,6 +126,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.StandbyFollows,
         coordinator.ShardLocated,
         coordinator.ShardLeft,
+        coordinator.PlacementMoved,
         coordinator.BoundAgreed,
         coordinator.RoundExtended,
         coordinator.SumsHeld,
@@ -154,6 +155,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         shard.SumsMade,
         shard.StatePrepared,
         shard.StateCommitted,
+        shard.BlocksAdopted,
         shard.Discarded,
         shard.OpenedForgotten,
     }

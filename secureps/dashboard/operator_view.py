@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
+from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
-    Holding,
     MemberStatus,
     ServerStatus,
     Status,

@@ -1,4 +1,4 @@
-"""How far the blocks are that move between shards, as a status shows it.
+"""Where blocks lie, and how far those are that move between shards, as a status shows it.
 
 What must not live here: what an operator says for that (`messages.acts`).
 """
@@ -6,6 +6,15 @@ What must not live here: what an operator says for that (`messages.acts`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a shard holds of the model: blocks, and bytes of their values as float32."""
+
+    shard: str
+    blocks: int
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,17 +16,7 @@ import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import (
-    ClientError,
-    Conflict,
-    Malformed,
-    NotFresh,
-    Refused,
-    SecurepsError,
-    UnknownParty,
-    Unsigned,
-)
-from secureps.messages.acts import Act
+from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
@@ -275,10 +265,6 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a receipt that founds": (submits(id=OWN, purpose=FOUNDING), ClientError),
     "a receipt for a sum": (submits(id=OWN, purpose=OPENED), Malformed),
     "a receipt of another group": (submits(id=SubmissionId("client-03", "other", 0)), ClientError),
-    # --- what is the coordinator's alone ------------------------------------------
-    "a pause": (tells(lambda _: Act("pause")), UnknownParty),
-    "a shard's blocks elsewhere": (tells(lambda _: Act("drain-shard", "shard-0")), UnknownParty),
-    "blocks to a shard of its own": (tells(lambda it: Act("add-shard", it.name)), UnknownParty),
     # --- blocks -------------------------------------------------------------------
     "a block below 0": (puts(block=-1), Malformed),
     "a block beyond the last": (puts(block=1 << 20), Malformed),
@@ -319,30 +305,6 @@ def test_a_client_s_key(attack: str, client: Thief) -> None:
     does, refused = BY_CLIENT[attack]
     with pytest.raises(refused):
         does(client)
-
-
-def test_an_act_in_the_coordinator_s_name_is_signed_by_its_key(around: OneProcess) -> None:
-    transport = around.transport(COORDINATOR, key=VICTIM)
-    try:
-        with pytest.raises(Unsigned):
-            transport.call(COORDINATOR, Act("drain-shard", "shard-0")).result(PATIENCE)
-    finally:
-        transport.close()
-
-
-def test_an_act_that_was_recorded_is_taken_once(around: OneProcess) -> None:
-    """Else whoever listens has it done again after the operator took it back."""
-    own, address = around.kit.identities[COORDINATOR], around.addresses[COORDINATOR]
-    envelope, method = encode(Act("checkpoint")), framing.COORDINATOR_TELL
-    signs = signer(address, COORDINATOR, COORDINATOR, lambda s: own.sign(REQUEST_DOMAIN, s))
-    metadata = signs.metadata(method, b"", envelope)
-    with grpc.insecure_channel(address) as channel:
-        call: Any = channel.unary_unary(method)
-        assert decode(call(envelope, metadata=metadata, timeout=PATIENCE)) == Noted()
-        for sent in (envelope, encode(Act("drain-shard", "shard-0"))):
-            with pytest.raises(grpc.RpcError) as error:
-                call(sent, metadata=metadata, timeout=PATIENCE)
-            assert isinstance(framing.error_of(error.value, COORDINATOR), NotFresh | Unsigned)
 
 
 def test_a_block_from_where_it_is_not_is_asked_for_from_where_it_is(client: Thief) -> None:
@@ -437,7 +399,6 @@ BY_HOLDER: dict[str, tuple[Attack, type[SecurepsError] | None]] = {
         SecurepsError,
     ),
     "a far incarnation": (tells(lambda it: Register(it.name, "", 1.0, HUGE)), Malformed),
-    "a shard's end": (tells(lambda _: Act("remove-shard", "shard-0")), UnknownParty),
     "as a shard": (tells(lambda it: Register("shard-0", "evil:1", 1.0, 0)), UnknownParty),
     "another run": (tells(lambda it: Register(it.name, "", 1.0, 0, bytes(32))), ClientError),
     "a sum of ciphertexts": (asks(GetSum), UnknownParty),

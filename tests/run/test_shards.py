@@ -12,8 +12,8 @@ from rich.console import Console
 
 from secureps.errors import OperatorError, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.moves import Move
-from secureps.messages.requests import Holding, Status
+from secureps.messages.moves import Holding, Move
+from secureps.messages.requests import Status
 from secureps.messages.run import ShardAddress
 from secureps.run import shards
 from secureps.run.run_lock import ORIGIN, claimed

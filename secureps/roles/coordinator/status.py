@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
+from secureps.messages.moves import Holding
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
@@ -85,7 +86,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
-def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
     """What the placement of this epoch gives to each shard."""
     assert federation.pinned is not None
     placement = federation.pinned.placement
@@ -96,7 +97,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
             for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
-        yield requests.Holding(shard, len(spans), 4 * values)
+        yield Holding(shard, len(spans), 4 * values)
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:

@@ -18,11 +18,10 @@ from secureps.messages.evaluation import (
     Metric,
     VersionEvaluated,
 )
-from secureps.messages.moves import Move
+from secureps.messages.moves import Holding, Move
 from secureps.messages.requests import (
     AskStatus,
     GroupStatus,
-    Holding,
     Join,
     MemberStatus,
     Register,
