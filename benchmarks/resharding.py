@@ -22,7 +22,7 @@ from secureps.messages.moves import Move
 from secureps.messages.requests import Status
 from secureps.store.issuing import issue
 
-SHARDS, CLIENTS = 2, 5
+SHARDS, CLIENTS, BLOCKS = 2, 5, 12
 COMES, GOES = "shard-2", "shard-0"
 BEFORE = 4
 """Versions that are timed before a move."""
@@ -89,7 +89,10 @@ def rows(values: int) -> list[Row]:
     """A shard comes, and another goes."""
     with (
         tempfile.TemporaryDirectory(prefix="secureps-resharding-") as folder,
-        Moving(Path(folder), "rlwe", values, CLIENTS, 10_000, SHARDS) as parties,
+        Moving(
+            *(Path(folder), "rlwe", values, CLIENTS, 10_000, SHARDS),
+            block_size=-(-values // BLOCKS) + 8,  # the weight is in the first of them
+        ) as parties,
     ):
         parties.start_all()
         parties.committed(1)

@@ -112,15 +112,18 @@ def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str
     from secureps.wording import counted, duration, printable, size
 
     name, moved = act.party, ""
-    held = next((h for h in status.holdings if h.shard == name and h.blocks), None)
+    held = next((h for h in status.holdings if h.shard == name), None)
     here = name in [each.name for each in status.shards]
     if last is not None:
         moved = f"; {counted(last.blocks, 'block')} moved, {size(last.bytes)}, within "
         moved += duration(seconds)
+    if act.what == ShardDeed.ADD and held is not None and not held.blocks:
+        count = counted(sum(each.blocks for each in status.holdings), "block")
+        return f"{name} holds nothing: {count} are too few for it; a plan's block_size has more"
     if act.what == ShardDeed.ADD and held is not None:
         own = counted(held.blocks, "block")
         return f"{name} holds {own}, {size(held.bytes)} of the model{moved}"
-    if act.what == ShardDeed.DRAIN and here and held is None:
+    if act.what == ShardDeed.DRAIN and here and (held is None or not held.blocks):
         return f"{name} holds nothing: it may be stopped, and added again later{moved}"
     if act.what == ShardDeed.REMOVE and not here:
         return f"{name} has left the run: stop its process{moved}"

@@ -75,6 +75,7 @@ def test_a_move_is_followed_to_its_end() -> None:
     ("act", "after", "told"),
     [
         (ADD, status(shard_0=3, shard_1=1), "shard-1 holds 1 block, 256 B of the model"),
+        (ADD, status(shard_0=2, shard_1=0), "shard-1 holds nothing: 2 blocks are too few for it"),
         (DRAIN, status(shard_0=4, shard_1=0), "shard-1 holds nothing: it may be stopped, and"),
         (REMOVE, status(shard_0=4), "shard-1 has left the run: stop its process"),
     ],
@@ -95,7 +96,7 @@ def test_another_shards_move_is_not_followed() -> None:
 @pytest.mark.parametrize(
     ("act", "after", "why"),
     [
-        (ADD, status(shard_0=4, shard_1=0), "nothing came of it: shard-1 is as it was"),
+        (ADD, status(shard_0=4), "nothing came of it: shard-1 is as it was"),
         (DRAIN, status(shard_0=1, shard_1=3), "nothing came of it: shard-1 is as it was"),
         (REMOVE, status(shard_0=1, shard_1=3), "nothing came of it: shard-1 is as it was"),
         (
