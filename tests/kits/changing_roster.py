@@ -54,7 +54,7 @@ class ChangingRoster:
         trainers = {name: Walker(i) for i, name in enumerate(names)}
         cast = Cast(trainers, UnsafeSeed(3), cost)
         with pytest.MonkeyPatch.context() as patch:  # other runs of the test have kits of their own
-            patch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
+            patch.setattr(simulation, "memory_kit", lambda plan, clients, spares: self._kit)
             self.play = Simulation(plan, cast, folder, Conditions(late=late))
 
     @property

@@ -261,7 +261,7 @@ class Coordinator:
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
-        if isinstance(event, OF_BLOCKS) and self._role(sender) == "shard" and not tx.holds(sender):
+        if isinstance(event, OF_BLOCKS) and tx.gave_up(sender):
             return requests.Noted()  # it held some when it said so
         match event:
             case requests.Register():

@@ -45,7 +45,7 @@ def check_sender(
     if sender != header.author and sender not in holders:
         raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
     if not holders:
-        raise Malformed(f"{header.group} has no block {header.block}")
+        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
     if own not in holders:
         raise NotReady(  # a client that was refused would drop its update
             f"block {header.block} of {header.group} is not placed on {own}, by the placement that "

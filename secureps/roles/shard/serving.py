@@ -17,12 +17,12 @@ LATER = 1.0
 """Seconds after which a party that goes by another placement asks again, at first."""
 
 
-def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum) -> Step:
-    """The answer of the shard of this name to one request for a payload.
+def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum, shard: bool) -> Step:
+    """The answer of the shard of this name to one request for a payload, of another `shard` or not.
 
     Raises:
         Malformed: there is no such block.
-        UnknownParty: no sum is for this party.
+        UnknownParty: no sum, or state, is for this party.
         NotReady, WrongVersion: there is none here yet, or it is gone, or with another shard.
     """
     own, what = state.own(asked.group), f"block {asked.block} of {asked.group}"
@@ -38,6 +38,8 @@ def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum) -
         key = sum_key(asked.group, asked.cohort, asked.block)
         return Step(effects=[Answer(Payload(made.sums[place]), attach=key)])
     if asked.state and sender not in state.pinned.placement.holders(asked.group, asked.block):
+        if not shard:
+            raise UnknownParty(f"{sender} does not hold {what}")
         raise NotReady(f"by the placement that {name} knows {sender} does not hold {what}", LATER)
     found = held.states.get(asked.version)
     if found is None:
@@ -58,7 +60,7 @@ def _refuse_elsewhere(
 ) -> NoReturn:
     """A block is not here: there is none, it is on its way here, or it is with another shard."""
     if not 0 <= asked.block < state.pinned.layout.group(asked.group).blocks:
-        raise Malformed(f"there is no {what}")
+        raise Malformed(f"{what} is not placed on {name}: there is none")
     if asked.block in state.placed(asked.group):
         raise NotReady(f"{what} is on its way to {name}", LATER)
     if isinstance(asked, GetBlock) and not asked.state:

@@ -151,9 +151,10 @@ class Shard:
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
                 reception.check_run(self.state, event.run)
-                if type(event) is requests.GetSum and self._roster.find(sender).role == "shard":
+                shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
+                if shard and type(event) is requests.GetSum:
                     return self._noise.serve(sender, event)
-                return serve(self._name, self.state, sender, event)
+                return serve(self._name, self.state, sender, event, shard)
             case requests.Missing():
                 return self._forwarding.supply(sender, event, self._peers.has(sender, event))
             case Answered(requests.PutBlock(header)):
