@@ -123,10 +123,10 @@ def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str
     if act.what == ShardDeed.ADD and held is not None:
         own = counted(held.blocks, "block")
         return f"{name} holds {own}, {size(held.bytes)} of the model{moved}"
-    if act.what == ShardDeed.DRAIN and here and (held is None or not held.blocks):
+    if act.what == ShardDeed.DRAIN and (held is None or not held.blocks):
         return f"{name} holds nothing: it may be stopped, and added again later{moved}"
     if act.what == ShardDeed.REMOVE and not here:
-        return f"{name} has left the run: stop its process{moved}"
+        return f"{name} has left the run, and its process ends{moved}"
     if status.finished:
         over = printable(status.finished)
         raise OperatorError(f"the run is over ({over}), and {name} is as it was")

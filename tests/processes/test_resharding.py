@@ -121,7 +121,8 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
         parties.wait(lambda: parties.here(FULL), f"{FULL} to be back")
         own.act(Act("drain-shard", FULL))  # it is so already
         assert parties.moves("add", FULL).startswith(f"{FULL} holds 1 block, ")
-        assert parties.moves("remove", GONE).startswith(f"{GONE} has left the run: stop its")
+        assert parties.moves("remove", GONE).startswith(f"{GONE} has left the run, and ")
+        parties.wait(lambda: not parties.alive(GONE), f"the end of {GONE}")
         own.act(Act("remove-shard", GONE))  # it is so already
         assert parties.held.keys() == {FULL, NEW}
         assert sum(parties.held.values()) == whole

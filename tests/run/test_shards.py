@@ -77,7 +77,7 @@ def test_a_move_is_followed_to_its_end() -> None:
         (ADD, status(shard_0=3, shard_1=1), "shard-1 holds 1 block, 256 B of the model"),
         (ADD, status(shard_0=2, shard_1=0), "shard-1 holds nothing: 2 blocks are too few for it"),
         (DRAIN, status(shard_0=4, shard_1=0), "shard-1 holds nothing: it may be stopped, and"),
-        (REMOVE, status(shard_0=4), "shard-1 has left the run: stop its process"),
+        (REMOVE, status(shard_0=4), "shard-1 has left the run, and its process ends"),
     ],
 )
 def test_what_is_so_already_is_told_at_once(act: Act, after: Status, told: str) -> None:
