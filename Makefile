@@ -49,8 +49,10 @@ fuzz: $(STAMP)  ## a million hostile inputs: every decoder, running servers, han
 	$(BIN)/python -m tests.fuzz $(if $(SEED),--seed $(SEED)) $(if $(TARGET),--target $(TARGET))
 
 # In a network with loopback alone, where one can be made: Ray listens on all there is.
+# Root keeps its other users, whom a test plays; anybody else is made the root of a network without.
 flower: $(STAMP)  ## private apps inside Flower's deployment and simulation: kills, lies; half an hour
-	alone="unshare --map-root-user --net"; $$alone true 2>/dev/null || alone=; \
+	alone="unshare --net"; $$alone true 2>/dev/null || alone="unshare --map-root-user --net"; \
+	$$alone true 2>/dev/null || alone=; \
 	SECUREPS_FLOWER=1 $$alone sh -c 'ip link set lo up 2>/dev/null; exec "$$@"' -- \
 		$(BIN)/pytest -n 0 tests/processes/test_flower.py
 

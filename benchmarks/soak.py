@@ -14,25 +14,23 @@ which know nothing of this.
 from __future__ import annotations
 
 import argparse
-import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self
 
-from benchmarks.crowd import Crowd, memory, start_servers
+from benchmarks.crowd import memory, start_servers
+from benchmarks.crowd_processes import Crowds
 from benchmarks.cut_line import CutLine
 from benchmarks.deployed import Deployed
+from benchmarks.journal_sizes import JournalSize, grown, journal_size
 from benchmarks.report import Row, report
 from secureps.crypto.identity import Role
 from secureps.messages.coordinator_records import (
@@ -42,13 +40,10 @@ from secureps.messages.coordinator_records import (
     SubmissionsDropped,
     VersionCommitted,
 )
-from secureps.messages.member_records import Sealed
 from secureps.messages.records import ReceivedBefore
-from secureps.messages.requests import Reply, Request, Submit
-from secureps.messages.submission import FOUNDING, SubmissionId
-from secureps.roles.machine import Record
+from secureps.messages.submission import SubmissionId
 from secureps.run.assemble import Founding, make_coordinator
-from secureps.service.environment import Environment, Meter, Stores
+from secureps.service.environment import Environment, Stores
 from secureps.service.loop import VirtualLoop
 from secureps.service.replay import replayed
 from secureps.store.issuing import create_kit, issue_all
@@ -58,15 +53,13 @@ from secureps.store.spool import MemorySpool
 from secureps.wire.transport import InProcessNetwork, no_delay
 
 SHAPE = (200, 10)
-CROWDS = 4
-"""Processes that the clients are in."""
 WINDOWS = 10
 CUT_EVERY = 1.0
 """Seconds between two cuts (`CutLine.cut`)."""
 BEGIN = 900.0
 """Seconds in which all clients join and the first versions are made, at most."""
 START_SECONDS = 3.0
-"""In which a coordinator knows all that its journal says."""
+"""Of CPU, in which a coordinator knows all that its journal says."""
 SLACK_MB = 16.0
 """By which memory may differ for no reason."""
 
@@ -126,110 +119,16 @@ class Soaked(Deployed):
         issue_all(self._kit, [*roles, *(("client", name) for name in self.clients)])
 
 
-# --- clients ----------------------------------------------------------------------
-
-
-class Acknowledged(Meter):
-    """When each update of a client was sealed, and when it was acknowledged; of all clients."""
-
-    def __init__(self) -> None:
-        self._sealed: dict[SubmissionId, float] = {}
-        self._lock = threading.Lock()
-        self.updates: dict[SubmissionId, tuple[float, float]] = {}
-        self.retries = 0
-
-    def journalled(self, records: Sequence[Record]) -> None:
-        """Notes what is sealed."""
-        for record in records:
-            if isinstance(record, Sealed) and record.receipt.purpose != FOUNDING:
-                self._sealed[record.receipt.id] = time.time()
-
-    def retried(self, to: str) -> None:
-        """Counts calls that are tried again later."""
-        self.retries += 1
-
-    def called(self, message: Request, answer: Future[Reply]) -> None:
-        """Waits for the answer to a receipt."""
-        if isinstance(message, Submit) and message.receipt.id in self._sealed:
-            answer.add_done_callback(lambda done: self._answered(message.receipt.id, done))
-
-    def _answered(self, id: SubmissionId, done: Future[Reply]) -> None:
-        if not done.cancelled() and done.exception() is None:
-            with self._lock:
-                self.updates.setdefault(id, (self._sealed[id], time.time()))
-
-
-@dataclass
-class Seats:
-    """Some clients of the servers in a folder (`crowd.Served`)."""
-
-    folder: Path
-    clients: Sequence[str]
-    insecure: bool
-    server: str
-
-
-def crowd(folder: Path, server: str, clients: Sequence[str]) -> None:
-    """Plays some clients until its input ends; then writes what was acknowledged to its output."""
-    seen = Acknowledged()
-    with Crowd(Seats(folder, clients, False, server), SHAPE, meter=lambda name: seen):
-        sys.stdin.read()
-        updates = [(i.client, i.group, i.sequence, *at) for i, at in seen.updates.items()]
-        print(json.dumps({"updates": updates, "retries": seen.retries}), flush=True)
-
-
-class Children:
-    """The processes of all clients; `with` ends them."""
-
-    def __init__(self, parties: Soaked) -> None:
-        shares = [parties.clients[start::CROWDS] for start in range(CROWDS)]
-        words = [sys.executable, "-m", "benchmarks.soak", "--crowd", str(parties.folder)]
-        self._running = [
-            subprocess.Popen(
-                [*words, "--server", parties.server, *share],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                env=parties.environment,
-                text=True,
-            )
-            for share in shares
-            if share
-        ]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._running:
-            each.kill()
-            each.wait()
-
-    def over(self) -> tuple[dict[SubmissionId, tuple[float, float]], int]:
-        """Stops all clients; what was acknowledged to them, and how often they tried again."""
-        for each in self._running:
-            assert each.stdin is not None
-            each.stdin.close()
-        updates: dict[SubmissionId, tuple[float, float]] = {}
-        retries = 0
-        for each in self._running:
-            assert each.stdout is not None
-            found = json.loads(each.stdout.readline())
-            retries += found["retries"]
-            for client, group, sequence, sealed, known in found["updates"]:
-                updates[SubmissionId(client, group, sequence)] = (sealed, known)
-        return updates, retries
-
-
 # --- servers ----------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Sample:
-    """The servers at one moment: megabytes of memory, and bytes of the journal, by name."""
+    """The servers at one moment: megabytes of memory, and sizes of the journal, by name."""
 
     at: float
     memory: Mapping[str, float]
-    journals: Mapping[str, int]
+    journals: Mapping[str, JournalSize]
 
 
 def sample(parties: Soaked) -> Sample:
@@ -239,7 +138,7 @@ def sample(parties: Soaked) -> Sample:
     return Sample(
         time.time(),
         {name: memory(parties.pid(name), "VmRSS") / 1e6 for name in names},
-        {name: path.stat().st_size for name, path in journals.items()},
+        {name: journal_size(path) for name, path in journals.items()},
     )
 
 
@@ -284,9 +183,9 @@ def account(journal: Path) -> Account:
 
 
 def start_seconds(parties: Soaked) -> float:
-    """How long a coordinator takes to know all that its journal says."""
+    """How long a coordinator takes to know all that its journal says, in seconds of CPU."""
     public = load_public(parties.folder / "kit")
-    began = time.monotonic()
+    began = time.process_time()
     with closing(SqliteJournal(parties.folder / "coordinator" / "journal.db")) as journal:
         stores = Stores(journal, MemorySpool(), parties.folder / "coordinator")
         loop = VirtualLoop()
@@ -295,7 +194,7 @@ def start_seconds(parties: Soaked) -> float:
         made = make_coordinator(public, founding, parties.folder / "checkpoints", stores, around)
         for _ in replayed(made.machine, journal):
             pass
-    return time.monotonic() - began
+    return time.process_time() - began
 
 
 # --- what is promised -------------------------------------------------------------
@@ -324,7 +223,7 @@ class Course:
                 for sealed, known in self.updates.values()
                 if before.at < known <= after.at
             )
-            grown = sum(after.journals.values()) - sum(before.journals.values())
+            kept = [sum(each.archive for each in s.journals.values()) for s in (before, after)]
             yield {
                 "window": number,
                 "updates/s": len(waits) / (after.at - before.at),
@@ -333,8 +232,10 @@ class Course:
                 "coordinator MB": after.memory["coordinator"],
                 "shards MB": max(m for name, m in after.memory.items() if "shard" in name),
                 "holders MB": max(m for name, m in after.memory.items() if "holder" in name),
-                "journals MB": sum(after.journals.values()) / 1e6,
-                "journal bytes/update": grown / max(1, len(waits)),
+                "rows MB": sum(each.rows for each in after.journals.values()) / 1e6,
+                "folds MB": sum(each.fold for each in after.journals.values()) / 1e6,
+                "archives MB": kept[1] / 1e6,
+                "archived bytes/update": (kept[1] - kept[0]) / max(1, len(waits)),
             }
 
     def promises(self) -> Iterator[tuple[str, bool]]:
@@ -368,10 +269,22 @@ class Course:
         for who in ("coordinator MB", "shards MB", "holders MB"):
             was, now = float(first[who]), float(last[who])
             yield f"{who}, early and late: {was:.0f}, {now:.0f}", now <= 1.15 * was + SLACK_MB
+        yield from self._journals()
         yield (
-            f"seconds in which the coordinator starts: {self.start:.2f}",
+            f"seconds of CPU in which the coordinator starts: {self.start:.2f}",
             (self.start <= START_SECONDS),
         )
+
+    def _journals(self) -> Iterator[tuple[str, bool]]:
+        """What `journal_sizes` says of each server's journal, at whichever moment it was worst."""
+        of = (len(self.clients), self.account.versions, len(self.account.received))
+        for name in self.samples[-1].journals:
+            seen = [sample.journals[name] for sample in self.samples]
+            wrong = "; ".join(grown(seen, *of))
+            most = max(each.rows + each.fold for each in seen) / 1e6
+            archive = seen[-1].archive / 1e6
+            text = f"journal of {name}: {most:.1f} MB at most, and an archive of {archive:.1f} MB"
+            yield f"{text}; {wrong or 'no more than its clients, versions and updates'}", not wrong
 
 
 def _quantile(ascending: Sequence[float], part: float) -> float:
@@ -402,14 +315,14 @@ def play(folder: Path, clients: int, seconds: float) -> tuple[Course, int, int]:
     with ExitStack() as stack:
         parties = stack.enter_context(Soaked(folder, clients, line))
         start_servers(parties)
-        children = stack.enter_context(Children(parties))
+        crowds = stack.enter_context(Crowds(parties, SHAPE))
         wait_for_versions(parties)
         samples = [sample(parties)]
         with cutting(line):
             for _ in range(WINDOWS):
                 time.sleep(seconds / WINDOWS)
                 samples.append(sample(parties))
-        updates, retries = children.over()
+        updates, retries = crowds.over()
         for name in ("coordinator", *parties.shards, *parties.holders):
             parties.stop(name)
         found = account(folder / "coordinator" / "journal.db")
@@ -432,13 +345,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=600.0)
     parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--crowd", type=Path, help="what a process of clients is told")
-    parser.add_argument("--server", default="", help="and where it dials")
-    parser.add_argument("names", nargs="*", help="and whom it plays")
     given = parser.parse_args()
-    if given.crowd is not None:
-        crowd(given.crowd, given.server, given.names)
-        return
     with tempfile.TemporaryDirectory(prefix="secureps-soak-") as folder:
         course, cuts, retries = play(Path(folder), given.clients, given.seconds)
     title = f"{given.clients} clients, {given.seconds:.0f} s, {cuts} connections cut"

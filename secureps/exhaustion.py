@@ -10,6 +10,10 @@ import errno
 import resource
 
 
+class Starved(Exception):
+    """What had no memory or thread, and waits for ever: its text says what never came."""
+
+
 def exhaustion(error: BaseException | None) -> str:
     """Says which limit of the operating system caused an error; empty if none did."""
     while error is not None:
@@ -19,6 +23,8 @@ def exhaustion(error: BaseException | None) -> str:
             return _told("no new thread can be started", "-u", resource.RLIMIT_NPROC)
         if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
             return _told("file descriptors are used up", "-n", resource.RLIMIT_NOFILE)
+        if isinstance(error, Starved):
+            return _told(f"{error}: there was no memory or thread", "-v", resource.RLIMIT_AS)
         error = error.__cause__ or error.__context__
     return ""
 

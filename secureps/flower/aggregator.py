@@ -40,8 +40,8 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.run import assemble
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import shard_names
-from secureps.run.serve import initial_schema
 from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch

@@ -1,14 +1,16 @@
 """Key holders beside a ServerApp: each a `secureps serve keyholder` process that dials it.
 
-Those whose private keys are in the run's kit are started here, as in a simulation; the others are
-somebody else's processes, on other machines, and dial the coordinator's address. What must not live
-here: keys, which the ServerApp never reads.
+Those whose private keys are in the run's kit are started here; the others are somebody else's
+processes, on other machines, and dial the coordinator's address. In a simulation all are started
+here, by a program that waits for no disk (`flower.simulated_holder`). What must not live here:
+keys, which the ServerApp never reads.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import sys
 from pathlib import Path
 
 from secureps.policy.plan import Plan
@@ -20,6 +22,10 @@ from secureps.store.keyring import load_public
 
 log = logging.getLogger("secureps")
 
+DEPLOYED = (*SECUREPS, "serve", "keyholder", "--config")
+SIMULATED = (sys.executable, "-P", "-m", "secureps.flower.simulated_holder")
+"""What the command of a key holder begins with; its configuration's file follows."""
+
 
 class Holders:
     """The key holders of one run that are processes of this machine; a context, which ends them.
@@ -27,11 +33,12 @@ class Holders:
     Args:
         root: the run's folder; address: HOST:PORT of the coordinator, empty where nodes relay to
             key holders: then none is started here.
+        simulated: all parties are of this machine, and the run is over with it.
     """
 
-    def __init__(self, plan: Plan, root: Path, kit: Path, address: str) -> None:
+    def __init__(self, plan: Plan, root: Path, kit: Path, address: str, simulated: bool) -> None:
         self._folder, self._kit, self._address = RunFolder(root), kit, address
-        self._plan = plan
+        self._plan, self._program = plan, SIMULATED if simulated else DEPLOYED
         self._supervisor = Supervisor(self._folder.logs)
 
     def __enter__(self) -> Holders:
@@ -41,8 +48,7 @@ class Holders:
         own = [name for name in holders if (self._kit / "private" / name).is_dir()]
         write_holders(self._folder, self._plan, tuple(own), self._address, self._kit)
         for name in own:
-            config = str(self._folder.config(name))
-            command = (*SECUREPS, "serve", "keyholder", "--config", config)
+            command = (*self._program, str(self._folder.config(name)))
             self._supervisor.start(Program(name, command, dict(os.environ), may_finish=True))
         for name in sorted(set(holders) - set(own)):
             log.info("waits for key holder %s, which dials %s", name, self._address)

@@ -211,11 +211,11 @@ class _Rounds:
         kit = owner.kit.resolve() if owner.kit else simulated_kit(root, plan, clients)
         with self._open:
             listen = owner.listen if owner.holders == "service" else ""
-            own = (listen, owner.kit is None, owner.unsafe_seed)
-            self._servers = Aggregator(plan, kit, root, *own)
+            simulated = owner.kit is None
+            self._servers = Aggregator(plan, kit, root, listen, simulated, owner.unsafe_seed)
             demand_host(self._servers.kit.roster, kit)
             # First: no process is forked beside a server's threads, and they start meanwhile.
-            self._holders = Holders(plan, root, kit, self._servers.address)
+            self._holders = Holders(plan, root, kit, self._servers.address, simulated)
             self._open.enter_context(self._holders)
             self._open.enter_context(self._servers)
             self._waves = Waves(self._grid, self._servers, self._said(kit), self._timeout)

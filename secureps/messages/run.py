@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -104,21 +105,21 @@ class Placement:
     groups: tuple[GroupPlacement, ...]
     replicas: Replicas | None = None
 
+    def __hash__(self) -> int:
+        """Of a few fields: what follows from a placement is looked up for every block."""
+        return hash((self.epoch, self.shards))
+
     def of(self, group: str) -> GroupPlacement:
         """The primaries of one group; KeyError if there is none."""
         return self.ranks(group)[0]
 
     def ranks(self, group: str) -> tuple[GroupPlacement, ...]:
         """The primaries of one group, its second shards, and so on; KeyError if there is none."""
-        more = () if self.replicas is None else self.replicas.groups
-        found = tuple(placed for placed in (*self.groups, *more) if placed.group == group)
-        if not found:
-            raise KeyError(group)
-        return found
+        return _views(self)[group].ranks
 
     def holders(self, group: str, block: int) -> tuple[str, ...]:
         """The shards that hold a block, its primary first."""
-        return tuple(filter(None, (placed.owners[block] for placed in self.ranks(group))))
+        return _views(self)[group].holders[block]
 
     @classmethod
     def by_block(
@@ -172,8 +173,36 @@ class Placement:
 
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that a shard holds, as primary or as replica, ascending."""
-        ranks = (placed.owners for placed in self.ranks(group))
-        return tuple(block for block, held in enumerate(zip(*ranks)) if shard in held)
+        return _views(self)[group].blocks.get(shard, ())
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """One group of a placement: by rank, by block, and by shard."""
+
+    ranks: tuple[GroupPlacement, ...]
+    holders: tuple[tuple[str, ...], ...]
+    blocks: Mapping[str, tuple[int, ...]]
+
+
+@lru_cache(maxsize=16)
+def _views(placement: Placement) -> Mapping[str, _View]:
+    """By group; asked for with every block."""
+    more = () if placement.replicas is None else placement.replicas.groups
+    ranks = defaultdict[str, list[GroupPlacement]](list)
+    for placed in (*placement.groups, *more):
+        ranks[placed.group].append(placed)
+    return {group: _view(tuple(of)) for group, of in ranks.items()}
+
+
+def _view(ranks: tuple[GroupPlacement, ...]) -> _View:
+    owners = zip(*(placed.owners for placed in ranks))
+    holders = tuple(tuple(filter(None, of_block)) for of_block in owners)
+    blocks = defaultdict[str, list[int]](list)
+    for block, shards in enumerate(holders):
+        for shard in dict.fromkeys(shards):
+            blocks[shard].append(block)
+    return _View(ranks, holders, {shard: tuple(held) for shard, held in blocks.items()})
 
 
 def other_run(party: str, run: bytes, ours: bytes) -> str:

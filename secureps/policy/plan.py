@@ -26,6 +26,7 @@ from secureps.crypto.cipher import Cipher, CipherParameters, Opening
 from secureps.crypto.sharing import Committee
 from secureps.crypto.suite import cipher, key_length
 from secureps.errors import ConfigError, Malformed, PlanRefused, naming
+from secureps.files.initial_file import pinned
 from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
@@ -54,7 +55,6 @@ from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism, Placement
-from secureps.store.initial_file import pinned
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ follows from them (`roles`), and the theorems (`privacy.accountant`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
@@ -59,6 +60,8 @@ def fact(
 def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     """The epsilon of one party's facts at the plan's delta, or a smaller one; 0 for none.
 
+    Args:
+        facts: any number, or how often each (`Ledger.tally`).
     Raises:
         InternalError: the plan protects nothing, or a fact is of the other unit.
     """
@@ -67,13 +70,13 @@ def spent(plan: Plan, facts: Iterable[Fact], most_delta: float = 1.0) -> float:
     privacy = plan.section.privacy
     if privacy is None:
         raise InternalError("nothing is spent under a plan without privacy")
-    charges: list[Charge] = []
-    releases: list[Release] = []
-    for each in facts:
+    charges: Counter[Charge] = Counter()
+    releases: Counter[Release] = Counter()
+    for each, times in Counter(facts).items():
         if isinstance(each, Charge):
-            charges.append(each)
+            charges[each] = times
         else:
-            releases.append(each)
+            releases[each] = times
     client = isinstance(privacy, ClientPrivacySection)
     if charges if client else releases:
         raise InternalError(f"facts of another unit than the plan's {privacy.unit}")
@@ -135,8 +138,9 @@ def after(
     plan: Plan, ledger: Ledger, party: str, ahead: Iterable[Fact], most_delta: float = 1.0
 ) -> float:
     """The epsilon of a party when it has spent these, too; what is on record costs nothing more."""
-    new = [each for each in ahead if ledger.new(each)]
-    return spent(plan, (*facts_of(ledger, party), *new), most_delta)
+    facts = ledger.tally(party)
+    facts.update(each for each in ahead if ledger.new(each))
+    return spent(plan, facts, most_delta)
 
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Fact, ...]:

@@ -73,6 +73,8 @@ with _later(PLD_ALONE):
 
 AccountantName: TypeAlias = Literal["rdp", "pld"]
 
+_RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+
 WHOLE = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 """Renyi orders for high sampling rates: every choice gives a bound. Whole ones have a closed
 form (Mironov et al. 2019, section 3.3), where the series of fractional ones fails."""
@@ -92,7 +94,7 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
     parties give a bound for a record that all of them hold.
 
     Args:
-        charges: any number; none cost 0.
+        charges: any number, or how often each (a Counter); none cost 0.
         delta: in (0, 1).
         accountant: "rdp" (fast), or "pld" (tight, pessimistic discretization).
     Returns:
@@ -108,10 +110,10 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
     if accountant not in get_args(AccountantName):
         raise PlanRefused(f"unknown accountant {accountant!r}: known are rdp, pld")
     mechanisms: Counter[tuple[float, float]] = Counter()
-    for charge in charges:
+    for charge, times in Counter(charges).items():
         demand_sound(charge)
         if charge.sample_rate > 0 and charge.steps > 0:
-            mechanisms[charge.noise_multiplier, charge.sample_rate] += charge.steps
+            mechanisms[charge.noise_multiplier, charge.sample_rate] += times * charge.steps
     if not mechanisms:
         return 0.0
     if any(noise == 0 for noise, _ in mechanisms):
@@ -126,18 +128,34 @@ def _composed(
     accountant: AccountantName,
 ) -> float:
     """Epsilon of ((noise multiplier, sample rate), steps) together; asked again and again."""
-    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-    spent: dp_accounting.PrivacyAccountant = (
-        rdp.RdpAccountant(
-            WHOLE if max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE else None, relation
-        )
-        if accountant == "rdp"
-        else pld.PLDAccountant(neighboring_relation=relation)
-    )
+    if accountant == "rdp":
+        whole = max(rate for (_, rate), _ in mechanisms) >= HIGH_RATE
+        parts = [(steps, *_sampled_gaussian(*each, whole)) for each, steps in mechanisms]
+        orders, total = parts[0][1], np.zeros_like(parts[0][2])
+        for steps, _, divergence in parts:
+            total += steps * divergence
+        return float(rdp.compute_epsilon(orders, total, delta)[0])
+    spent = pld.PLDAccountant(neighboring_relation=_RELATION)
     for (noise, rate), steps in mechanisms:
-        step = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-        spent.compose(dp_accounting.SelfComposedDpEvent(step, steps))
+        spent.compose(dp_accounting.SelfComposedDpEvent(_step(noise, rate), steps))
     return float(spent.get_epsilon(delta))
+
+
+@lru_cache(maxsize=256)
+def _sampled_gaussian(
+    noise: float, rate: float, whole: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Renyi orders, and the divergence of one step at each.
+
+    A series for each order takes milliseconds, and every version of a run asks for the same one.
+    """
+    spent = rdp.RdpAccountant(WHOLE if whole else None, _RELATION)
+    spent.compose(_step(noise, rate))
+    return spent.orders, spent.rdp
+
+
+def _step(noise: float, rate: float) -> dp_accounting.DpEvent:
+    return dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
 
 
 def client_epsilon(releases: Iterable[Release], delta: float) -> float:
@@ -157,7 +175,8 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
     In all, delta' = delta - b1 - (1 + e^eps) b2 is what is left for the conversion.
 
     Args:
-        releases: any number of one client's (`Ledger.releases_of`); none cost 0.
+        releases: any number of one client's (`Ledger.releases_of`), or how often each (a
+            Counter); none cost 0.
         delta: in (0, 1).
     Returns:
         an upper bound on epsilon >= 0; infinity if there is none, because something was released
@@ -168,16 +187,18 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
     """
     _demand_delta(delta)
     made: Counter[tuple[float, float, float]] = Counter()
+    clamped: Counter[tuple[bool, float]] = Counter()
     parties: set[str] = set()
-    once = twice = 0.0
-    for release in releases:
+    for release, times in Counter(releases).items():
         demand_sound(release)
         parties.add(release.party)
-        made[release.l2, release.l1, release.stddev] += 1
-        if release.sources == 1:
-            once += release.clamping
-        else:
-            twice += release.clamping
+        made[release.l2, release.l1, release.stddev] += times
+        clamped[release.sources == 1, release.clamping] += times
+    # Summed in one order: how facts are counted changes no bit of an epsilon.
+    once, twice = (
+        math.fsum(times * each for (one, each), times in sorted(clamped.items()) if one is alone)
+        for alone in (True, False)
+    )
     if len(parties) > 1:
         raise Malformed(
             f"releases of {len(parties)} clients: each client has an epsilon of its own"

@@ -7,8 +7,9 @@ is the journal's.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
 from secureps.errors import Conflict, Malformed
@@ -65,6 +66,7 @@ class Ledger:
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
         self._known: dict[tuple[str, str, str, int, int], Charge | Release] = {}
         self._of: dict[str, list[Charge | Release]] = {}
+        self._tallies: dict[str, Counter[Charge | Release]] = {}
         for fact in facts:
             self.append(fact)
 
@@ -90,6 +92,25 @@ class Ledger:
         """How many facts are on record of one party: as many are the same ones."""
         return len(self._of.get(party, ()))
 
+    def tally(self, party: str) -> Counter[Charge | Release]:
+        """How often one party did each of the same: its facts, all with version and attempt 0.
+
+        An epsilon asks no more, and this is as long as a party's mechanisms are many; its facts
+        are as many as the versions of a run, of which nobody counts all in each of them.
+        """
+        return Counter(self._tallies.get(party))
+
+    def tallies(self) -> tuple[tuple[Charge | Release, int], ...]:
+        """The tallies of all parties, each in the order in which it came first."""
+        return tuple(each for tally in self._tallies.values() for each in tally.items())
+
+    def attempts(self, party: str, group: str, version: int) -> int:
+        """How many different updates of one version are on record, attempts being 0, 1, ..."""
+        kinds, attempt = ("charge", "release"), 0
+        while any((kind, party, group, version, attempt) in self._known for kind in kinds):
+            attempt += 1
+        return attempt
+
     def new(self, fact: Charge | Release) -> bool:
         """Whether `fact` would add to what was spent: False if it is on record.
 
@@ -109,8 +130,16 @@ class Ledger:
     def append(self, fact: Charge | Release) -> None:
         """Adds one fact; the same again changes nothing. Raises as `new` does."""
         if self.new(fact):
-            self._known[_key(fact)] = fact
-            self._of.setdefault(fact.party, []).append(fact)
+            self._add(fact)
+            self._count(fact, 1)
+
+    def _add(self, fact: Charge | Release) -> None:
+        self._known[_key(fact)] = fact
+        self._of.setdefault(fact.party, []).append(fact)
+
+    def _count(self, fact: Charge | Release, times: int) -> None:
+        tally = self._tallies.setdefault(fact.party, Counter())
+        tally[replace(fact, version=0, attempt=0)] += times
 
     def packed(self) -> Any:
         """All facts in order, in plain values (`roles.fold`): most differ by version alone."""
@@ -132,8 +161,10 @@ class Ledger:
         for place, version in zip(places, versions, strict=True):
             kind, party, group, rest = makes[place]
             fact = kind(party, group, version, *rest)
-            ledger._known[_key(fact)] = fact
-            ledger._of.setdefault(party, []).append(fact)
+            ledger._add(fact)
+        for place, times in Counter(places).items():
+            kind, party, group, rest = makes[place]
+            ledger._count(kind(party, group, 0, *rest), times)
         return ledger
 
     def __eq__(self, other: object) -> bool:

@@ -74,6 +74,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
+class CallOff:
+    """Ends all calls to a server that are not answered, and nothing is heard of them.
+
+    One that others can answer as well goes on with those.
+    """
+
+    to: str
+
+
+@dataclass(frozen=True, slots=True)
 class Work:
     """Something long or with I/O, done outside the machine; its result comes back as an event."""
 
@@ -173,7 +183,7 @@ class Tick:
     """Event: the time that `wake` asked for has come."""
 
 
-Effect = Answer | Defer | Order | Call | Work | Locate | Watch | Halt | Say
+Effect = Answer | Defer | Order | Call | CallOff | Work | Locate | Watch | Halt | Say
 """What a machine has done for it."""
 
 Event = (Request | AnyOrder | TaskResult | WorkFailed) | (

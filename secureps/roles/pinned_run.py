@@ -17,7 +17,7 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Locate
+from secureps.roles.machine import CallOff, Locate
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,11 @@ class Pinned:
             return self
         check_placement(self.layout, placement, roster, self.plan.section.replicas)
         return replace(self, placement=placement)
+
+    def left(self, before: Pinned) -> list[CallOff]:
+        """Nothing is asked any more of shards that were placed before, and are not now."""
+        placed = self.placement.shards
+        return [CallOff(shard) for shard in before.placement.shards if shard not in placed]
 
     def located(self, run: RunInfo, shards: Iterable[ShardAddress]) -> list[Locate]:
         """Where the shards are from now on; nothing, if they are another run's."""

@@ -32,10 +32,11 @@ from secureps.policy.explain.memory import MemoryUse, Service
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import shard_names
-from secureps.run.report.terminal import filled
+from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
-from secureps.run.serve import IN_FLIGHT_BYTES, initial_schema
+from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
 from secureps.run.simulate.simulate import load_scenario
 from secureps.wire.grpc import servers

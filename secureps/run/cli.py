@@ -21,12 +21,14 @@ from secureps.errors import SecurepsError, exit_status
 from secureps.run import commands
 from secureps.run.act import act
 from secureps.run.options import (
+    Copies,
     Insecure,
     InsecureForTests,
     LogFormat,
     MLflow,
     PassphraseFd,
     Shown,
+    Standby,
     TensorBoard,
     UnsafeSeed,
     settle_environment,
@@ -188,13 +190,8 @@ def up(
     insecure_for_tests: InsecureForTests = False,
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
-    copies: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Copy checkpoints to an object store, below URL/NAME of the run's folder.",
-        ),
-    ] = None,
+    copies: Copies = None,
+    standby: Standby = False,
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -213,9 +210,8 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    extras = Extras(tensorboard, mlflow)
-    beside = showing() if shown else nothing_beside
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, copies, beside), Console())
+    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nothing_beside, standby)
+    play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
 for _command in (commands.runs, commands.status, dashboard, commands.log):
@@ -259,6 +255,7 @@ def simulate(
         Literal["here", "ray"],
         typer.Option(show_envvar=False, help="Where clients train: here, or on a Ray cluster."),
     ] = "here",
+    copies: Copies = None,
 ) -> None:
     """Play many clients, delays and faults in virtual time, in one process.
 
@@ -269,7 +266,7 @@ def simulate(
     from secureps.run.report.trackers import Extras
     from secureps.run.simulate.simulate import simulate as play
 
-    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine)
+    play(scenario, out, extras=Extras(tensorboard, mlflow), engine=engine, copies=copies)
 
 
 app.command(rich_help_panel=_VIRTUAL)(commands.study)

@@ -288,8 +288,8 @@ def export(
     store, as s3://BUCKET/RUN; there no other file is written over.
     """
     from secureps.crypto.sampling import NO_PRIVACY
+    from secureps.files.objects import shown
     from secureps.run.export import export as write
-    from secureps.store.objects import shown
     from secureps.wording import named
 
     model = write(run, out, best)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.errors import ClientError, ConfigError, DamagedStore, PlanRefused
+from secureps.files.objects import ObjectStore, is_url
 from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.early_stopping import best
@@ -24,7 +25,6 @@ from secureps.policy.plan import Plan
 from secureps.run.report.group_labels import folded
 from secureps.store import checkpoint
 from secureps.store.copied_checkpoints import CopiedCheckpoints
-from secureps.store.objects import ObjectStore, is_url
 
 Tensors = dict[str, NDArray[Any]]
 

@@ -86,6 +86,21 @@ MLflow = Annotated[
     ),
 ]
 
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Play a second coordinator too, which takes over."),
+]
+
+Copies = Annotated[
+    str | None,
+    typer.Option(
+        "--copies",
+        show_envvar=False,
+        metavar="URL",
+        help="Copy checkpoints to an object store, below URL/NAME of the folder.",
+    ),
+]
+
 Shown = Annotated[
     bool,
     typer.Option("--dashboard", help="Show it in a browser, at an address that is printed."),

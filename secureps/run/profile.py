@@ -33,7 +33,7 @@ from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
 from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
-from secureps.run.report.terminal import headed
+from secureps.run.report.tables import WholeTable
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_once
 from secureps.store.journal import SqliteJournal
@@ -396,7 +396,7 @@ def shown(phases: tuple[Phase, ...]) -> tuple[Phase, ...]:
 def table(found: Profile) -> Table:
     """A row for every phase."""
     of = counted(found.clients, "client")
-    made = headed(f"{found.name}: one update of {found.values:,} values, {found.cipher}, {of}")
+    made = WholeTable(f"{found.name}: one update of {found.values:,} values, {found.cipher}, {of}")
     for name in ("who", "does", "part"):
         made.add_column(name)
     for name in ("seconds", "CPU", "ns/value"):

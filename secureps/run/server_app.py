@@ -23,11 +23,11 @@ from secureps.config.plan import GroupSection, PlanSection, SyncSection
 from secureps.config.sections import refuse_misplaced, toml_tables
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, OperatorError, naming
+from secureps.files.initial_file import initial_path
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.report.terminal import headed
+from secureps.run.report.tables import WholeTable
 from secureps.store.atomic_file import replace_text
 from secureps.store.checkpoint import read_metadata
-from secureps.store.initial_file import initial_path
 
 MODEL = "initial.safetensors"
 """The file of version 0, with the ServerApp's decisions, in the folder of a founding."""
@@ -69,7 +69,7 @@ class Founding:
 
     def tables(self) -> Iterable[Table | Text]:
         """The outcome of each setting, as a table."""
-        table = headed(f"what became of the ServerApp: {self.founded.strategy}")
+        table = WholeTable(f"what became of the ServerApp: {self.founded.strategy}")
         for column in ("setting", "in the app", "here"):
             table.add_column(column, overflow="fold")
         for fate in self.fates:

@@ -22,7 +22,7 @@ from secureps.policy.plan import Plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
 from secureps.run.check import model, read
-from secureps.run.report.terminal import filled
+from secureps.run.report.tables import filled
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.wording import counted
 

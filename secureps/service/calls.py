@@ -12,6 +12,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -57,6 +58,15 @@ class Caller(Protocol):
         """Takes the outcome of a request: an event for the machine."""
 
 
+@dataclass(eq=False, slots=True)
+class _Open:
+    """A call that is not answered, and how often it was tried; not `live` once it is called off."""
+
+    call: Call
+    tried: int = 0
+    live: bool = True
+
+
 class Calls:
     """The open requests of one party; to be used on its thread."""
 
@@ -64,72 +74,109 @@ class Calls:
         self._party = party
         self._around = around
         self._caller = caller
-        self._queue: deque[Callable[[], None]] = deque()
+        self._open: dict[_Open, None] = {}
+        """In the order in which they began."""
+        self._queue: deque[_Open] = deque()
         self._flying = 0
         self._lost: set[str] = set()
         self._slow: set[str] = set()
 
-    def begin(self, call: Call, tried: int = 0) -> None:
+    def begin(self, call: Call) -> None:
         """Sends a request, with the payload under its key `attach` if there is one."""
-        if call.attach is None:
-            self._dial(call, tried, call.message)
+        self._open[each := _Open(call)] = None
+        self._try(each)
+
+    def call_off(self, to: str) -> None:
+        """Forgets what is asked of a server, unless others can answer it: these are asked."""
+        for each in list(self._open):
+            call = each.call
+            rest = tuple(other for other in call.others if other != to)
+            if call.to != to:
+                each.call = dataclasses.replace(call, others=rest)
+                continue
+            each.live = False
+            del self._open[each]
+            if rest:
+                self.begin(dataclasses.replace(call, to=rest[0], others=rest[1:]))
+
+    def _try(self, each: _Open) -> None:
+        if not each.live:
             return
-        self._queue.append(partial(self._send_payload, call, call.attach, tried))
+        if each.call.attach is None:
+            self._dial(each, each.call.message)
+            return
+        self._queue.append(each)
         self._pump()
 
     def _pump(self) -> None:
         while self._queue and self._flying < PAYLOADS_IN_FLIGHT:
-            self._flying += 1
-            self._queue.popleft()()
+            each = self._queue.popleft()
+            if each.live and each.call.attach is not None:
+                self._flying += 1
+                self._send_payload(each, each.call.attach)
 
     def _landed(self) -> None:
         self._flying -= 1
         self._pump()
 
-    def _send_payload(self, call: Call, key: str, tried: int) -> None:
+    def _send_payload(self, each: _Open, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
+            if not each.live:
+                self._landed()
+                return
+            message = each.call.message
             if isinstance(fetched.exception(), KeyError):  # settled while it waited, or lost
                 self._landed()
-                self._caller.heard(call.to, Failed(call.message, DamagedStore(f"{key} is gone")))
+                self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
-            assert isinstance(call.message, PutBlock)
-            full = dataclasses.replace(call.message, payload=fetched.result())
-            self._dial(call, tried, full)
+            assert isinstance(message, PutBlock)
+            self._dial(each, dataclasses.replace(message, payload=fetched.result()))
 
         self._then(self._caller.fetched(key), dial)
 
-    def _dial(self, call: Call, tried: int, message: Request) -> None:
-        answer = self._around.transport.call(call.to, message)
+    def _dial(self, each: _Open, message: Request) -> None:
+        answer = self._around.transport.call(each.call.to, message)
         self._around.meter.called(message, answer)
-        self._then(answer, partial(self._came_back, call, tried))
+        self._then(answer, partial(self._came_back, each))
 
-    def _came_back(self, call: Call, tried: int, future: Future[Reply]) -> None:
+    def _came_back(self, each: _Open, future: Future[Reply]) -> None:
+        call = each.call
         if call.attach is not None:
             self._landed()
-        to, message = call.to, call.message
         error = future.exception()
-        if isinstance(error, PeerError) and error.retry_after is not None:
-            self._around.meter.retried(to)
-            long = error.retry_after > LONGEST_BACKOFF and to not in self._slow
-            if tried in NOTICES or long:
-                self._notice(to, tried, error)
-            if long:
-                self._slow.add(to)
-            delay = min(LONGEST_BACKOFF, error.retry_after * 1.5 ** min(tried, 12))
-            if call.others and isinstance(error, Unreachable | NotReady):
-                # One that is not ready may have lost its disk, and waits for the others itself.
-                next, *rest = call.others
-                call = dataclasses.replace(call, to=next, others=(*rest, to))
-            again = partial(self.begin, call, tried + 1)
-            self._caller.later(again, delay * self._around.jitter())
-        elif isinstance(error, SecurepsError):
-            self._back(to)
-            self._caller.heard(to, Failed(message, error))
-        elif error is not None:
+        if error is not None and not isinstance(error, SecurepsError):
             raise error
+        if not each.live:
+            return
+        if isinstance(error, PeerError) and error.retry_after is not None:
+            self._again(each, error, error.retry_after)
+            return
+        self._back(call.to)
+        if error is not None:
+            self._ended(each, Failed(call.message, error))
         else:
-            self._back(to)
-            self._take_in(to, message, future.result())
+            del self._open[each]
+            self._take_in(call.to, call.message, future.result())
+
+    def _again(self, each: _Open, error: PeerError, seconds: float) -> None:
+        call, tried = each.call, each.tried
+        self._around.meter.retried(call.to)
+        long = seconds > LONGEST_BACKOFF and call.to not in self._slow
+        if tried in NOTICES or long:
+            self._notice(call.to, tried, error)
+        if long:
+            self._slow.add(call.to)
+        delay = min(LONGEST_BACKOFF, seconds * 1.5 ** min(tried, 12))
+        if call.others and isinstance(error, Unreachable | NotReady):
+            # One that is not ready may have lost its disk, and waits for the others itself.
+            next, *rest = call.others
+            each.call = dataclasses.replace(call, to=next, others=(*rest, call.to))
+        each.tried += 1
+        self._caller.later(partial(self._try, each), delay * self._around.jitter())
+
+    def _ended(self, each: _Open, event: Failed) -> None:
+        del self._open[each]
+        self._caller.heard(each.call.to, event)
 
     def _then(self, future: Future[T], action: Callable[[Future[T]], None]) -> None:
         """Runs an action on the party's thread when a future ends, which it must not refer to.

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
+from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.shard.tasks import WritePart
@@ -24,7 +25,6 @@ from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.logs import tell
 from secureps.store.checkpoint import MANIFEST, checkpoint_directories, read_manifest, read_part
-from secureps.store.objects import ObjectStore
 
 FIRST_WAIT, LONGEST_WAIT = 1.0, 60.0
 """Seconds until a store that refused is asked again: at first, and at most."""
@@ -70,6 +70,14 @@ class CheckpointCopies(Meter):
         """Hears that something of a checkpoint was written; see `Meter`."""
         if isinstance(task, WritePart | WriteManifest):
             self._due.set()
+
+    def copy(self) -> str:
+        """Copies what is left, while the caller waits: for a process that has no time to wait for.
+
+        In place of `start`. Returns what is in the way, or nothing.
+        """
+        failed, awaited = self._copy_all()
+        return "; ".join([*self._refused.values(), *failed, *awaited])
 
     def stop(self) -> None:
         """Ends, and says what was not copied."""

@@ -8,12 +8,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from secureps.errors import InternalError
+from secureps.messages.charge import Charge, Release
 from secureps.messages.format import FORMAT
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.tasks import ManifestWritten, WriteManifest
 from secureps.roles.tasks import Task
 from secureps.service.worker import Worker
-from secureps.store.checkpoint import Manifest, ShardFile, checkpoint_path, write_manifest
+from secureps.store.checkpoint import (
+    Manifest,
+    ShardFile,
+    Tally,
+    checkpoint_path,
+    write_manifest,
+)
 
 
 class CoordinatorWorker(Worker):
@@ -39,10 +46,13 @@ class CoordinatorWorker(Worker):
             placement=federation.pinned.placement,
             versions=task.versions,
             files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in parts),
-            ledger=task.charges,
-            releases=task.releases,
             unsafe=task.unsafe,
             evaluations=task.evaluations,
+            tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
         )
         write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
         return ManifestWritten(task.number)
+
+
+def _tally(fact: Charge | Release, times: int) -> Tally:
+    return Tally(times, fact) if isinstance(fact, Charge) else Tally(times, release=fact)

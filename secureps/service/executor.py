@@ -35,6 +35,7 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Call,
+    CallOff,
     Defer,
     Effect,
     Event,
@@ -382,6 +383,8 @@ class Executor:
                 self._watchers.tell(to, message)
             case Call():
                 self._calls.begin(effect)
+            case CallOff(to):
+                self._calls.call_off(to)
             case Work(task):
                 done = self._beside(partial(self._work, task), self.worker.seconds(task))
                 done.add_done_callback(lambda f: self.later(partial(self._worked, task, f)))

@@ -81,3 +81,11 @@ def probe(threads: int = 1) -> None:
         over.set()
         for thread in started:
             thread.join()
+
+
+def starting() -> frozenset[threading.Thread]:
+    """The threads that were started and do not run yet.
+
+    One that finds no memory for its first steps ends in silence, and `start` waits for it for ever.
+    """
+    return frozenset(thread for thread in threading.enumerate() if not thread.is_alive())

@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from secureps.errors import SecurepsError, exit_status
+from secureps.errors import OperatorError, SecurepsError, exit_status
+from secureps.exhaustion import exhaustion
 
 LogFormat = Literal["text", "json"]
 
@@ -76,16 +77,28 @@ class JsonFormatter(logging.Formatter):
 
 
 @contextmanager
+def _limits_named() -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:
+        if refused := exhaustion(error):
+            raise OperatorError(refused) from error
+        raise
+
+
+@contextmanager
 def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
-    In JSON an error that ends the `with` is a line too, and the process ends with `exit_status`.
+    A limit of the operating system that ends the `with` is the operator's error, which names it. In
+    JSON an error that ends it is a line too, and the process ends with `exit_status`.
     """
     if verbose:
         _LOG.setLevel(logging.DEBUG)
     if form == "text":
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-        yield
+        with _limits_named():
+            yield
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(party))
@@ -93,7 +106,8 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
     logging.captureWarnings(True)
     threading.excepthook = _of_thread
     try:
-        yield
+        with _limits_named():
+            yield
     except SecurepsError as error:
         text = " ".join(str(error).split())
         fields = {"error": type(error).__name__, "fault": error.fault}

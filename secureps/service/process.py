@@ -7,6 +7,7 @@ its journal, on the same port. What must not live here: any knowledge of roles.
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import socket
@@ -20,17 +21,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
+from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import Starved, exhaustion
+from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
 from secureps.roles.machine import Halt
 from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, probe
+from secureps.service.limits import FIRST_THREADS, demand_descriptors, probe, starting
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
@@ -57,7 +60,8 @@ GRACE = 1.0
 """Seconds in which requests under way may end by themselves."""
 
 LAST_RESORT = 3.0
-"""Seconds after a signal at which the process ends, whatever is still at work in it."""
+"""Seconds after a signal, or after a limit was met, at which the process ends, whatever is still at
+work in it."""
 
 
 PROBE_SECONDS = 5.0
@@ -65,16 +69,32 @@ PROBE_SECONDS = 5.0
 
 
 class Probing:
-    """Probes the limits of one process; a single failure may pass, two in succession do not."""
+    """Probes the limits of one process; a single failure may pass, two in succession do not.
 
-    def __init__(self) -> None:
+    Args:
+        stalled: says what of its connections is at an end for good; empty if nothing is.
+    """
+
+    def __init__(self, stalled: Callable[[], str] = str) -> None:
+        self._stalled = stalled
         self._failed = False
+        self._starting = frozenset[threading.Thread]()
 
     def look(self) -> None:
-        """Probes; raises the error of `limits.probe` when it fails for the second time in a row."""
+        """Probes; raises what is wrong when it is for the second time in a row.
+
+        Raises:
+            OSError, RuntimeError, MemoryError: as `limits.probe`.
+            Starved: calls do not end any more, or a thread that was started never ran.
+        """
+        before, self._starting = self._starting, starting()
         try:
+            if hung := before & self._starting:  # whoever started it waits for it, for ever
+                raise Starved(f"thread {min(hung, key=id).name} was started, and never ran")
             probe()
-        except (OSError, RuntimeError, MemoryError) as error:
+            if text := self._stalled():  # after SIGCONT it may only look so
+                raise Starved(text)
+        except (OSError, RuntimeError, MemoryError, Starved) as error:
             if self._failed and exhaustion(error):
                 raise
             self._failed = True
@@ -220,6 +240,9 @@ def _run(
             GrpcTransport(party.link, party.name, party.sign, addresses, CALL_TIMEOUT)
         ) as transport,
     ):
+        if party.role != "client":  # a data holder's terminal says what its script does
+            text = f"runs secureps {__version__}, format {FORMAT}"
+            tell(party.name, "Version", text, fields={"version": __version__, "format": FORMAT})
         loop = RealLoop(journal.last)
         jitter = random.SystemRandom()
         traces = tracing(party.name, party.role)
@@ -256,10 +279,18 @@ def _run(
                 replace_text(party.state / "address", f"{listen}\n", 0o600)
                 known = {"address": listen}
                 tell(party.name, "Listening", f"listens on {listen}", fields=known)
-            if (number := shutdown.wait(PROBE_SECONDS, Probing().look)) is not None:
+            number = shutdown.wait(PROBE_SECONDS, Probing(transport.stalled).look)
+            if number is not None:
                 known = {"signal": number.name}
                 tell(party.name, "Signal", f"ends on {number.name}", fields=known)
                 _end_in_any_case(closed)
+            else:
+                executor.halted.result()
+        except Exception as error:
+            if refused := exhaustion(error):  # what lacks a thread may never be closed
+                tell(party.name, "Limit", refused, logging.ERROR)
+                shutdown.end_within(LAST_RESORT)
+            raise
         finally:
             # Whoever waits for an answer hears that there is none, before anything waits for
             # whoever waits. What is not acknowledged may be lost here, as by a kill -9.
@@ -318,8 +349,9 @@ def _end_in_any_case(closed: threading.Event) -> None:
             long as it takes; the seconds are counted again when it is through.
     """
     through = threading.Event()
-    # As concurrent.futures does: the main thread counts as alive until the threads of pools are
-    # joined, and `atexit` comes after that.
+    # As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
+    # registered later and comes first. There is no public way: `atexit` comes after those threads
+    # are joined, and until then `threading.main_thread()` counts as alive.
     threading._register_atexit(through.set)  # type: ignore[attr-defined]
 
     def leave() -> None:

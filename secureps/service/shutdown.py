@@ -11,6 +11,7 @@ import signal
 import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
@@ -36,6 +37,7 @@ class Shutdown:
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._signalled = False
+        self._hurries = 0.0
 
     def __enter__(self) -> Shutdown:
         self._reader, self._writer = os.pipe()
@@ -52,6 +54,10 @@ class Shutdown:
         They stay ignored while the process ends: the interpreter resets its own handlers to the
         default action at its end, which would kill it, but leaves ignored signals alone.
         """
+        if self._hurries:  # again where the interpreter begins to wait for threads
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            again = partial(signal.setitimer, signal.ITIMER_REAL, self._hurries)
+            threading._register_atexit(again)  # type: ignore[attr-defined]
         if self._signalled:
             for number in self._before:
                 signal.signal(number, signal.SIG_IGN)
@@ -67,6 +73,17 @@ class Shutdown:
         """Ends `wait`; may be called from any thread."""
         with suppress(BlockingIOError):
             os.write(self._writer, bytes([_INSIDE]))
+
+    def end_within(self, seconds: float) -> None:
+        """Ends the process by SIGALRM if leaving the `with` takes longer, or its threads do.
+
+        No thread is needed for it. What a program does in between is its own. In other threads than
+        the main one it does nothing: the process is not ours to end.
+        """
+        if self._before:
+            self._hurries = seconds
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.setitimer(signal.ITIMER_REAL, seconds)
 
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, facts_of, spent
+from secureps.policy.spending import Fact, spent
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.status import why
 from secureps.roles.holder.holder import Holder
@@ -21,10 +21,13 @@ from secureps.roles.shard.shard import Shard
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """The privacy spent: facts by member under a plan; an `unsafe` seed protects nobody."""
+    """The privacy spent: how often each fact by member (`Ledger.tally`) under a plan.
+
+    An `unsafe` seed protects nobody.
+    """
 
     plan: Plan
-    facts: Mapping[str, tuple[Fact, ...]]
+    facts: Mapping[str, Mapping[Fact, int]]
     unsafe: bool
 
     def largest_epsilon(self) -> float | None:
@@ -33,7 +36,7 @@ class Spending:
             return None
         if self.unsafe:
             return math.inf
-        return max((spent(self.plan, facts) for facts in set(self.facts.values())), default=0.0)
+        return max((spent(self.plan, facts) for facts in self.facts.values()), default=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +81,7 @@ class Snapshot:
     def _coordinator(cls, machine: Coordinator, now: float, spending: Spending | None) -> Snapshot:
         federation = machine.federation
         if spending is None:
-            facts = {name: facts_of(federation.ledger, name) for name in federation.members}
+            facts = {name: federation.ledger.tally(name) for name in federation.members}
             spending = Spending(machine.plan, facts, False)
         live, servers, groups = machine.live(now), machine.servers, federation.groups.values()
         return cls(

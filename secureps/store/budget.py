@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
@@ -23,7 +23,7 @@ from secureps.messages.member_records import BudgetCharged, BudgetLowered
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import NO_SPACE
+from secureps.store.journal_height import NO_SPACE, START, Mark
 
 Fact = Charge | Release
 
@@ -48,6 +48,14 @@ def default_ledger(kit: Path, name: str) -> Path:
     return kit.absolute().parent / "ledgers" / f"{name}.db"
 
 
+@dataclass(slots=True)
+class _Read:
+    """What this process has read, and up to which row: each update would read all before it."""
+
+    rows: Rows = field(default_factory=list)
+    upto: Mark = START
+
+
 @dataclass(frozen=True, slots=True)
 class BudgetLedger:
     """The ledger of one data set; nothing is made before something is charged.
@@ -65,6 +73,7 @@ class BudgetLedger:
     budget: float | None = None
     updates_per_hour: int | None = None
     clock: Callable[[], float] = time.time
+    _known: _Read = field(default_factory=_Read, init=False, repr=False, compare=False)
 
     def charge(self, run: bytes, fact: Fact, delta: float = OWN_DELTA) -> None:
         """Writes a fact, durably when it returns; what is on record costs nothing more.
@@ -180,9 +189,12 @@ class BudgetLedger:
         )
 
     def _read(self) -> Rows:
-        kinds = (BudgetCharged, BudgetLowered)
+        kinds, known = (BudgetCharged, BudgetLowered), self._known
         with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-            return [(at, row) for at, row in journal.replay() if isinstance(row, kinds)]
+            new = journal.replay(known.upto)
+            known.rows += [(at, row) for at, row in new if isinstance(row, kinds)]
+            known.upto = journal.mark
+        return [*known.rows]
 
     def _append(self, record: BudgetCharged | BudgetLowered) -> None:
         with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:

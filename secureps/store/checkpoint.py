@@ -73,6 +73,15 @@ class ShardFile:
 
 
 @dataclass(frozen=True, slots=True)
+class Tally:
+    """How often a client spent the same: a charge or a release, with version and attempt 0."""
+
+    times: int
+    charge: Charge | None = None
+    release: Release | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """What a checkpoint is.
 
@@ -82,10 +91,12 @@ class Manifest:
         id: the run id, hexadecimal; run: what it binds.
         versions: the vector of group versions it holds.
         files: one for every shard; placement: which blocks are in which.
-        ledger, releases: all privacy facts up to `versions`, of records and of clients.
+        ledger, releases: up to format 3, all privacy facts, of records and of clients.
         unsafe: the clients, sorted, that ever submitted what an unsafe seed made; it protects
             nobody, whatever the ledger says.
         evaluations: all that were there when it was completed, of whichever version.
+        tallies: since format 4, the privacy facts up to `versions`, as long as clients are many:
+            every single one would be longer than a manifest can be, in a long run.
     """
 
     format: int
@@ -95,10 +106,11 @@ class Manifest:
     versions: tuple[GroupVersion, ...]
     files: tuple[ShardFile, ...]
     placement: Placement
-    ledger: tuple[Charge, ...]
-    releases: tuple[Release, ...]
-    unsafe: tuple[str, ...]
+    ledger: tuple[Charge, ...] | None = None
+    releases: tuple[Release, ...] | None = None
+    unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
+    tallies: tuple[Tally, ...] | None = None
 
 
 def tensor_name(group: str, block: int, slot: str = "") -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from secureps.errors import ConfigError, DamagedStore
+from secureps.files.objects import ObjectStore
 from secureps.store.checkpoint import MANIFEST, MANIFEST_LIMIT, NUMBER, read_manifest
-from secureps.store.objects import ObjectStore
 
 
 class CopiedCheckpoints:

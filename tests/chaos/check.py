@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from functools import cache
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
@@ -18,19 +19,26 @@ from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, UPDATE, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import (
+    FOUNDING,
+    UPDATE,
+    Cohort,
+    Receipt,
+    SubmissionId,
+    cohort_digest,
+)
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.policy.spending import facts_of
+from secureps.policy.spending import Fact, facts_of
+from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
 from secureps.run.export import newest_model
-from secureps.run.party_names import client_names
-from secureps.store.checkpoint import checkpoint_directories, latest_good
+from secureps.store.checkpoint import Manifest, checkpoint_directories, latest_good
 from tests.chaos.evidence import Evidence
-from tests.chaos.schedule import CHEATS, CLIENTS, Setting
+from tests.chaos.schedule import CHEATS, Setting
 from tests.chaos.world import World
 from tests.kits.federations import Tensors, same
 from tests.kits.feedback_kit import recomputed
@@ -113,9 +121,10 @@ def _end(world: World) -> list[str]:
     # What is sealed for two key holders that are lost nobody opens; nor what a revoked client has
     # part in, where holders hear of that before they are asked.
     few = len(world.lost) > 1 or len(world.successors) > 1 or world.revoked
+    few = few or world.data_holders.gone  # fewer may be left than a cohort needs
     if federation.failure and not (cheated or few):
         found.append(f"the run failed: {federation.finished}")
-    for name in client_names(CLIENTS):
+    for name in world.clients:
         halt = world.parties[name].halted.result()
         own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
         own |= name in world.revoked
@@ -183,7 +192,7 @@ def _ledgers(world: World) -> list[str]:
     found = []
     federation = world.coordinator.federation
     receipts = [record.receipt for record in of_kind(journal_of(world), records.Received)]
-    for client in client_names(CLIENTS):
+    for client in world.clients:
         member = world.parties[client].machine
         assert isinstance(member, Member)
         own, known = facts_of(member._ledger, client), facts_of(federation.ledger, client)
@@ -203,14 +212,21 @@ def _ledgers(world: World) -> list[str]:
         _, manifest, _ = latest_good(world.checkpoints)
     except SecurepsError as error:
         return [*found, f"no checkpoint: {error}"]
-    kept = {*manifest.ledger, *manifest.releases}
     summed = {
         m.id for cohort in committed_cohorts(journal_of(world)).values() for m in cohort.members
     }
-    for receipt in receipts:
-        if receipt.id in summed and receipt.fact is not None and receipt.fact not in kept:
-            found.append(f"the last checkpoint lacks {receipt.fact}")
-    return found
+    facts = {r.fact for r in receipts if r.id in summed and r.fact is not None}
+    return [*found, *lacking(manifest, facts)]
+
+
+def lacking(manifest: Manifest, facts: Collection[Fact]) -> list[str]:
+    """What a checkpoint counts less often than it is among these."""
+    counted = {each.charge or each.release: each.times for each in manifest.tallies or ()}
+    return [
+        f"the last checkpoint has {counted.get(fact, 0)} of {times} times {fact}"
+        for fact, times in Ledger(facts).tallies()
+        if counted.get(fact, 0) < times
+    ]
 
 
 # --- the model --------------------------------------------------------------------
@@ -228,9 +244,9 @@ def _model(world: World) -> list[str]:
         if flat.tobytes() != values[-1].tobytes():
             found.append("the model is not what the receipts come to")
     cheated = any(fault.kind in CHEATS for fault in world.faults)
-    anew = world.lost.keys() & set(client_names(CLIENTS))  # with another seed
+    anew = world.lost.keys() & set(world.clients)  # with another seed
     as_ever = world.setting.rule == "all" and not (cheated or anew)
-    as_ever &= not world.coordinator.federation.failure
+    as_ever &= not (world.coordinator.federation.failure or world.data_holders.gone)
     if as_ever and not same(world.model(), unharmed(world.setting)):
         found.append("the model is not that of the undisturbed run")
     return found
@@ -258,9 +274,16 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
     for version in committed:
         if version > 0:
             codes = _codes(known.plan, layout, cohorts[version], values)
-            mean = _mean(known, cohorts[version], receipts, layout, codes)
-            exact, state = known.plan.optimizer(GROUP).apply(mean, values, state)
-            values = _published(known.plan, layout, exact, values, codes)
+            means = _means(known, cohorts[version], receipts, layout, codes)
+            made_of = partial(_next, known.plan, layout, codes, values, state)
+            wanted = {
+                block: digest
+                for (at, shard), blocks in prepared.items()
+                for block, digest in zip(placement.blocks_of(GROUP, shard), blocks)
+                if at == version
+            }
+            mean = _added(means, lambda mean: made_of(mean)[0], wanted, layout)  # noqa: B023
+            values, state = made_of(mean)
         made.append(values)
         for (at, shard), blocks in prepared.items():
             spans = (layout.span(block) for block in placement.blocks_of(GROUP, shard))
@@ -307,6 +330,39 @@ def _codes(
     )
 
 
+def _next(
+    plan: Plan,
+    layout: GroupLayout,
+    codes: list[BlockCode],
+    values: NDArray[np.float32],
+    state: Any,
+    mean: NDArray[np.float64],
+) -> tuple[NDArray[np.float32], Any]:
+    """The published version that a mean leads to, and the optimizer's state."""
+    exact, after = plan.optimizer(GROUP).apply(mean, values, state)
+    return _published(plan, layout, exact, values, codes), after
+
+
+def _added(
+    means: list[NDArray[np.float64]],
+    made_of: Callable[[NDArray[np.float64]], NDArray[np.float32]],
+    wanted: Mapping[int, bytes],
+    layout: GroupLayout,
+) -> NDArray[np.float64]:
+    """Of means with several noises, block by block that of which shards say they made a version.
+
+    A shard that lost its disk has another seed, and draws once more what nobody has added.
+    """
+    mean = means[0].copy()
+    for other in means[1:]:
+        values = made_of(other)
+        for block in range(layout.blocks):
+            here = slice(*layout.span(block))
+            if payload_digest(values[here].astype("<f4").tobytes()) == wanted.get(block):
+                mean[here] = other[here]
+    return mean
+
+
 def _published(
     plan: Plan,
     layout: GroupLayout,
@@ -323,14 +379,14 @@ def _published(
     return values
 
 
-def _mean(
+def _means(
     known: Known,
     cohort: Cohort,
     receipts: dict[SubmissionId, Receipt],
     layout: GroupLayout,
     codes: list[BlockCode],
-) -> NDArray[np.float32]:
-    """What the integers of a cohort's members come to, added one by one."""
+) -> list[NDArray[np.float64]]:
+    """What the integers of a cohort's members come to, added one by one: one for every noise."""
     total, weight = [0] * layout.sent, 0
     for member in cohort.members:
         receipt = receipts[member.id]
@@ -338,12 +394,27 @@ def _mean(
         integers, own = known.evidence.integers[member.id, receipt.root]
         weight += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
-    grid = known.plan.grid(GROUP, layout.sent)
-    mean = grid.weighted_mean(np.array(total, np.int64), weight, cohort.weight)
-    if known.plan.chain(GROUP).plain:
-        return mean
-    parts = [mean[slice(*layout.sent_span(block))] for block in range(layout.blocks)]
-    return np.concatenate([code.decode(part) for code, part in zip(codes, parts, strict=True)])
+    grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[np.float64]]()
+    for noise in _noises(known, cohort, layout):
+        values = np.array(total, np.int64) + noise
+        mean = grid.weighted_mean(values, weight, cohort.weight + known.plan.noisy_shards)
+        if not known.plan.chain(GROUP).plain:
+            parts = (mean[slice(*layout.sent_span(block))] for block in range(layout.blocks))
+            mean = np.concatenate([code.decode(part) for code, part in zip(codes, parts)])
+        found.append(mean)
+    return found
+
+
+def _noises(known: Known, cohort: Cohort, layout: GroupLayout) -> list[NDArray[np.int64]]:
+    """What shards may have added to a sum: nothing, or what was drawn for each of its blocks."""
+    if not known.plan.noisy_shards:
+        return [np.zeros(layout.sent, np.int64)]
+    name = cohort_digest(b"", replace(cohort, committee=None))
+    drawn = [known.evidence.noise[name, block] for block in range(layout.blocks)]
+    return [
+        np.concatenate([each[min(number, len(each) - 1)] for each in drawn])
+        for number in range(max(map(len, drawn)))
+    ]
 
 
 # --- what clients keep ------------------------------------------------------------
@@ -353,7 +424,7 @@ def _kept(world: World) -> list[str]:
     """Of every client: what its last included update left over, as the formula says."""
     found = []
     feedback = world.plan.group(GROUP).feedback
-    for client in client_names(CLIENTS) if feedback else ():
+    for client in world.clients if feedback else ():
         if client in world.lost or (known := recomputed(world, client)) is None:
             continue
         receipt, rest = known

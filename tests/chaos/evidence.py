@@ -5,18 +5,22 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.worker import ClientWorker
+from secureps.messages.encoding import canonical
 from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import Sealed
 from secureps.messages.requests import PutBlock
-from secureps.messages.submission import OPENED, UPDATE, SubmissionId
+from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, cohort_digest
 from secureps.roles.machine import Effect, Machine, Step
 from secureps.roles.member.tasks import SealedUpdate
+from secureps.service.shard.worker import ShardWorker
 from tests.kits.sealed_blocks import cut, whole
 
 Key = tuple[SubmissionId, bytes]
@@ -31,6 +35,8 @@ class Evidence:
         """What was sealed: the values on the grid, and the weight."""
         self.founding: dict[bytes, NDArray[np.float32]] = {}
         """Models that were offered to found the run with, by the root of their payloads."""
+        self.noise: defaultdict[tuple[bytes, int], list[NDArray[np.int64]]] = defaultdict(list)
+        """What shards drew, by the members of a cohort and block: once, unless a seed was lost."""
         self.sent: defaultdict[str, set[tuple[str, int, bytes]]] = defaultdict(set)
         """By client: group, base version and content of every update of which a byte left it."""
         self.wrong: list[str] = []
@@ -76,6 +82,23 @@ class Evidence:
         for header in made.headers:
             self._digests[header.digest] = key, made.receipt.version
         return made
+
+    def watch_noise(self, worker: ShardWorker) -> None:
+        """Notes all noise that a shard draws from now on: the integers, without their cipher."""
+        drawing = worker._noise
+
+        def drawn(plan: Any, layout: Any, cohort: Cohort, block: int) -> bytes:
+            plain = plan.mechanism(cohort.group, layout.sent)
+            bound = canonical(replace(cohort, committee=None))
+            stream = drawing.seed.derive("aggregator-noise", bound, block)
+            size = layout.slots(block) - layout.weight_slots
+            values = np.asarray(plain.noise(size, stream.words), np.int64)
+            known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
+            if not any(np.array_equal(values, each) for each in known):
+                known.append(values)
+            return drawing.sealed(plan, layout, cohort, block)
+
+        worker._noise = SimpleNamespace(sealed=drawn)  # type: ignore[assignment]
 
     # --- what they journal and send -----------------------------------------------
 

@@ -60,6 +60,13 @@ class Issuer:
         del self._certificates[name]
         self._sign({n: key for n, key in self.kit.public.holder_keys.items() if n != name})
 
+    def admit(self, new: str) -> None:
+        """A client comes."""
+        own = Identity(digest("chaos-identity", new.encode()))
+        self._certificates[new] = certify(self._ca, new, "client", own.public.key)
+        self.kit = replace(self.kit, identities={**self.kit.identities, new: own})
+        self._sign(self.kit.public.holder_keys)
+
     def replace(self, lost: str, new: str) -> None:
         """A key holder takes another's place."""
         own = Identity(digest("chaos-identity", new.encode()))

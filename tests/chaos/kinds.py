@@ -23,12 +23,8 @@ MODULES = (coordinator_tasks, holder_tasks, member_tasks, shard_tasks)
 
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
-_FROZEN = "where the plan freezes tensors: tests/federation/test_frozen.py"
-_BOUND = "where the plan states no most_examples: tests/policy/test_counting.py"
-_EVALUATOR = "with an evaluator of the plan: tests/federation/test_evaluating.py"
-_LEFT = "where a client is told to leave: tests/client/test_session.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_NOISE = "where shards add noise, and blocks have copies: tests/federation/test_replicas.py"
+_GONE = "where a shard is away for good: tests/federation/test_replicas.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
@@ -39,12 +35,8 @@ KNOWN: dict[str, str] = {
     "orders Call TakeOver": _COMMAND,
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
-    "orders Answer Proposal": _FROZEN,
-    **dict.fromkeys(("hears NoiseDrawn", "orders Work DrawNoise"), _NOISE),
-    **dict.fromkeys(("hears Counted", "orders Work Count"), _BOUND),
-    **dict.fromkeys(("hears Evaluated", "hears Judged", "orders Call Evaluated"), _EVALUATOR),
-    **dict.fromkeys(("hears Leave", "hears Retire", "orders Call Retire"), _LEFT),
     "orders Call Act": _OPERATOR,
+    "orders CallOff": _GONE,
     "hears Resting": _RATE,
 }
 """What chaos does not play, and why."""

@@ -63,6 +63,11 @@ class PartyLoop:
         _perform(action, future)
         return future
 
+    @property
+    def paused(self) -> bool:
+        """Whether nothing happens now."""
+        return self._paused > self._whole.now()
+
     def pause(self, seconds: float) -> None:
         """Nothing happens for so long; then everything that has waited does."""
         self._paused = max(self._paused, self._whole.now() + seconds)

@@ -61,8 +61,15 @@ PRIVACY: dict[str, dict[str, Any]] = {
         "delta": 1e-6,
         "budget": 1000.0,
     },
+    "shards": {
+        "unit": "client",
+        "placement": "aggregator",
+        "noise_multiplier": 20.0,
+        "delta": 1e-6,
+        "budget": 1000.0,
+    },
 }
-
+"""Whose noise protects what; under the last, the shards add it."""
 
 CODECS: dict[str, dict[str, Any]] = {
     "": {},
@@ -95,13 +102,21 @@ def plan_of(setting: Setting) -> Plan:
     if setting.privacy:
         changes["privacy"] = PRIVACY[setting.privacy]
         changes["training"] = {"local_steps": STEPS}
-    if setting.privacy == "client":
+    if setting.privacy in ("client", "shards"):
         group |= {"weighting": "uniform", "bits": 16}
     elif "codec" not in CODECS[setting.codec]:
         group["range"] = 1.0
     group |= CODECS[setting.codec]
     if setting.evaluated:
         changes["evaluation"] = {"every": 2, "metrics": METRICS, "most_examples": 4096}
+    if setting.judge:
+        changes["evaluation"] = {"every": 2, "metrics": METRICS, "evaluator": setting.judge}
+        if setting.rule == "all":
+            group["rule"] = group["rule"] | {"quorum": CLIENTS - 1, "minimum": CLIENTS - 1}
+    if setting.frozen:
+        changes["frozen"] = ["base.*"]
+        if not (setting.codec or setting.privacy or setting.evaluated):
+            del group["most_examples"]
     body = {
         "name": "chaos",
         "versions": VERSIONS,
@@ -109,6 +124,7 @@ def plan_of(setting: Setting) -> Plan:
         "replicas": setting.replicas,
         "block_size": 64,
         "local": ["*.count"],
+        "newcomers_wait": 0.0,
         "cipher": cipher,
         "group": [group],
     }

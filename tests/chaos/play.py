@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +18,17 @@ from tests.chaos.world import World
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed under faults: every broken promise, and what machines heard and did."""
+    """What came of a seed under faults: every broken promise, and what machines heard and did.
+
+    `ends` has for every party that has ended what it said last.
+    """
 
     seed: int
     faults: tuple[Fault, ...]
     complaints: tuple[str, ...]
     kinds: Counter[str]
     ended: str
+    ends: Mapping[str, str]
 
     @property
     def replay(self) -> str:
@@ -45,7 +49,7 @@ def play(seed: int, faults: Sequence[Fault]) -> Outcome:
         seconds = f"{world.loop.now():.0f} virtual seconds, {world.events} events"
         ended = f"{world.coordinator.federation.finished or world.given_up or 'no end'} ({seconds})"
         kinds = world.evidence.kinds
-        return Outcome(seed, tuple(faults), tuple(wrong), kinds, ended)
+        return Outcome(seed, tuple(faults), tuple(wrong), kinds, ended, world.ends())
 
 
 @contextmanager

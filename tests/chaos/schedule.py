@@ -17,8 +17,13 @@ jump      the party's clock leaps ahead
 full      the party's disk refuses every write for a while
 part      nothing passes between two parties for a while
 lost, unanswered, twice, late     what becomes of one message
+rests     a data holder pauses its client, and has it go on later
+lowers    a data holder lowers the budget of its client, to that epsilon
+quits     a data holder has its client leave
+stops     the client's process is told to take part no more, and may be started again
 replaced  the key holder, or who came for it, dies for good, and another comes by the next roster
 revoked   the client is taken off the roster
+comes     a client that was on no roster comes, by the next one
 renewed   the roster expires for everybody, and is signed anew
 gone      the coordinator dies for good, and its standby takes over
 frozen    the coordinator's process is stopped for so long, as by SIGSTOP, and goes on afterwards
@@ -44,7 +49,9 @@ CLIENTS, SHARDS, HOLDERS, THRESHOLD = 5, 2, 3, 2
 class Setting:
     """The plan of a seed: `all` is the synchronous rule that waits for every member.
 
-    `codec` is one of `tests.chaos.plans.CODECS`; of every block there are so many `replicas`.
+    `privacy` is one of `tests.chaos.plans.PRIVACY`, `codec` one of CODECS there; of every block
+    there are so many `replicas`. `frozen`: a part of the model never travels, and nobody has said
+    how many examples a client may have. `judge`: one client alone evaluates, and does not train.
     """
 
     rule: str
@@ -53,6 +60,8 @@ class Setting:
     evaluated: bool = False
     codec: str = ""
     replicas: int = 1
+    frozen: bool = False
+    judge: str = ""
 
 
 SETTINGS = (
@@ -96,8 +105,14 @@ ACTS = (STANDS, SAVES, OMITS)
 ACTED = 0.4
 """How often an operator acts."""
 
-REPLACED, REVOKED, RENEWED = "replaced", "revoked", "renewed"
-ROSTERS = (REPLACED, REVOKED, RENEWED)
+RESTS, LOWERS, QUITS, STOPS = "rests", "lowers", "quits", "stops"
+OWN_ACTS = (RESTS, LOWERS, QUITS, STOPS)
+OWN = 0.3
+"""How often data holders act on their own clients."""
+
+REPLACED, REVOKED, RENEWED, COMES = "replaced", "revoked", "renewed", "comes"
+ROSTERS = (REPLACED, REVOKED, RENEWED, COMES)
+NEWCOMER = f"client-{CLIENTS:02}"
 CHANGE, SOON = 0.5, 300
 """How often the roster changes, where no disk is lost; events within which it does so again."""
 
@@ -105,6 +120,8 @@ GONE, FROZEN, COMMANDED = "gone", "frozen", "commanded"
 TAKEOVERS = (GONE, FROZEN, COMMANDED)
 FOLLOWED = 0.4
 """How often there is a standby, where no disk is lost."""
+
+EVERY = frozenset((*KINDS, *LOSSES, *ROSTERS, *ACTS, *OWN_ACTS, *TAKEOVERS, ROTS, ASKS))
 
 EVENTS = 2000
 """Below this most runs have had their last event."""
@@ -114,18 +131,27 @@ OPERATIONS = (20, 60, 120, 380)
 
 SPEECH = {
     "client": (
-        ("Join", "Subscribe", "Heartbeat", "Submit", "Telemetry", "Withdraw", "Decline"),
-        ("Invite", "Published", "Settled", "Configure", "SendAgain", "Finish"),
+        (
+            *("Join", "Subscribe", "Heartbeat", "Submit", "Telemetry", "Withdraw", "Decline"),
+            *("Retire", "Missing"),
+        ),
+        (
+            *("Invite", "Published", "Settled", "Configure", "SendAgain", "Finish"),
+            *("SealAgain", "RosterChanged", "HolderKeys", "SealFor"),
+        ),
         ("PutBlock", "GetBlock"),
     ),
     "shard": (
-        ("Register", "Subscribe", "Held", "Prepared", "Checkpointed", "Heartbeat"),
-        ("Configure", "Found", "Hold", "Prepare", "Commit", "WriteCheckpoint", "Finish"),
-        (),
+        ("Register", "Subscribe", "Held", "Prepared", "Checkpointed", "Heartbeat", "Missing"),
+        (
+            *("Configure", "Found", "Hold", "Prepare", "Commit", "WriteCheckpoint", "Finish"),
+            *("Discard", "RosterChanged"),
+        ),
+        ("PutBlock", "GetBlock", "GetSum"),
     ),
     "holder": (
-        ("Register", "Subscribe", "Examined", "KeyShare", "Heartbeat"),
-        ("Configure", "Examine", "Open", "Finish"),
+        ("Register", "Subscribe", "Examined", "KeyShare", "Heartbeat", "OpenRefused"),
+        ("Configure", "Examine", "Open", "Finish", "EraseKeys", "RosterChanged"),
         (),
     ),
 }
@@ -137,13 +163,14 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, LOSSES, ROSTERS, ACTS or TAKEOVERS, ROTS or ASKS.
+        kind: of KINDS, LOSSES, ROSTERS, ACTS, OWN_ACTS or TAKEOVERS, ROTS or ASKS.
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
             often.
         seconds: how long it lasts, or until the party is started again; of `older`: until it dies;
-            of ROSTERS: until the coordinator has the next roster; of ACTS: until it is taken back.
+            of ROSTERS: until the coordinator has the next roster; of ACTS and `rests`: until it is
+            taken back; of `lowers`: the epsilon.
         to: the other party; message: the class of one.
     """
 
@@ -174,8 +201,7 @@ def parsed(text: str) -> tuple[Fault, ...]:
 
 def _parsed(text: str) -> Fault:
     found = _FAULT.fullmatch(text.strip())
-    kinds = (*KINDS, *LOSSES, *ROSTERS, *ACTS, *TAKEOVERS, ROTS, ASKS)
-    if found is None or found["kind"] not in kinds:
+    if found is None or found["kind"] not in EVERY:
         raise ValueError(f"not a fault: {text!r}")
     known = found.groupdict(default="")
     seconds = float(known["seconds"] or 0)
@@ -186,8 +212,17 @@ def _parsed(text: str) -> Fault:
 
 def setting_of(seed: int) -> Setting:
     """The plan of a seed: all of them take turns."""
-    setting = SETTINGS[seed % len(SETTINGS)]
-    return replace(setting, replicas=2) if seed // len(SETTINGS) % 3 == 2 else setting
+    setting, turn = SETTINGS[seed % len(SETTINGS)], seed // len(SETTINGS)
+    if turn % 3 == 2:
+        setting = replace(setting, replicas=2)
+    match turn % 12:
+        case 4:
+            return replace(setting, frozen=True)
+        case 7 if setting.rule in ("all", "sync") and not (setting.codec or setting.privacy):
+            return replace(setting, evaluated=True, judge=client_names(CLIENTS)[-1])
+        case 8 | 9 if setting.cipher != "rlwe" and setting.rule != "all" and not setting.codec:
+            return replace(setting, privacy="shards")
+    return setting
 
 
 def holders_of(setting: Setting) -> tuple[str, ...]:
@@ -220,13 +255,27 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
         faults += [_act(rng) for _ in range(rng.randint(1, 3))]
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
-    return tuple(faults)
+    return (*faults, *_own(random.Random(f"chaos-own/{seed}"), setting, lost))
 
 
 def _act(rng: random.Random) -> Fault:
     kind, at = rng.choice(ACTS), rng.randrange(1, EVENTS)
     who = rng.choice(client_names(CLIENTS)) if kind == OMITS else COORDINATOR
     return Fault(kind, who, at, round(rng.uniform(1.0, 60.0), 1))
+
+
+def _own(rng: random.Random, setting: Setting, lost: bool) -> Sequence[Fault]:
+    """Data holders act on their clients; where no disk is lost, another client comes, too."""
+    found: list[Fault] = []
+    for _ in range(rng.randint(1, 3) if rng.random() < OWN else 0):
+        kinds = (RESTS,) * (9 if setting.rule == "all" else 1) + OWN_ACTS  # few can spare anybody
+        kind, who = rng.choice(kinds), rng.choice(client_names(CLIENTS))
+        seconds = {RESTS: rng.uniform(1.0, 60.0), LOWERS: rng.uniform(0.01, 2.0)}.get(kind, 0.0)
+        found.append(Fault(kind, who, rng.randrange(1, EVENTS), round(seconds, 2)))
+    if not lost and setting.rule != "all" and rng.random() < OWN:
+        seconds = round(rng.uniform(0.1, 8.0), 1)
+        found.append(Fault(COMES, NEWCOMER, rng.randrange(1, EVENTS), seconds))
+    return found
 
 
 def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
@@ -237,7 +286,7 @@ def _followed(rng: random.Random, setting: Setting) -> Sequence[Fault]:
     before, at = rng.randrange(1, EVENTS), rng.randrange(1, EVENTS)
     short, long = round(rng.uniform(0.1, 8.0), 1), round(rng.uniform(1.0, 40.0), 1)
     if rng.random() < 0.3:
-        found.append(Fault("kill", STANDBY, before, short))
+        found.append(Fault(rng.choice(("kill", "power", WIPED)), STANDBY, before, short))
     if rng.random() < 0.3:
         found.append(Fault("part", COORDINATOR, before, long, STANDBY))
     if rng.random() < 0.3:

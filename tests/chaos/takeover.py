@@ -36,6 +36,12 @@ def waited_for(world: World) -> bool:
     return isinstance(lead, Lead) and lead._follows and not lead.halted.done()
 
 
+def spare(world: World) -> bool:
+    """Whether the coordinator is there and well, so that the standby may lose its disk."""
+    there = COORDINATOR not in world.down | world.gone and world.ruler == COORDINATOR
+    return there and follows(world) and not world._loops[COORDINATOR].paused
+
+
 def happen(world: World, fault: Fault) -> None:
     """What a seed says, once there is a standby that follows."""
     if world.ruler == STANDBY:

@@ -16,8 +16,10 @@ import pytest
 
 from secureps.errors import DiskFailed
 from secureps.messages.records import Incarnated
+from secureps.messages.run import STANDBY
 from secureps.roles.coordinator import submissions
 from secureps.roles.machine import Answer, Step
+from secureps.roles.member.leaving import LEFT
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.store.atomic_file import sync, write_durably
@@ -27,15 +29,9 @@ from tests.chaos.loop import PartyLoop
 from tests.chaos.plans import plan_of
 from tests.chaos.play import play
 from tests.chaos.schedule import (
-    ACTS,
-    ASKS,
-    KINDS,
-    LOSSES,
+    EVERY,
     OPERATIONS,
-    ROSTERS,
-    ROTS,
     SETTINGS,
-    TAKEOVERS,
     WIPED,
     Fault,
     faults_of,
@@ -132,6 +128,7 @@ CHANGES: dict[str, tuple[int, str]] = {
     "replaced:holder-0@800+1,replaced:holder-1@820+1": (1, "holder-0, holder-1 are on the"),
     "replaced:holder-1@800+1,part:client-02>coordinator@800+9": (1, "all 3 versions are made"),
     "revoked:client-03@700+1": (8, "all 3 versions are made"),
+    "comes:client-05@400+1": (4, "all 3 versions are made"),
     "renewed:coordinator@700+9": (1, "all 3 versions are made"),
 }
 """Rosters that change, under which seed's plan, and how the run ends."""
@@ -145,6 +142,33 @@ def test_a_roster_changes_and_the_run_goes_on_or_says_why_not(faults: str) -> No
     assert outcome.ended.startswith(said)
     assert outcome.kinds["coordinator hears KitRead"]
     assert outcome.kinds["coordinator orders Order RosterChanged"]
+
+
+OWN: dict[str, tuple[int, str, str]] = {
+    "rests:client-01@500+20": (0, "all 3 versions are made", ""),
+    "lowers:client-01@500+0.01": (7, "all 3 versions are made", "the budget is 0.01"),
+    "quits:client-01@500,kill:client-01@520+1": (3, "all 3 versions are made", LEFT),
+    "stops:client-01@500": (3, "all 3 versions are made", "whoever runs this client"),
+    "quits:client-01@500": (0, "too few clients are left: after version 1, 1 of them", LEFT),
+}
+"""Acts of a data holder, under which seed's plan, and how the run and the client end."""
+
+
+@pytest.mark.parametrize("faults", OWN)
+def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> None:
+    seed, said, end = OWN[faults]
+    outcome = play(seed, parsed(faults))
+    assert not outcome.complaints
+    assert outcome.ended.startswith(said)
+    assert end in outcome.ends["client-01"]
+
+
+@pytest.mark.parametrize("seed", [84, 147, 171, 182])
+def test_what_else_a_plan_may_say_keeps_every_promise(seed: int) -> None:
+    """A frozen part, a bound that is agreed on, a client that judges, noise that shards add."""
+    outcome = play(seed, parsed("kill:shard-0@700+1,kill:client-04@900+1,kill:coordinator@1100+1"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
 
 
 @pytest.mark.parametrize(
@@ -245,10 +269,10 @@ def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)
-    kinds = {*KINDS, *LOSSES, *ROSTERS, *ACTS, *TAKEOVERS, ROTS, ASKS}
-    assert {fault.kind for fault in faults} == kinds
+    assert {fault.kind for fault in faults} == EVERY
     wiped = [fault.who for fault in faults if fault.kind == WIPED]
     assert {who.rpartition("-")[0] for who in wiped} == {"", "shard", "holder", "client"}
+    assert STANDBY in wiped
     assert parsed("kill:shard-0@120+2.5") == (Fault("kill", "shard-0", 120, 2.5),)
     assert faults_of(7) == faults_of(7)
     with pytest.raises(ValueError, match="not a fault: 'kill'"):

@@ -18,7 +18,9 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from secureps.client.trainer import EvaluateResult
+import numpy as np
+
+from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
@@ -27,16 +29,18 @@ from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Subm
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import WORKER, Machine
+from secureps.roles.machine import Machine
 from secureps.roles.shard.shard import Shard
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.service.environment import Stores
 from secureps.service.executor import Executor
+from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
-from tests.chaos import takeover
+from tests.chaos import rosters, takeover
+from tests.chaos.data_holders import DataHolders
 from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
 from tests.chaos.issuer import Issuer
@@ -47,7 +51,6 @@ from tests.chaos.plans import SHAPE, kit_of, plan_of
 from tests.chaos.schedule import (
     CHEATS,
     CLIENTS,
-    HOLDERS,
     MESSAGES,
     SHARDS,
     TAKEOVERS,
@@ -76,7 +79,19 @@ WRITES = ("append", "sync", "rename")
 
 
 class Subject(Recorded):
-    """A trainer of the federation, which evaluates too."""
+    """A trainer of the federation, which evaluates too; `frozen`: it has a base that stays."""
+
+    def __init__(self, number: int, shape: tuple[int, ...], frozen: bool = False) -> None:
+        super().__init__(number, shape)
+        self._base: Tensors = {"base.scale": np.full(3, 1.5, np.float32)} if frozen else {}
+
+    def parameters(self, seed: int) -> Tensors:
+        return self._base | super().parameters(seed)
+
+    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
+        moving = {name: each for name, each in parameters.items() if name not in self._base}
+        made = super().fit(moving, config)
+        return replace(made, parameters=self._base | made.parameters)
 
     def evaluate(self, parameters: Tensors) -> EvaluateResult:
         return judged(self._number, parameters)
@@ -101,6 +116,9 @@ class World(Simulation):
         """Coordinators that are lost for good."""
         self.revoked: set[str] = set()
         """Clients that were taken off the roster."""
+        self.newcomers: list[str] = []
+        """Clients that came onto it."""
+        self.data_holders = DataHolders(self)
         self._lost_at = 0.0
         self._rng = random.Random(f"chaos-disk/{seed}")
         self._root = folder
@@ -115,7 +133,10 @@ class World(Simulation):
         self._due = sorted(by_event, key=lambda fault: fault.at)
         self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
         self._cheats = [f for f in faults if f.kind in ("spoil", "lie")]
-        trainers = {name: Subject(i, SHAPE) for i, name in enumerate(client_names(CLIENTS))}
+        trainers = {
+            name: Subject(i, SHAPE, setting.frozen) for i, name in enumerate(client_names(CLIENTS))
+        }
+        self._trainers = trainers
         conditions = Conditions(
             Delays(seed),
             lambda clock, delay: ChaosNetwork(
@@ -126,8 +147,8 @@ class World(Simulation):
             standby=any(STANDBY in (f.who, f.to) or f.kind in TAKEOVERS for f in faults),
         )
         cast = Cast(trainers, UnsafeSeed(3), seconds)
-        self._issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)))
-        self._first = self._issuer.kit
+        self.issuer = Issuer(kit_of(plan_of(setting), client_names(CLIENTS)))
+        self._first = self.issuer.kit
         with (
             self._disk.installed(),
             patch.object(simulation, "memory_kit", lambda plan, clients: self._first),
@@ -190,7 +211,7 @@ class World(Simulation):
         left = [
             name
             for name in sorted(self.lost.keys() & ended)
-            if name in client_names(CLIENTS) or said.endswith(f"waits for {name}")
+            if name in self.clients or said.endswith(f"waits for {name}")
         ]
         return f"{self._why(left[0])} ({said})" if left and self.setting.rule == "all" else ""
 
@@ -220,6 +241,10 @@ class World(Simulation):
             return str(halted.result())
         cause = f" from {error.__cause__!r}" if error.__cause__ else ""
         return f"{error!r}{cause}"
+
+    def ends(self) -> dict[str, str]:
+        """What every party that has ended said last."""
+        return {n: self._why(n) for n, party in self.parties.items() if party.halted.done()}
 
     @property
     def emptied(self) -> bool:
@@ -257,58 +282,12 @@ class World(Simulation):
                 self.network.part(fault.who, fault.to, fault.seconds)
             case "stands" | "saves" | "omits":
                 self._operator.act(fault)
-            case "replaced" | "revoked" | "renewed":
-                self._change(fault)
+            case "rests" | "lowers" | "quits" | "stops":
+                self.data_holders.act(fault)
+            case "replaced" | "revoked" | "renewed" | "comes":
+                rosters.happen(self, fault)
             case "gone" | "frozen" | "commanded":
                 takeover.happen(self, fault)
-
-    def _change(self, fault: Fault) -> None:
-        """The roster changes, once the run is founded on the first: all have that in their kit."""
-        if min(self.versions().values()) < 0:
-            self.loop.call_later(1.0, partial(self._change, fault))
-            return
-        match fault.kind:
-            case "replaced":
-                self._replace(fault)
-            case "revoked":
-                self._issuer.revoke(fault.who)
-                self.revoked.add(fault.who)
-                self.loop.call_later(fault.seconds, self._tell)
-            case "renewed":
-                told = self._issuer.expire()
-                for name in [n for n in self.parties if n not in self.down]:
-                    self.parties[name].heard(WORKER, told)
-                self.loop.call_later(fault.seconds, self._renew)
-
-    def _renew(self) -> None:
-        self._issuer.renew()
-        self._tell()
-
-    def _tell(self) -> None:
-        """The coordinator looks at its kit; others have that with which they were first started."""
-        for place in {COORDINATOR, self.ruler} - self.down - self.gone:
-            self.parties[place].heard(WORKER, self._issuer.told)
-        takeover.brought(self)
-
-    def _replace(self, fault: Fault) -> None:
-        """A key holder, or whoever came in its place, is lost for good, and another comes."""
-        lost = fault.who
-        while lost in self.successors:
-            lost = self.successors[lost]
-        if lost not in self.parties:  # it is still to come
-            self.loop.call_later(1.0, partial(self._replace, fault))
-            return
-        new = self.successors[lost] = f"holder-{HOLDERS + len(self.successors)}"
-        self._loops[lost].dead = True
-        self.kill(lost)
-        self.down.discard(lost)
-
-        def come() -> None:
-            self._issuer.replace(lost, new)
-            self._tell()
-            self.start(new)
-
-        self.loop.call_later(fault.seconds, come)
 
     def _look(self, who: str) -> None:
         """Asks the coordinator for what anybody may know."""
@@ -327,6 +306,8 @@ class World(Simulation):
         name = fault.who
         if name in self.down or name in self.successors or name in self.gone:
             return
+        if (name, fault.kind) == (STANDBY, WIPED) and not takeover.spare(self):
+            return  # it may rule, or be all that is left of the run
         self.put_out(name)
         if fault.kind in ("power", "torn"):
             journal = self._stores[name].journal
@@ -438,6 +419,18 @@ class World(Simulation):
 
     # --- parties ------------------------------------------------------------------
 
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """All that take part, or did."""
+        return (*client_names(CLIENTS), *self.newcomers)
+
+    def admit(self, name: str) -> None:
+        """A client begins that was not there at the start."""
+        self.newcomers.append(name)
+        number = CLIENTS + len(self.newcomers) - 1
+        self._trainers[name] = Subject(number, SHAPE, self.setting.frozen)
+        self.start(name)
+
     def start(self, name: str) -> None:
         """As `Simulation.start`, under this world's eyes; cheats go on cheating."""
         if name in self.successors or name in self.gone:
@@ -473,8 +466,8 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
-        newest = name in (COORDINATOR, STANDBY, *self.successors.values())
-        self._kit = self._issuer.kit if newest else self._first
+        newest = name in (COORDINATOR, STANDBY, *self.successors.values(), *self.newcomers)
+        self._kit = self.issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:
             executor = super()._make(name)
@@ -484,6 +477,9 @@ class World(Simulation):
         self.evidence.watch_machine(role, executor.machine)
         if isinstance(executor.worker, ClientWorker):
             self.evidence.watch_sealing(executor.worker)
+            self.data_holders.watch(name, executor)
+        if isinstance(executor.worker, ShardWorker):
+            self.evidence.watch_noise(executor.worker)
         return executor
 
     def _act(self, name: str, action: Callable[[], None]) -> None:

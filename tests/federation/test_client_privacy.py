@@ -13,13 +13,14 @@ from numpy.typing import NDArray
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
-from secureps.messages.submission import Cohort, SubmissionId
+from secureps.messages.submission import Cohort, SubmissionId, cohort_digest
 from secureps.messages.submission import Member as Summed
 from secureps.policy.spending import fact, spent
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Evaluate
+from secureps.roles.shard.keys import noise_key
 from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import MemorySpool
 from tests.kits.faults_kit import Drop, faulty
@@ -72,7 +73,7 @@ def test_a_lost_sum_is_made_again_with_the_noise_that_was_drawn(
     lost = [
         (spool, key) for spool in spools.values() for key in spool.keys(f"sum/all/{group.number}/")
     ]
-    sums = [(spool, key) for spool, key in lost if not key.endswith("/noise")]
+    sums = [(spool, key) for spool, key in lost if "/noise/" not in key]
     assert len(sums) == len(lost) - len(sums) > 0
     for spool, key in sums:
         spool.delete(key)
@@ -311,8 +312,8 @@ def test_noise_that_is_lost_with_its_sum(cipher: str, phase: Phase, tmp_path: Pa
     play = federation(plan, tmp_path / "harmed", conditions=conditions)
     group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
     play.run(lambda: (group.phase, group.version) == (phase, 2))
-    noise = next(key for key in spool.keys("sum/all/2/") if key.endswith("/noise"))
-    spool.delete(noise.removesuffix("/noise"))
+    noise = next(key for key in spool.keys("sum/all/2/") if "/noise/" in key)
+    spool.delete(noise.partition("/noise/")[0])
     spool.delete(noise)
     play.run()
     fates = play.coordinator.federation.fates.values()
@@ -337,12 +338,12 @@ def test_no_noise_stays_that_no_sum_has(cipher: str, tmp_path: Path) -> None:
     play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
     spool.delete(spool.keys("update/client-02/")[-1])  # after the first sums are made
     play.run()
-    kept = {key.removesuffix("/noise") for key in spool.keys("sum/") if key.endswith("/noise")}
-    assert kept == {key for key in spool.keys("sum/") if not key.endswith("/noise")} != set()
+    kept = {key.partition("/noise/")[0] for key in spool.keys("sum/") if "/noise/" in key}
+    assert kept == {key for key in spool.keys("sum/") if "/noise/" not in key} != set()
 
 
-def test_noise_that_a_kill_left_behind_is_not_believed(tmp_path: Path) -> None:
-    """It has no digest on record before its sum has one."""
+def test_noise_that_is_torn_is_not_believed(tmp_path: Path) -> None:
+    """It has no digest on record before its sum has one, and carries its own."""
     plan = private_plan("aggregator", "plain", block_size=64)
     unharmed = federation(plan, tmp_path / "unharmed")
     unharmed.run()
@@ -351,7 +352,12 @@ def test_noise_that_a_kill_left_behind_is_not_believed(tmp_path: Path) -> None:
     play = federation(plan, tmp_path / "harmed", conditions=conditions)
     group, spool = play.coordinator.federation.groups["all"], spools["shard-0"]
     play.run(lambda: (group.phase, group.version) == (Phase.HOLDING, 2))
-    known = next(key for key in spool.keys("sum/all/1/") if key.endswith("/noise"))
-    spool.put(known.replace("/1/", "/2/"), spool.get(known))
+    known = next(key for key in spool.keys("sum/all/1/") if "/noise/" in key)
+    assert group.cohort is not None
+    pinned = play.coordinator.federation.pinned
+    assert pinned is not None
+    about = cohort_digest(pinned.run.id, group.cohort)
+    key = noise_key("all", 2, int(known.split("/")[3]), about)
+    spool.put(key, spool.get(known)[:-1])
     play.run()
     assert same(play.model(), unharmed.model())

@@ -18,19 +18,22 @@ from secureps.errors import (
     Malformed,
     NotFinite,
     PlanRefused,
+    Refused,
     SecurepsError,
     UnknownParty,
     WrongRun,
     WrongVersion,
 )
 from secureps.messages.evaluation import EVALUATION, Evaluated, Metric, evaluated_bytes
-from secureps.messages.requests import AskStatus, Decline, Noted, Status
+from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Status
+from secureps.messages.shard_records import StatePrepared
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
 from secureps.policy.spending import facts_of, spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
+from secureps.roles.shard import reports
 from secureps.run.export import export
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
@@ -122,6 +125,20 @@ def test_metrics_are_clipped_to_their_magnitudes_and_come_back_in_their_units() 
     for bad in ((0.5,), (0.5, math.nan), (math.inf, 0.0)):
         with pytest.raises(Malformed, match="2 finite values"):
             from_vector(section, bad)
+
+
+def test_a_shard_says_no_other_metrics_than_its_block_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """So shards that hold the block, and are compared by its digest, say the same."""
+
+    def lies(shard: str, state: StatePrepared) -> Prepared:
+        said = reports.prepared(shard, state)
+        return replace(said, mean=tuple(value + 1e-6 for value in said.mean))
+
+    monkeypatch.setattr("secureps.roles.shard.shard.prepared", lies)
+    with pytest.raises(Refused, match="its metrics are not those of the block that it made"):
+        examined(evaluated_plan(), tmp_path).run()
 
 
 # --- the end, and the best --------------------------------------------------------

@@ -16,8 +16,8 @@ from secureps.errors import PlanRefused, ScriptFailed, SecurepsError, WrongShape
 from secureps.messages import coordinator_records
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
-from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Tensors, Walker, finished, killed_at, same, small_plan
 from tests.kits.flower_apps import CLIENT_APP, write

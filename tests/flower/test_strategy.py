@@ -26,8 +26,8 @@ from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, NotReady, PlanRefused
 from secureps.flower import SecureFedAvg, post, secureps_mod, waves
 from secureps.policy.plan import load_plan
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
-from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.engine_apps import (
     Tensors,

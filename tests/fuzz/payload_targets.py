@@ -27,9 +27,9 @@ from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import Values
 from secureps.policy.block_deltas import BlockDelta, block_delta
 from secureps.roles.member.tasks import Aim, kept_key
+from secureps.run.initial_schema import initial_schema
 from secureps.run.script.channel import Channel
 from secureps.run.script.cut_off import Calls
-from secureps.run.serve import initial_schema
 from secureps.store.checkpoint import write_state
 from secureps.store.spool import MemorySpool
 from tests.fuzz.target import Target, in_file
@@ -162,7 +162,7 @@ def _models(folder: Path) -> list[Target]:
     return [
         Target(
             "initial",
-            ("run.serve:initial_schema",),
+            ("run.initial_schema:initial_schema",),
             (model, recorded),
             in_file(initial, lambda _: initial_schema(with_initial)),
             cost=8,

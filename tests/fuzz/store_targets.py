@@ -31,6 +31,7 @@ from secureps.store.checkpoint import (
     MANIFEST,
     Manifest,
     ShardFile,
+    Tally,
     checkpoint_path,
     load_checkpoint,
     read_metadata,
@@ -120,7 +121,7 @@ def _journals(folder: Path) -> list[Target]:
     copies = ("store.backup:run_of", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     parts = ("store.compaction:_fold", "store.compaction:_unpacked")
-    reads = ("store.journal:read_only", "store.journal_rows:read_row", *parts)
+    reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
         Target("journal-row", ("store.journal_rows:read_row",), texts, _row),
         Target("journal", reads, (base,), read, cost=30),
@@ -176,9 +177,8 @@ def _checkpoints(folder: Path) -> list[Target]:
         versions,
         (part,),
         make_placement(PLAN),
-        (full(Charge),),
-        (full(Release),),
-        ("c1",),
+        unsafe=("c1",),
+        tallies=(Tally(3, full(Charge)), Tally(1, release=full(Release))),
     )
     text = checkpoint._manifest_text(manifest)
     changed = folder / "state.safetensors"

@@ -24,12 +24,12 @@ from secureps.roles.holder.grants import HolderFold
 from secureps.roles.member.state import MemberState
 from secureps.roles.shard.state import ShardFold
 from secureps.store import journal
-from secureps.store.checkpoint import Manifest, ShardFile
+from secureps.store.checkpoint import Manifest, ShardFile, Tally
 from secureps.store.journal_rows import RECORDS
 from secureps.wire import secureps_pb2
 from tests.golden.values import kinds
 
-FILES = (Manifest, ShardFile, CipherParameters, Certificate)
+FILES = (Manifest, ShardFile, Tally, CipherParameters, Certificate)
 """Records that lie in files of their own."""
 
 

@@ -30,7 +30,8 @@ def test_numbers_only_grow() -> None:
 
 def test_parties_of_one_format_cannot_tell_each_others_versions() -> None:
     """So any versions of one format mix, and each process may be upgraded by itself."""
-    saying = {"__init__.py", "run/cli.py", "service/spans.py"}  # a person, or a trace
+    # to a person, in a process's own log, and in its traces
+    saying = {"__init__.py", "run/cli.py", "service/process.py", "service/spans.py"}
     package = ROOT / "secureps"
     known = {
         str(path.relative_to(package))

@@ -63,8 +63,8 @@ def make(settings: Mapping[str, Any]) -> Walker:
     number, fault = int(settings["partition"]), settings.get("fault", "")
     if fault == "verbose":
         return Startless(number)
-    if fault == "other format":
-        vars(authentication)["FORMAT"] += 1
+    if fault.endswith(" format"):
+        vars(authentication)["FORMAT"] += 1 if fault == "other format" else -1
     if fault == "schema":
         return Walker(number, shape=(31, 7))
     return Faulty(number, fault)

@@ -59,6 +59,9 @@ def _places(peers: list[dict[str, Any]] | None, option: str, selects: Selects) -
         match peer:
             case {"podSelector": {"matchLabels": labels}, **more} if not more:
                 yield from (f"{option} {address} " for address in selects(labels))
+            case {"ipBlock": {"cidr": network}, **more} if not more:
+                if ":" not in network:  # iptables is of IPv4 alone, as all pods here
+                    yield f"{option} {network} "
             case {"namespaceSelector": _, **more} if not more:
                 pass  # no other namespace is played
             case _:

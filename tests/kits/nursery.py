@@ -72,16 +72,22 @@ class Child:
 
 
 class Nursery:
-    """The process that imported; it ends with this one, and is asked by one thread at a time."""
+    """The process that imported; it ends with this one, and is asked by one thread at a time.
 
-    def __init__(self) -> None:
+    Args:
+        root: what it imports from: this project, or a copy of it.
+        home: its home folder; None: this process's.
+    """
+
+    def __init__(self, root: Path = ROOT, home: Path | None = None) -> None:
+        own = {} if home is None else {"HOME": str(home)}
         self._process = subprocess.Popen(
             [sys.executable, "-W", "error", "-m", "tests.kits.nursery"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            cwd=root,
+            env={**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", **own},
         )
 
     def ask(self, question: Any) -> Any:
@@ -115,16 +121,19 @@ def spawn(
     folder: Path,
     log: Path,
     environment: Mapping[str, str] | None = None,
+    of: Nursery | None = None,
 ) -> Child:
     """Starts what `python ARGUMENTS` runs, in a folder; what it says is appended to a file.
 
     Args:
         arguments: "-m" and a module, or a script's path, and what it is given.
         environment: its own, with a process group of its own; the nursery's if None.
+        of: another nursery than this process's own.
     """
     log.touch()
     own = None if environment is None else dict(environment)
-    return Child(nursery(), nursery().ask([list(arguments), str(folder), str(log), own]))
+    begun = nursery() if of is None else of
+    return Child(begun, begun.ask([list(arguments), str(folder), str(log), own]))
 
 
 def supervise_children(patch: pytest.MonkeyPatch, *modules: str) -> None:

@@ -137,6 +137,11 @@ class Running:
                 self._inside(self.container, command), stdout=log, stderr=log, check=False
             ).returncode
 
+    def say(self, *command: str) -> str:
+        """What a command in its container prints, as by `kubectl exec`."""
+        inside = self._inside(self.container, command)
+        return subprocess.run(inside, capture_output=True, text=True, check=False).stdout
+
     def mount_files(self) -> None:
         group = self.spec["securityContext"]["fsGroup"]
         for volume in self.spec["volumes"]:
@@ -163,7 +168,12 @@ class Running:
             script += [f"mkdir {target}", f"mount --bind {shlex.quote(str(source))} {target}"]
             if mount.get("readOnly"):
                 script.append(f"mount -o remount,bind,ro {target}")
-        own = {each["name"]: each["value"] for each in container["env"]}
+        own: dict[str, str] = {}
+        for each in container.get("envFrom", ()):
+            entries = self.cluster.files("Secret", each["secretRef"]["name"])
+            assert entries is not None, "its pod would wait for the Secret"
+            own |= {key: entry.decode() for key, entry in entries.items()}
+        own |= {each["name"]: each["value"] for each in container["env"]}
         own["SECUREPS_KERNELS"] = str(Path.home() / ".cache/secureps/kernels")  # once for all
         own["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         around = [f"{key}={value}" for key, value in own.items()]
@@ -204,6 +214,11 @@ class Cluster:
                 pod.start()
             else:
                 pod.mount_files()
+
+    def create_secret(self, name: str, entries: Mapping[str, str]) -> None:
+        """`kubectl create secret generic`."""
+        data = {key: base64.b64encode(entry.encode()).decode() for key, entry in entries.items()}
+        self._objects["Secret", name] = {"kind": "Secret", "metadata": {"name": name}, "data": data}
 
     def delete(self, kind: str, name: str) -> None:
         """`kubectl delete`: of a pod, which its controller makes anew, or of anything else."""

@@ -35,6 +35,7 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Heartbeat,
+    Missing,
     Noted,
     OpenRefused,
     Payload,
@@ -107,7 +108,7 @@ class EchoServer:
             case OpenRefused(holder="cancel"):
                 future = Future()
                 future.cancel()
-            case OpenRefused(holder="hang"):
+            case OpenRefused(holder="hang") | Missing():
                 self.hung.append(future)
             case AskBlock(header) if header in self.refused:
                 future.set_exception(WrongVersion("too late"))

@@ -58,11 +58,11 @@ rule = {{ quorum = 4, minimum = 3, deadline = 600.0 }}
 """
 
 
-def unharmed(versions: int, partitions: Sequence[int]) -> NDArray[np.float32]:
-    """The model by plain arithmetic, of clients with these partitions."""
+def unharmed(versions: int, partitions: Sequence[int], start: float = 0.0) -> NDArray[np.float32]:
+    """The model by plain arithmetic, of clients with these partitions, from `start` everywhere."""
     scope: dict[str, Callable[..., NDArray[np.float32]]] = {}
     exec(compile(SCRIPT, "script", "exec"), scope)
-    weight = np.zeros((30, 7), np.float32)
+    weight = np.full((30, 7), start, np.float32)
     for _ in range(versions):
         total = sum(scope["step"](weight, number) for number in partitions)
         weight = weight + np.float32(total / np.float32(len(partitions)))

@@ -54,6 +54,20 @@ def test_what_is_on_record_costs_nothing_more() -> None:
     assert after(plan, Ledger(facts[:2]), "another", ()) == 0.0
 
 
+@pytest.mark.parametrize("versions", [3, 300])
+def test_a_version_costs_no_more_to_count_than_the_ones_before(
+    versions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of ten thousand versions would count ten thousand facts in each of them."""
+    plan, seen = private_plan("local"), list[Release]()
+    mechanism = plan.mechanism("all", VALUES)
+    assert mechanism is not None
+    ledger = Ledger(mechanism.release("c", "all", version) for version in range(versions))
+    monkeypatch.setattr("secureps.privacy.accountant.demand_sound", seen.append)
+    after(plan, ledger, "c", [mechanism.release("c", "all", versions)])
+    assert len(seen) == 2
+
+
 def test_a_further_step_of_a_version_is_a_release_of_its_own() -> None:
     plan = private_plan("local", local=[])
     own, layout = Budget(plan, "c", None), plan.layout(SCHEMA)

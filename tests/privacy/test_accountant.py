@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from decimal import Decimal, localcontext
 from functools import lru_cache
 from typing import Any
 
+import dp_accounting
 import numpy as np
 import pytest
+from dp_accounting import rdp
 from numpy.typing import NDArray
 from opacus.accountants.analysis import rdp as opacus_rdp
 
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.accountant import (
+    HIGH_RATE,
     SKELLAM_ORDERS,
+    WHOLE,
     AccountantName,
     client_epsilon,
     epsilon,
@@ -90,6 +95,23 @@ def test_only_the_facts_count_and_not_how_they_are_split(accountant: AccountantN
     parts = [replace(ONE, version=v, steps=100) for v in range(5)]
     assert epsilon(parts, DELTA, accountant) == whole
     assert epsilon([ONE, replace(ONE, version=1)], DELTA, accountant) > whole > 0
+
+
+@pytest.mark.parametrize("accountant", BOTH)
+def test_how_often_each_is_as_good_as_all_of_them(accountant: AccountantName) -> None:
+    facts = [replace(ONE, version=version) for version in range(5)]
+    assert epsilon(Counter({ONE: 5}), DELTA, accountant) == epsilon(facts, DELTA, accountant)
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.3])
+def test_a_step_is_worked_out_once_and_no_bit_is_another(rate: float) -> None:
+    charges = [replace(ONE, version=v, sample_rate=rate / (v + 1), steps=7) for v in range(3)]
+    orders = WHOLE if rate >= HIGH_RATE else None
+    alone = rdp.RdpAccountant(orders, dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE)
+    for each in sorted(charges, key=lambda charge: charge.sample_rate):
+        gaussian = dp_accounting.GaussianDpEvent(each.noise_multiplier)
+        alone.compose(dp_accounting.PoissonSampledDpEvent(each.sample_rate, gaussian), each.steps)
+    assert epsilon(charges, DELTA) == alone.get_epsilon(DELTA)
 
 
 @pytest.mark.parametrize("accountant", BOTH)
@@ -249,6 +271,15 @@ def test_more_costs_more() -> None:
         assert client_epsilon(times(replace(RELEASE, **change), 10), DELTA) > base  # type: ignore[arg-type]
     for change in ({"l2": 99.0}, {"l1": 4000.0}, {"stddev": 401.0}):
         assert client_epsilon(times(replace(RELEASE, **change), 10), DELTA) < base  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("sources", [1, 3])
+def test_how_often_each_release_is_as_good_as_all_of_them(sources: int) -> None:
+    one = replace(RELEASE, sources=sources, clamping=1e-9)
+    two = replace(one, group="words", clamping=3e-10)
+    counted = client_epsilon(Counter({one: 7, two: 70}), DELTA)
+    assert counted == client_epsilon([*times(one, 7), *times(two, 70)], DELTA)
+    assert counted > client_epsilon([*times(RELEASE, 77)], DELTA)
 
 
 def test_the_ends_of_the_clients_scale() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -100,6 +101,22 @@ def test_it_only_grows_holds_every_fact_once_and_mixes_none(made: list[Charge | 
     for party in "ab":
         assert ledger.of(party) == tuple(c for c in ledger.charges if c.party == party)
         assert ledger.releases_of(party) == tuple(r for r in ledger.releases if r.party == party)
+        own = (replace(fact, version=0, attempt=0) for fact in once if fact.party == party)
+        assert ledger.tally(party) == Ledger.unpacked(ledger.packed()).tally(party) == Counter(own)
+
+
+def test_a_tally_is_a_copy() -> None:
+    ledger = Ledger([ONE])
+    ledger.tally("alice").clear()
+    assert ledger.tally("alice") == {replace(ONE, version=0): 1}
+    assert ledger.tally("bob") == {}
+
+
+@pytest.mark.parametrize("fact", [ONE, WHOLE])
+def test_attempts_of_a_version_are_counted_from_zero(fact: Charge | Release) -> None:
+    ledger = Ledger([fact, replace(fact, attempt=1), replace(fact, version=4)])
+    assert [ledger.attempts("alice", "rest", version) for version in (2, 3, 4)] == [0, 2, 1]
+    assert ledger.attempts("alice", "words", 3) == ledger.attempts("bob", "rest", 3) == 0
 
 
 def test_the_two_units_do_not_meet() -> None:

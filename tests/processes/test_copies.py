@@ -11,12 +11,12 @@ import pytest
 from safetensors.numpy import load_file, save
 
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.files.objects import ObjectStore
 from secureps.policy.plan import load_plan
 from secureps.run.export import export
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
-from secureps.run.serve import initial_schema
 from secureps.run.simulate.simulation import Cast, Simulation
-from secureps.store.objects import ObjectStore
 from tests.kits.command import INSECURE
 from tests.kits.federations import Walker, same
 from tests.kits.processes import Processes

@@ -134,8 +134,13 @@ BEFORE = {
     ),
     "other format": (
         "... has format ... of secureps, and ... format ...: all parties of a run need one "
-        "version: install the coordinator's on this party's machine, and start it again with the "
-        "same state folder (the operator's fault)"
+        "version: install the coordinator's on this party's machine, and start it again with an "
+        "empty state folder: what it has is of format ... (the operator's fault)"
+    ),
+    "older format": (
+        "... has format ... of secureps, and ... format ...: all parties of a run need one "
+        "version: install the coordinator's on this party's machine, and start it again with an "
+        "empty state folder: what it has is of format ... (the operator's fault)"
     ),
     "older state": (
         "...: format ..., and this version of secureps has format ...: finish the run with the "
@@ -285,7 +290,7 @@ def mistaken(mistake: str, federation: Terminals) -> list[str]:
             return command(SPARE, SCRIPT, *RIGHT, "--threshold", "0")
         case "threshold":
             return command(SPARE, *JOIN, SCRIPT, *RIGHT, "--threshold", "3")
-        case "schema" | "other format" | "verbose":
+        case "schema" | "other format" | "older format" | "verbose":
             settings = ("partition=7", f"fault={mistake}")
             return command(SPARE, SCRIPT, *["--verbose"][mistake != VERBOSE :], settings=settings)
         case "shard":

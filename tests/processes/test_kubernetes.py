@@ -6,6 +6,7 @@ commands of the manifests. It takes a minute, so it is played by `make clusters`
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pytest
@@ -132,18 +134,25 @@ def inside(pod: Running, source: str, *words: str) -> subprocess.Popen[str]:
 
 
 class Stage(OnDisk):
-    """The machines' folders and clusters, and who plays what the page says."""
+    """The machines' folders and clusters, and who plays what the page says.
 
-    def __init__(self, folder: Path, network: Network) -> None:
+    Args:
+        options: more of `secureps deploy`, at all machines.
+    """
+
+    def __init__(self, folder: Path, network: Network, *options: str) -> None:
         run = folder / "ps-cluster/coordinator-0/data/runs/three-clusters"
         super().__init__(run, (folder, "*-cluster/*.log"))
         self.folder = folder
+        self._options = options
         self.clusters = {name: Cluster(network, folder / f"{name}-cluster") for name in PARTIES}
 
     def play(self, where: list[str], block: str) -> None:
         for machine in where:
             for line in block.splitlines():
                 words = shlex.split(line.replace("$SITE", machine), comments=True)
+                if words[:2] == ["secureps", "deploy"]:
+                    words += self._options
                 if words[:1] == ["kubectl"]:
                     self._kubectl(machine, words[1:])
                 elif words:
@@ -193,17 +202,23 @@ def test_every_block_of_the_page_says_where_it_runs() -> None:
     ]
 
 
-@pytest.mark.timeout(600)
-def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
+@pytest.fixture
+def kits(tmp_path: Path) -> Path:
+    """A folder with the plan and all machines' kits; skips where no cluster can be played."""
     if "SECUREPS_CLUSTERS" not in os.environ:
         pytest.skip("it takes a minute: make clusters")
     if reason := possible() or firewall.possible():
         pytest.skip(reason)
     (tmp_path / "plan.toml").write_text(plan_text("three-clusters", VERSIONS))
     own_kits(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.timeout(600)
+def test_three_clusters_from_kits_to_a_model(kits: Path) -> None:
     servers, sites, secrets, shard, roster, export = blocks()
     with Switch() as switch, Network(switch) as network:
-        stage = Stage(tmp_path, network)
+        stage = Stage(kits, network)
         stage.play(*servers)
         coordinator = stage.clusters["ps"].pods["coordinator-0"]
         shard_pod = stage.clusters["ps"].pods["shard-0-0"]
@@ -239,7 +254,105 @@ def test_three_clusters_from_kits_to_a_model(tmp_path: Path) -> None:
         stage.wait(lambda: None not in stage.jobs(), "the end of all clients")
         assert stage.jobs() == [0, 0, 0, 0], stage.logs()
         stage.play(*export)
-    model = load_file(tmp_path / "ps" / "model.safetensors")["weight"]
+    model = load_file(kits / "ps" / "model.safetensors")["weight"]
     assert np.array_equal(model, unharmed(VERSIONS, (0, 1, 0, 1)))
-    ends = [log.read_text().splitlines()[-1] for log in tmp_path.glob("*-cluster/*-x.log")]
+    ends = [log.read_text().splitlines()[-1] for log in kits.glob("*-cluster/*-x.log")]
     assert ends == [f"all {VERSIONS} versions are made"] * 4
+
+
+# --- a standby, and copies at a store -----------------------------------------------
+
+STORE = "10.78.200.1:9000"
+BUCKET = "s3://bucket/three-clusters"
+STORE_KEYS = {
+    "AWS_ACCESS_KEY_ID": "testing",
+    "AWS_SECRET_ACCESS_KEY": "the-secret-of-tests",
+    "AWS_DEFAULT_REGION": "us-east-1",
+}
+TOGETHER = ("--standby", "--copies", f"{BUCKET}/checkpoints", "--store-secret", "store-keys")
+
+S3 = """
+import boto3, sys
+from moto.server import ThreadedMotoServer
+ThreadedMotoServer("0.0.0.0", 9000, verbose=False).start()
+boto3.client("s3").create_bucket(Bucket="bucket")
+print("listens", flush=True)
+sys.stdin.read()
+"""
+
+
+class Outside:
+    """A machine of no cluster with an S3 server; `with` ends it."""
+
+    def __init__(self, switch: Switch) -> None:
+        pytest.importorskip("moto.server", reason="moto is not installed: no S3 to copy to")
+        pytest.importorskip("s3fs", reason="s3fs is not installed: nothing copies")
+        self._space = switch.add("store", STORE.partition(":")[0])
+        self._server = subprocess.Popen(
+            self._inside("-c", S3), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._server.stdout is not None
+        assert self._server.stdout.readline() == "listens\n"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.communicate()
+
+    def exported(self, file: Path, version: int) -> bool:
+        """Whether the model at the store is of this version; then the file has it."""
+        words = ("-m", "secureps", "export", BUCKET, "--out", str(file))
+        done = subprocess.run(self._inside(*words), capture_output=True, text=True, check=False)
+        return f"version {version}\n" in done.stdout
+
+    def _inside(self, *words: str) -> list[str]:
+        own = {**STORE_KEYS, "AWS_ENDPOINT_URL": f"http://{STORE}", "PYTHONPATH": str(ROOT)}
+        around = ["env", *(f"{key}={value}" for key, value in own.items()), sys.executable]
+        return ["ip", "netns", "exec", self._space, *around, *words]
+
+
+def follows(coordinator: Running) -> bool:
+    """Whether the coordinator's standby has all that it has."""
+    told = coordinator.say(
+        *("secureps", "status", "--server", "127.0.0.1:7600", "--kit", "/srv/data/kit"),
+        *("--name", "coordinator", "--json"),
+    )
+    servers = json.loads(told or "{}").get("servers", ())
+    return any(each["name"] == "standby" and each["state"] == "follows" for each in servers)
+
+
+@pytest.mark.timeout(600)
+def test_a_coordinator_that_is_gone_for_good_has_a_standby_and_copies_at_a_store(
+    kits: Path,
+) -> None:
+    servers, sites, *_ = blocks()
+    with Switch() as switch, Outside(switch) as store, Network(switch) as network:
+        options = (*TOGETHER, "--store-endpoint", f"http://{STORE}")
+        stage = Stage(kits, network, *options)
+        stage.clusters["ps"].create_secret("store-keys", STORE_KEYS)
+        stage.play(*servers)
+        pods = stage.clusters["ps"].pods
+        coordinator, standby, shard = (
+            pods[f"{each}-0"] for each in ("coordinator", "standby", "shard-0")
+        )
+        stage.play(*sites)
+        stage.wait(lambda: follows(coordinator), "a standby that follows")
+        assert standby.ask("readinessProbe") == standby.ask("livenessProbe") == 0
+        holder = stage.clusters["north"].pods["holder-north-0"]
+        for pod, reaches in ((shard, STORE), (standby, STORE), (holder, "")):
+            assert inside(pod, DIALLER, STORE).communicate(timeout=PATIENCE)[0].strip() == reaches
+        stage.wait(lambda: stage.reached(1), "version 1")
+        assert not stage.reached(VERSIONS - 1), "there was something left to do"
+        coordinator.kill()
+        stage.wait(lambda: "takes over: all shards" in standby.log.read_text(), "a takeover")
+        coordinator.start()
+        process = coordinator.process
+        stage.wait(lambda: process is not None and process.poll() is not None, "the end of the old")
+        assert "another coordinator has taken over this run" in coordinator.log.read_text()
+        stage.wait(lambda: None not in stage.jobs(), "the end of all clients")
+        assert stage.jobs() == [0, 0, 0, 0], stage.logs()
+        file = kits / "copied.safetensors"
+        stage.wait(lambda: store.exported(file, VERSIONS), "the copy of the last version")
+    model = load_file(kits / "copied.safetensors")["weight"]
+    assert np.array_equal(model, unharmed(VERSIONS, (0, 1, 0, 1)))

@@ -19,8 +19,7 @@ ROOT = TREE / "secureps"
 FLOORS = (
     ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
     ("config", "extras", "messages"),
-    ("compiled", "store/objects"),
-    ("store/initial_file",),
+    ("compiled", "files"),
     ("codec", "model", "privacy"),
     ("crypto",),
     ("policy",),
@@ -87,7 +86,7 @@ ONLY_IMPORTERS = {
     "prometheus_client": {"service/metrics.py"},
     "starlette": {"dashboard/application.py", "dashboard/server.py"},
     "uvicorn": {"dashboard/server.py"},
-    "fsspec": {"store/objects.py"},
+    "fsspec": {"files/objects.py"},
     "yaml": {"run/deploy/yaml_text.py"},
     "ray": {"run/simulate/ray_cluster.py"},
     "opentelemetry": {"service/spans.py"},

@@ -24,7 +24,6 @@ ELSEWHERE = {
         "messages/records",
         "messages/requests",
         "messages/moves",
-        "messages/run",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",
@@ -61,7 +60,7 @@ ELSEWHERE = {
         "roles/coordinator/transaction",
     ),
     "federation/test_standby.py": (
-        "roles/coordinator/reign",
+        "roles/coordinator/seat",
         "roles/coordinator/standby",
         "service/standby_worker",
     ),

@@ -214,8 +214,8 @@ def test_extras_are_handed_on_and_mlflow_keeps_to_itself(
     def play_up(order: Order, console: object) -> None:
         seen.append((order.extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
 
-    def play_simulate(scenario: Path, out: Path | None, extras: Extras, engine: str) -> None:
-        assert engine == "here"
+    def play_simulate(scenario: Path, out: Path | None, extras: Extras, **more: object) -> None:
+        assert more == {"engine": "here", "copies": None}
         seen.append((extras, os.environ["MLFLOW_DISABLE_TELEMETRY"]))
 
     monkeypatch.setattr("secureps.run.up.up.up", play_up)

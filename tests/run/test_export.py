@@ -15,6 +15,7 @@ from safetensors.numpy import load_file
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.errors import ConfigError, DamagedStore, OperatorError
+from secureps.files.objects import ObjectStore
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import GroupPlacement, Placement, RunInfo
@@ -32,7 +33,6 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
-from secureps.store.objects import ObjectStore
 
 PLAN = Plan(
     parse(
@@ -101,9 +101,7 @@ def write(
             versions,
             tuple(files),
             Placement(1, SHARDS, placed),
-            (),
-            (),
-            unsafe,
+            unsafe=unsafe,
         ),
     )
     return tensors

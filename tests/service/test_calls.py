@@ -11,9 +11,18 @@ import pytest
 
 from secureps.errors import Busy, NotReady, Unreachable
 from secureps.messages.encoding import payload_digest
-from secureps.messages.requests import GetBlock, Heartbeat, Payload, PutBlock, Stored
+from secureps.messages.requests import (
+    GetBlock,
+    Heartbeat,
+    Missing,
+    Noted,
+    Payload,
+    PutBlock,
+    Stored,
+)
 from secureps.messages.submission import BlockHeader
-from secureps.roles.machine import Call, Step
+from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
+from secureps.service.calls import PAYLOADS_IN_FLIGHT
 from tests.kits.executor_kit import Stage
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
@@ -79,3 +88,92 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
     answer.set_exception(NotReady("not made yet", 0.1))
     stage.play()
     assert stage.line.calls.pop()[0] == "third", "the second may have lost its disk"
+
+
+# --- called off -------------------------------------------------------------------
+
+
+def called(*calls: Call) -> Stage:
+    """Calls begin when "a" speaks, and those to "there" are called off when "b" does."""
+    effects: dict[str, list[Effect]] = {"a": list(calls), "b": [CallOff("there")]}
+    stage = Stage(lambda s, e: Step([], list(effects.get(s, ()))))
+    said(stage, "a")
+    return stage
+
+
+def said(stage: Stage, party: str) -> None:
+    stage.executor.request(party, Heartbeat(party))
+    stage.play()
+
+
+def heard(stage: Stage) -> list[str]:
+    """Of whom the machine heard, but for those who have it say something."""
+    return [s for s, e in stage.machine.heard if s not in ("a", "b") and not isinstance(e, Tick)]
+
+
+LACKS = Missing("me", "g", 0, ())
+
+
+def test_a_call_that_is_called_off_is_tried_no_more_and_nothing_is_heard_of_it() -> None:
+    stage = called(Call("there", LACKS), Call("here", LACKS))
+    (to, _, first), (_, _, other) = stage.line.calls
+    assert to == "there"
+    first.set_exception(Unreachable("is it up?"))
+    stage.play()
+    (_, _, again) = stage.line.calls.pop()
+    said(stage, "b")
+    again.set_exception(Unreachable("is it up?"))
+    other.set_exception(Unreachable("is it up?"))
+    stage.play()
+    assert [to for to, _, _ in stage.line.calls] == ["there", "here", "here"]
+    stage.line.calls[-1][2].set_result(Noted())
+    stage.play()
+    assert heard(stage) == ["here"]
+
+
+def test_an_answer_that_comes_after_all_is_not_heard() -> None:
+    stage = called(Call("there", LACKS))
+    said(stage, "b")
+    stage.line.calls.pop()[2].set_result(Noted())
+    stage.play()
+    assert heard(stage) == []
+
+
+def test_who_was_called_off_may_be_called_again() -> None:
+    stage = called(Call("there", LACKS))
+    said(stage, "b")
+    said(stage, "a")
+    first, again = stage.line.calls
+    first[2].set_result(Noted())
+    again[2].set_result(Noted())
+    stage.play()
+    assert heard(stage) == ["there"]
+
+
+def test_payloads_that_wait_for_who_left_make_room() -> None:
+    lost = [Call("there", SEND, attach="k")] * (PAYLOADS_IN_FLIGHT + 3)
+    stage = called(*lost, Call("here", SEND, attach="k"))
+    assert [to for to, _, _ in stage.line.calls] == ["there"] * PAYLOADS_IN_FLIGHT
+    said(stage, "b")
+    under_way, stage.line.calls = stage.line.calls, []
+    under_way[0][2].set_exception(Unreachable("is it up?"))
+    stage.play()
+    ((to, _, answer),) = stage.line.calls
+    assert to == "here"
+    answer.set_result(Stored(SEND.header.digest))
+    stage.play()
+    assert heard(stage) == ["here"]
+
+
+def test_what_others_can_answer_is_asked_of_them() -> None:
+    asks = [
+        Call("there", ASK, others=("second", "third")),
+        Call("second", ASK, others=("there",)),
+    ]
+    stage = called(*asks)
+    said(stage, "b")
+    assert [to for to, _, _ in stage.line.calls] == ["there", "second", "second"]
+    for _, _, answer in stage.line.calls:
+        answer.set_exception(Unreachable("is it up?"))
+    stage.play()
+    assert [to for to, _, _ in stage.line.calls[3:]] == ["second", "third"]

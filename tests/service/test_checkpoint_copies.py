@@ -13,6 +13,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from secureps.errors import DiskFailed, OperatorError
+from secureps.files.objects import ObjectStore
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.shard.tasks import WritePart
 from secureps.run.export import Model, export, newest_model
@@ -21,7 +22,6 @@ from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.store import copied_checkpoints
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.copied_checkpoints import CopiedCheckpoints, parts_at
-from secureps.store.objects import ObjectStore
 from tests.run.test_export import SHARDS, write
 
 WAIT = 20.0

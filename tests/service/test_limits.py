@@ -5,21 +5,23 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import signal
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import Starved, exhaustion
 from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
 from secureps.service import process
 from secureps.service.disk_faults import refused
-from secureps.service.limits import demand_descriptors
+from secureps.service.limits import demand_descriptors, starting
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
 from tests.kits.executor_kit import TASK, Stage
@@ -101,6 +103,66 @@ def test_want_is_noticed_although_all_who_meet_it_are_silent(
         bell.wait(0.001, look)
     assert looks == 2
     assert exhaustion(caught.value)
+
+
+class Stillborn(threading.Thread):
+    """As one that finds no memory for its first steps."""
+
+    def _bootstrap(self) -> None:
+        pass
+
+
+def test_a_thread_that_was_started_and_never_ran_ends_the_process() -> None:
+    """Whoever started it waits for it, for ever, and no call ends that it was to begin."""
+    still = Stillborn(name="spin", daemon=True)
+    starter = threading.Thread(target=still.start)
+    starter.start()
+    try:
+        probing = process.Probing()
+        while not starting():
+            time.sleep(0.001)
+        probing.look()
+        probing.look()  # it may have been a slow one
+        with pytest.raises(Starved, match="thread spin was started, and never ran") as caught:
+            probing.look()
+        assert "there was no memory or thread (ulimit -v: " in exhaustion(caught.value)
+    finally:
+        still._started.set()
+        starter.join()
+        threading._limbo.pop(still)  # type: ignore[attr-defined]
+
+
+def test_calls_that_do_not_end_end_the_process() -> None:
+    said = ["", "a call", "", "a call", "a call"]
+    probing = process.Probing(lambda: said.pop(0))
+    for _ in range(4):
+        probing.look()
+    with pytest.raises(Starved, match="a call"):
+        probing.look()
+
+
+CLOSES_NEVER = """
+import sys, threading, time
+from secureps.service.shutdown import Shutdown
+with Shutdown() as shutdown:
+    shutdown.end_within(0.2)
+    if sys.argv[1] == "closing":
+        time.sleep(60)
+print("closed", flush=True)
+time.sleep(0.4)
+print("a script's own", flush=True)
+if sys.argv[1] == "threads":
+    threading.Thread(target=time.sleep, args=(60,)).start()
+"""
+
+
+@pytest.mark.parametrize("where", ["closing", "threads", "nothing"])
+def test_a_process_that_cannot_be_closed_ends_all_the_same(where: str) -> None:
+    """And a script that is through with it has all the time that it wants."""
+    command = [sys.executable, "-c", CLOSES_NEVER, where]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert done.returncode == (0 if where == "nothing" else -signal.SIGALRM), done.stderr
+    assert ("a script's own" in done.stdout) == (where != "closing")
 
 
 @pytest.mark.parametrize("where", ["payload", "work"])

@@ -34,6 +34,7 @@ from secureps.roles.member.terms import Terms
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
+from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger, default_ledger
 from tests.kits.command import said
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
@@ -179,6 +180,31 @@ def test_units_do_not_add_up(tmp_path: Path) -> None:
     ledger.charge(ONE, spent(0))
     with pytest.raises(PlanRefused, match="no epsilon is the sum of both"):
         ledger.charge(TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+
+
+def test_a_charge_reads_what_is_new_and_no_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten thousand versions would read ten thousand rows for each; others may have written some."""
+    path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows.read_row
+    ledger, other = BudgetLedger(path, cost(23) * 1.0001), BudgetLedger(path)
+    for version in range(20):
+        ledger.charge(ONE, spent(version))
+
+    def reads(where: Path, before: bytes, seq: int, *columns: Any) -> Any:
+        read.append(seq)
+        return real(where, before, seq, *columns)
+
+    monkeypatch.setattr(journal_rows, "read_row", reads)
+    other.charge(TWO, spent(0))
+    assert read == list(range(1, 21))
+    read.clear()
+    ledger.charge(ONE, spent(20))
+    assert read == [20, 21]
+    assert ledger.facts() == other.facts() == BudgetLedger(path).facts()
+    other.charge(TWO, spent(1))
+    with pytest.raises(BudgetSpent):
+        ledger.charge(ONE, spent(21))
 
 
 def test_it_never_goes_back(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from secureps.store import checkpoint
 from secureps.store.checkpoint import (
     Manifest,
     ShardFile,
+    Tally,
     checkpoint_directories,
     checkpoint_path,
     latest_good,
@@ -74,9 +75,11 @@ def write_checkpoint(root: Path, number: int) -> Manifest:
         (GroupVersion("all", number),),
         tuple(files),
         PLACEMENT,
-        (Charge("a", "all", 0, 1.1, 0.01, 100),),
-        (Release("a", "all", 0, 3.0, 9.0, 2.5, 1, 0.0),),
-        ("a",),
+        unsafe=("a",),
+        tallies=(
+            Tally(number, Charge("a", "all", 0, 1.1, 0.01, 100)),
+            Tally(1, release=Release("a", "all", 0, 3.0, 9.0, 2.5, 1, 0.0)),
+        ),
     )
     write_manifest(directory, manifest)
     return manifest

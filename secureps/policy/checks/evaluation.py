@@ -30,6 +30,7 @@ from secureps.config.plan import (
     SyncSection,
 )
 from secureps.errors import Malformed, NotFinite, PlanRefused
+from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.wording import meant
 
@@ -217,6 +218,17 @@ def _scaled(magnitudes: Mapping[str, float], values: Mapping[str, float]) -> lis
             raise NotFinite(f"metric {name!r} is {value}")
         scaled.append(max(-1.0, min(1.0, value / most)))
     return scaled
+
+
+def check_mean(shard: str, mean: tuple[float, ...], block: bytes) -> None:
+    """Malformed unless a shard's opened mean is what the block is made of that has this digest.
+
+    Shards that hold the block are compared by its digest, and so by their means.
+    """
+    with np.errstate(over="ignore"):
+        values = np.array(mean, np.float64).astype("<f4")
+    if payload_digest(values.tobytes()) != block:
+        raise Malformed(f"{shard}: its metrics are not those of the block that it made")
 
 
 def from_vector(section: EvaluationSection, mean: tuple[float, ...]) -> tuple[Metric, ...]:

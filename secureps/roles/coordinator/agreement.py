@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from secureps.messages.requests import Prepared
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Say
@@ -37,6 +38,17 @@ def agrees(tx: Transaction, group: GroupState, what: str, known: Digests, said: 
                 _differ(tx, group, f"{shard} and {other} have different {what}, block {block}")
                 return False
     return True
+
+
+def agrees_on_scale(tx: Transaction, group: GroupState, said: Prepared) -> bool:
+    """The same of the scale of a clip, or of a range: all have it who hold a group's last block."""
+    known, shard = group.coming, said.shard
+    others = [s for s in tx.federation.last_owners(group.name) if s in known.blocks and s != shard]
+    if said.scale is None or not others or said.scale == known.scale:
+        return True
+    found = f"{shard} and {others[0]} have different scales of version {said.version}"
+    _differ(tx, group, f"{found}, {said.scale} and {known.scale}")
+    return False
 
 
 def _differ(tx: Transaction, group: GroupState, found: str) -> None:

@@ -23,7 +23,7 @@ from secureps.messages.requests import (
     Spoilt,
 )
 from secureps.messages.submission import cohort_digest
-from secureps.policy.checks.evaluation import from_vector
+from secureps.policy.checks.evaluation import check_mean, from_vector
 from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -84,6 +84,7 @@ def prepared(tx: Transaction, event: Prepared) -> None:
     section, result = tx.plan.section.evaluation, None
     if section is not None and event.group == EVALUATION and event.version > 0:
         metrics = from_vector(section, event.mean)
+        check_mean(event.shard, event.mean, event.blocks[0])
         result = VersionEvaluated(tx.federation.evaluations.subject, metrics)
     elif event.mean:
         raise Malformed(f"{event.shard}: version {event.version} of {event.group} has no metrics")

@@ -65,9 +65,9 @@ def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
-        ledger, unsafe = tx.federation.ledger, tuple(sorted(tx.federation.unsafe))
-        facts = (ledger.charges, ledger.releases, unsafe, tx.federation.evaluations.newest)
-        tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *facts)))
+        tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
+        known = (tallies, unsafe, tx.federation.evaluations.newest)
+        tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 
 def complete(tx: Transaction, number: int) -> None:

@@ -25,7 +25,7 @@ from secureps.messages.requests import Prepared, Spoilt
 from secureps.messages.submission import Cohort, Member, Receipt, SubmissionId, rooted
 from secureps.policy.rules.rule import Wait
 from secureps.roles.coordinator import opening, recovery
-from secureps.roles.coordinator.agreement import agrees
+from secureps.roles.coordinator.agreement import agrees, agrees_on_scale
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import GOES_ON, Transaction
 from secureps.wording import named
@@ -289,7 +289,9 @@ def prepared(tx: Transaction, group: GroupState, by: Prepared) -> bool:
     known = group.coming.blocks
     if not agrees(tx, group, f"blocks of version {version}", known, {by.shard: by.blocks}):
         return False
-    if known.get(by.shard) != by.blocks:
+    if not agrees_on_scale(tx, group, by):
+        return False
+    if known.get(by.shard) != by.blocks or by.scale not in (None, group.coming.scale):
         replaced = by.shard in known
         made = records.ShardPrepared(group.name, version, by.shard, by.blocks, by.state, by.scale)
         tx.write(made)

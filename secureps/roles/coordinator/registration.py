@@ -13,7 +13,6 @@ import math
 
 from secureps.errors import DamagedStore, Malformed, NotReady, Refused, UnknownParty, WrongRun
 from secureps.messages.coordinator_records import ShardLocated
-from secureps.messages.records import Incarnated
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.roles.coordinator import founding, reign
@@ -67,8 +66,9 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     else:
         tx.sessions.holders.add(party)
     own = federation.incarnation
-    if event.seen > own or (event.seen == own and party not in tx.sessions.told):
-        tx.write(Incarnated(event.seen + 1))  # somebody ruled after our journal's end
+    unknown = event.seen > own or (event.seen == own and party not in tx.sessions.told)
+    if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end
+        return away
     reign.obeys(tx, party, event.seen)
     if moved and tx.spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"

@@ -457,11 +457,11 @@ class CoordinatorState:
     def _move(self, at: float, record: Act | records.ShardLeft | records.PlacementMoved) -> None:
         """What others are asked for who are left, they may have; what shards said stays said."""
         assert self.pinned is not None
-        groups = self.groups.values()
-        self.pinned = self.moving.apply(at, record, self.pinned, groups, self.evaluations)
-        for group in groups:
-            if group.phase is Phase.HOLDING:
-                self._hold(group)
+        groups, before = self.groups.values(), self.pinned
+        self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
+        self.reigns.placed(before.placement, self.pinned.placement)
+        for group in (each for each in groups if each.phase is Phase.HOLDING):
+            self._hold(group)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

@@ -13,8 +13,8 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
-from secureps.policy.spending import adjacency, facts_of, spent
-from secureps.roles.coordinator import committees, evaluation, resharding
+from secureps.policy.spending import adjacency, spent
+from secureps.roles.coordinator import committees, evaluation, reign, resharding
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -212,6 +212,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
     if others := committees.others(tx, group):
         reason = f"{reason}; {others}"
+    if waits := reign.waits(tx):
+        reason = f"{waits}; {reason}"
     return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 
@@ -252,4 +254,4 @@ def _epsilon(tx: Transaction, name: str) -> float:
         return math.inf  # whatever was charged, it protects nobody
     ledger = tx.federation.ledger
     known = ledger.count(name)
-    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, facts_of(ledger, name)))
+    return tx.cache.of(("spent", name), known, lambda: spent(tx.plan, ledger.tally(name)))

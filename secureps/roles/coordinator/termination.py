@@ -16,7 +16,7 @@ from secureps.messages.evaluation import EVALUATION, VersionEvaluated
 from secureps.messages.orders import Finish
 from secureps.policy.early_stopping import stop
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, after, fact, facts_of
+from secureps.policy.spending import Fact, adjacency, after, fact
 from secureps.roles.coordinator import evaluation
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -160,8 +160,7 @@ def _fact(tx: Transaction, client: str, group: GroupState, base: int) -> Fact | 
     assert tx.layout is not None
     size, attempt = tx.layout.group(group.name).sent, 0
     if group.name == EVALUATION or group.next_base(client, base).step:
-        known = facts_of(tx.federation.ledger, client)
-        attempt = sum((each.group, each.version) == (group.name, base) for each in known)
+        attempt = tx.federation.ledger.attempts(client, group.name, base)
     return fact(tx.plan, client, group.name, size, base, attempt)
 
 

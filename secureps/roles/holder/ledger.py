@@ -261,7 +261,9 @@ class HolderLedger:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # by a later kit it opens with these holders still
                 self.follower.resume(step)
-        self._pinned = self.pinned.moved(order.placement, self.follower.roster)
+        before = self.pinned
+        self._pinned = before.moved(order.placement, self.follower.roster)
+        step.effects += self._pinned.left(before)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
         if any(isinstance(record, Incarnated) for record in step.records):
             step.effects.append(

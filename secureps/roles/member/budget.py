@@ -15,7 +15,7 @@ from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import Receipt
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, adjacency, after, fact, facts_of, spent
+from secureps.policy.spending import Fact, adjacency, after, fact, spent
 from secureps.privacy.ledger import OWN_DELTA, Ledger
 from secureps.roles.member.tasks import Aim
 from secureps.wording import size
@@ -101,7 +101,7 @@ class Budget:
             budget, most_delta = privacy.budget, 1.0
             if self.budget is not None and self.budget < budget:
                 budget, most_delta = self.budget, OWN_DELTA
-            epsilon = spent(self.plan, facts_of(ledger, self.client), most_delta)
+            epsilon = spent(self.plan, ledger.tally(self.client), most_delta)
             parts.append(f"epsilon {epsilon:.3f} of {budget:g} ({adjacency(self.plan)})")
         return f"{named}: {', '.join(parts)}"
 

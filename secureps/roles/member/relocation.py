@@ -39,6 +39,7 @@ def follow(
     moved = pinned.moved(told.placement, roster)
     if moved is pinned:
         return pinned
+    step.effects += moved.left(pinned)
     model.ask_again()
     for id, transfer in out.moving.items():
         sealed = out.sealed.get(id)

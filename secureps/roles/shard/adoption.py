@@ -16,7 +16,6 @@ from secureps.messages.requests import GetBlock, Missing, Prepared
 from secureps.messages.shard_records import BlocksAdopted
 from secureps.roles.machine import Call, Step, Work
 from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState
 
@@ -42,7 +41,6 @@ class Adoption:
 
     name: str
     state: ShardState
-    peers: Peers
     postponed: bool = False
     _under_way: dict[str, _Adopting] = field(default_factory=dict)
 
@@ -59,7 +57,7 @@ class Adoption:
         if known is not None and (known.epoch, known.order.version) == (epoch, order.version):
             known.order = order
             return
-        others = {peer for block in own for peer in self.peers.of(group, block)}
+        others = {peer for block in own for peer in self.state.others(group, block)}
         self._under_way[group] = adopting = _Adopting(order, epoch, others)
         missing = Missing.of_placement(self.name, group, epoch)
         step.effects += [Call(other, missing) for other in sorted(others)]
@@ -91,10 +89,10 @@ class Adoption:
         own = () if known is None else self.state.own(group)
         here = dict(zip(own, known.blocks if known is not None else (), strict=True))
         away = [block for block, digest in digests.items() if here.get(block) != digest]
-        adopting.fetched = tuple(block for block in away if self.peers.of(group, block))
+        adopting.fetched = tuple(block for block in away if self.state.others(group, block))
         adopting.waiting = set(adopting.fetched)
         for block in adopting.fetched:
-            first, *rest = self.peers.of(group, block)
+            first, *rest = self.state.others(group, block)
             ask = GetBlock(self.state.run, group, version, block, state=True)
             step.effects.append(Call(first, ask, others=tuple(rest)))
         self._make(step, adopting)

@@ -5,8 +5,6 @@ What must not live here: payloads, and which of them are here (`roles.shard.stat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 from secureps.messages.submission import OPENED, BlockHeader, SubmissionId
 
 BlockName = tuple[str, str, str, int, int]
@@ -35,35 +33,25 @@ def sum_key(group: str, cohort: int, block: int) -> str:
     return f"sum/{group}/{cohort}/{block}"
 
 
-def noise_key(group: str, cohort: int, block: int, about: bytes = b"") -> str:
-    """Where it keeps what it added to that sum itself, sealed.
+def noise_key(group: str, cohort: int, block: int, about: bytes) -> str:
+    """Where it keeps what shards add to that sum themselves, sealed.
 
-    Where noise has copies, `about` is the `cohort_digest`: noise of another cohort of that number
-    would be the same in two sums.
+    Args:
+        about: the `cohort_digest`. Noise of another cohort of that number would be the same in two
+            sums, and cancel in their difference.
     """
-    key = f"{sum_key(group, cohort, block)}/noise"
-    return f"{key}/{about.hex()}" if about else key
+    return f"{sum_key(group, cohort, block)}/noise/{about.hex()}"
+
+
+def cohort_under(key: str) -> tuple[tuple[str, int], str | None]:
+    """Which (group, cohort) a sum is of, or the noise in it, and what noise is about, in hex."""
+    _, group, number, _, *noise = key.split("/")
+    return (group, int(number)), noise[-1] if noise else None
 
 
 def state_key(group: str, version: int, block: int) -> str:
     """Where one shard finds a block's values and optimizer, and another keeps them that fetched."""
     return f"state/{group}/{version}/{block}"
-
-
-def sum_keys(
-    group: str, cohorts: Mapping[int, bytes | None], blocks: Sequence[int]
-) -> tuple[str, ...]:
-    """Where the sums of these blocks lie, by cohort, and the noise in them.
-
-    Args:
-        cohorts: what their noise is `about`; None where there is none.
-    """
-    keys = list[str]()
-    for number, about in cohorts.items():
-        keys += (sum_key(group, number, block) for block in blocks)
-        if about is not None:
-            keys += (noise_key(group, number, block, about) for block in blocks)
-    return tuple(keys)
 
 
 def model_key(group: str, version: int, block: int, since: int | None = None) -> str:

@@ -23,12 +23,11 @@ from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
-from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import COORDINATOR, Placement, ShardAddress, other_run
+from secureps.messages.records import Incarnated, RunPinned
+from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.messages.submission import OPENED, UPDATE, BlockHeader, SubmissionId
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -37,7 +36,7 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     KitRead,
-    Record,
+    Say,
     Step,
     Tick,
     Watch,
@@ -45,17 +44,17 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import check_run
-from secureps.roles.roster_follower import RosterFollower
-from secureps.roles.shard import reception
+from secureps.roles.pinned_run import Pinned, check_run
+from secureps.roles.shard import intake
 from secureps.roles.shard.adoption import Adoption
+from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
-from secureps.roles.shard.keys import name_under, submission_of, sum_keys
+from secureps.roles.shard.keys import name_under, submission_of, sum_key
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
 from secureps.roles.shard.serving import serve
-from secureps.roles.shard.state import ShardFold, ShardState
+from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
     AdoptState,
     Damaged,
@@ -77,14 +76,12 @@ ALL = 1 << 62
 """Older than every version."""
 
 
-class Shard:
+class Shard(ShardFoldable):
     """The machine of one shard; the seed of its noise may be `unsafe`."""
 
     def __init__(self, address: ShardAddress, roster: Roster, unsafe: bool = False) -> None:
-        self._name, self._address = address.name, address
-        self._follower = RosterFollower(roster)
-        self._unsafe = unsafe
-        self.state = ShardState(address.name)
+        super().__init__(address.name, roster)
+        self._address, self._unsafe = address, unsafe
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
@@ -92,29 +89,8 @@ class Shard:
         self._forwarding = Forwarding()
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
-        self._adoption = Adoption(address.name, self.state, self._peers)
-
-    def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
-        if isinstance(record, RosterFollowed):
-            self._follower.apply(record)
-        else:
-            self.state.apply(record)
-
-    def folded(self) -> Fold:
-        """As `Foldable`."""
-        records = (*self.state.record, *self._follower.records)
-        return Fold(records, to_state(ShardFold, self.state.folded()))
-
-    def unfold(self, fold: Fold) -> None:
-        """As `Foldable`."""
-        for record in fold.records:
-            self.apply(0.0, record)
-        self.state.unfold(from_state(ShardFold, fold.state))
-
-    @property
-    def _roster(self) -> Roster:
-        return self._follower.roster
+        self._states = StateCopies(self.state)
+        self._adoption = Adoption(address.name, self.state)
 
     def resume(self, now: float) -> Step:
         """Says that it is up, and has everything deleted from the spool that is not on record."""
@@ -126,17 +102,8 @@ class Shard:
         return Step(effects=[registering(self._address, self.state, self._unsafe)])
 
     def wake(self) -> float | None:
-        """Never: a shard waits for requests and orders alone."""
-        return None
-
-    def subscription(self) -> requests.Subscribe:
-        """Of which submissions it has blocks, and its roster."""
-        own = self._roster
-        return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
-
-    def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Is this block wanted? Raises as `reception.wanted`."""
-        return reception.wanted(self._name, self.state, self._roster, sender, message)
+        """When another shard is to be asked for noise again that it refused."""
+        return self._noise.wake
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
@@ -150,7 +117,7 @@ class Shard:
             case requests.PutBlock(header):
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
-                reception.check_run(self.state, event.run)
+                self._check_run(event.run)
                 shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
                 if shard and type(event) is requests.GetSum:
                     return self._noise.serve(sender, event)
@@ -173,14 +140,15 @@ class Shard:
                 step = Step()
                 if self._adoption.wants(ask):
                     self._adoption.fetched(step, ask)
-                return self._peers.fetched(step, ask)
+                return self._states.fetched(step, ask)
             case Failed(requests.GetBlock() as ask) if not (
-                self._adoption.wants(ask) or self._peers.wants(ask)
+                self._adoption.wants(ask) or self._states.wants(ask)
             ):
                 return Step()
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
-                step, came = Step(), isinstance(event, Answered)
-                return self._hold_now(step, self._noise.answered(step, sender, noise, came))
+                step, refusal = Step(), event.error if isinstance(event, Failed) else None
+                order = self._noise.answered(step, now, sender, noise, refusal)
+                return self._hold_now(step, order)
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True
                 return Step(effects=[Watch()])
@@ -190,9 +158,12 @@ class Shard:
                 return Step(effects=[Halt(f"{type(request).__name__}: {error}", type(error))])
             case WatchLost():
                 return self._greet()
+            case Tick():
+                self._noise.ask_again(step := Step(), now)
+                return step
             case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
                 return Step(effects=[Halt(f"{self._name} holds nothing of this run: {reason}")])
-            case orders.Finish() | Tick():
+            case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:
                 return self._failed(event)
@@ -208,10 +179,10 @@ class Shard:
     # --- blocks in and out --------------------------------------------------------
 
     def _put(self, sender: str, header: BlockHeader) -> Step:
-        step = Step()
-        others = reception.holders(self.state, header)[1:] if sender == header.author else ()
+        step, known = Step(), intake.known(self.state, header)
+        others = intake.holders(self.state, header)[1:] if sender == header.author else ()
         self._forwarding.begin(step, header, others)
-        if not reception.known(self.state, header):
+        if not known:
             self._write(step, records.BlockSpooled(header))
             self._discard(step, self.state.surplus(header))
         return step
@@ -259,7 +230,7 @@ class Shard:
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                if not self._peers.bring(step, order, self._busy):
+                if not self._states.bring(step, order, self._busy):
                     self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
@@ -275,18 +246,18 @@ class Shard:
         known = self.state.pinned
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
-            self._replaced(step, known.placement)
+            self._replaced(step, known)
         if order.placement.replicas is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
 
-    def _replaced(self, step: Step, before: Placement) -> None:
+    def _replaced(self, step: Step, before: Pinned) -> None:
         """A placement of a later epoch: what others and this one waited for may come to nothing."""
-        placement = self.state.pinned.placement
-        gone = frozenset(before.shards).difference(placement.shards)
+        placement, gone = self.state.pinned.placement, self.state.pinned.left(before)
+        step.effects += gone
         step.effects += self._forwarding.placed(self._name, placement)
         self._noise.left()
-        for shard, missing in self._peers.left(gone):
+        for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
             self._try_again(step, shard, missing)
         for group in self.state.pinned.plan.all_groups:
             if not self.state.placed(group) and self.state.holds(group):
@@ -379,12 +350,12 @@ class Shard:
     ) -> None:
         """What nobody needs any more by a record, and states older than `keep`."""
         group, before = record.group, dict(self.state.spooled)
-        sums, own = self.state.group(group).sums, self.state.own(group)
+        sums, own = dict(self.state.group(group).sums), self.state.own(group)
         self._write(step, record)
+        self._noise.over(group, record.version)
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        kept = self.state.group(group).sums
-        past = {n: self._noise.about(s.cohort) for n, s in sums.items() if n not in kept}
-        gone += sum_keys(group, past, own)
+        past = [number for number in sums if number not in self.state.group(group).sums]
+        gone += tuple(sum_key(group, number, block) for number in past for block in own)
         step.effects.append(Work(Prune(gone, group, record.version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
@@ -463,13 +434,18 @@ class Shard:
         self._peers.lack(step, missing_for(self._name, task, ids), self._peers.order_of(task))
 
     def _try_again(self, step: Step, sender: str, missing: requests.Missing) -> Step:
-        """Other shards have sent what they have: the order is carried out again, or told of."""
+        """Other shards have sent what they have: the order is carried out again, or told of.
+
+        It raises nothing: the step may have records of its own.
+        """
         order = self._peers.heard(sender, missing)
         try:
             if isinstance(order, orders.Prepare) and (ids := self.state.lacking(order.cohort)):
                 step.tell(requests.Missing.of_cohort(self._name, order.cohort, ids))
             elif order is not None and order.incarnation == self.state.incarnation:
                 self._carry_out(step, order)
+        except SecurepsError as error:
+            step.effects.append(Say(f"{self._name} cannot do what it was told: {error}"))
         finally:
             self._peers.tried(missing)
         return step
@@ -495,11 +471,7 @@ class Shard:
         """Whether it does not matter, or others are asked for what is not here."""
         if task.epoch:
             return not self._adoption.current(task)
-        return not task.copies and self._peers.fetch(step, task.order)
-
-    def _write(self, step: Step, record: records.ShardRecord) -> None:
-        step.records.append(record)
-        self.apply(0.0, record)
+        return not task.copies and self._states.fetch(step, task.order)
 
     def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""

@@ -221,6 +221,17 @@ class ShardState:
             raise Malformed(f"no group is called {group!r}")
         return self._groups[group]
 
+    def summed(self, group: str, cohort: int) -> records.SumsMade | None:
+        """The sums of a cohort; None if none are on record, or there is no such group."""
+        held = self._groups.get(group)
+        return None if held is None else held.sums.get(cohort)
+
+    def over(self, group: str, cohort: int) -> bool:
+        """Whether a later cohort of a group is on record: its cohorts come one after another."""
+        held = self._groups.get(group, ShardGroup())
+        later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
+        return cohort <= max(later, default=-1)
+
     def placed(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.group(group)
@@ -239,6 +250,11 @@ class ShardState:
         """Whether anything of a group is here."""
         held = self.group(group)
         return bool(held.states or held.sums) or any(name[2] == group for name in self.spooled)
+
+    def others(self, group: str, block: int) -> tuple[str, ...]:
+        """The other shards that hold a block that is placed here."""
+        held = self.pinned.placement.holders(group, block)
+        return tuple(shard for shard in held if shard != self._name)
 
     def behind(self, group: str) -> int:
         """Over how many versions clients pull differences of a group's blocks; 0 for none."""

@@ -19,6 +19,7 @@ deploy = typer.Typer(
 
 _OF_CLIENTS = "Of clients"
 _PLACE = "Where they run"
+_STORE = "An object store, for servers"
 
 Plan = Annotated[Path, typer.Argument(metavar="PLAN", help="The plan's file.")]
 Kit = Annotated[
@@ -122,6 +123,41 @@ def kubernetes(
             rich_help_panel=_PLACE,
         ),
     ] = False,
+    copies: Annotated[
+        str | None,
+        typer.Option(
+            show_envvar=False,
+            metavar="URL",
+            help="Copy checkpoints there, as s3://BUCKET/RUN/checkpoints.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    store_secret: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SECRET",
+            help="A Secret of the namespace whose entries are the keys, as AWS_ACCESS_KEY_ID. For "
+            "--copies, and for a plan's initial that is a URL.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    store_endpoint: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="The store's server, as https://minio.example:9000. Default: Amazon's.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
+    store_network: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="CIDR",
+            help="Where its addresses are, as 10.1.0.0/16; repeat it. Default: outside the "
+            "cluster, or as the endpoint says.",
+            rich_help_panel=_STORE,
+        ),
+    ] = None,
     names: Names = None,
     values: Values = None,
     script: Script = None,
@@ -155,15 +191,20 @@ def kubernetes(
     """
     from secureps.run.deploy.deployment import Request, kubernetes_files, notes
     from secureps.run.deploy.files import write_folders
-    from secureps.run.deploy.kubernetes import Cluster
+    from secureps.run.deploy.kubernetes import SERVERS, Cluster
+    from secureps.run.deploy.stores import store_of
 
     of_clients = (script, tuple(settings or ()), budget, threshold, site)
     request = Request(plan, kit, tuple(names or ()), values, *of_clients)
     place = (image, namespace, storage_size or "", domain, storage_class, monitoring)
-    cluster = Cluster(*place, standby)
+    store = store_of(store_secret, copies, store_endpoint, tuple(store_network or ()))
+    cluster = Cluster(*place, standby, store)
     files = kubernetes_files(request, cluster, records, client_image)
     for folder in write_folders(out, files):
         typer.echo(f"kubectl apply -f {folder}")
+    if store is not None and SERVERS in files:
+        text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
+        typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
     for line in notes(request):
         typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
 

@@ -14,18 +14,22 @@ from secureps.client.runner import read_settings
 from secureps.client.site_policy import read_site
 from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, naming
+from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
-from secureps.run.deploy.kubernetes import Cluster, Federation, Training, manifests
+from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
 from secureps.run.deploy.parties import party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
+from secureps.run.deploy.stores import Store, refuse_unreachable
 from secureps.run.deploy.yaml_text import yaml_text
-from secureps.store.objects import ObjectStore, is_url
 
 MOST_CONFIG = 900_000
 """Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
+
+STORE_BYTES = 64 << 20
+"""Resident in a process that copies to an object store: s3fs, and what it imports."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +79,10 @@ def kubernetes_files(
     site = None if request.site is None else _site(request.site)
     training = Training(script, options, records, client_image, site)
     kits = party_kits(request.kit, plan, request.names)
-    federation = Federation(
-        plan, _plan_files(request.plan, plan), kits, _needs(explained), training
-    )
+    serves = any(kit.role in SERVING for kit in kits)
+    files = _plan_files(request.plan, plan, cluster.store, serves)
+    copies = cluster.store is not None and cluster.store.copies is not None
+    federation = Federation(plan, files, kits, _needs(explained, copies), training)
     folders = manifests(federation, _stored(cluster, explained))
     return {
         folder: {file: yaml_text(objects) for file, objects in files.items()}
@@ -105,12 +110,16 @@ def _explained(request: Request) -> Explanation | None:
     return check(request.plan, request.values) if known or request.values else None
 
 
-def _needs(explained: Explanation | None) -> Needs:
+def _needs(explained: Explanation | None, copies: bool = False) -> Needs:
+    """What parties take; `copies`: servers copy checkpoints to a store besides."""
     program, probe = PROGRAM_BYTES + KERNEL_BYTES, PROGRAM_BYTES  # a probe is one more process
+    more = STORE_BYTES if copies else 0
     if explained is None:
-        return Needs(program + probe)
+        return Needs(program + probe + more)
     of_groups = sum(group.client_memory for group in explained.groups)
-    return Needs(program + probe, explained.shard.memory + probe, program + of_groups)
+    part = explained.shard.state if copies else 0  # a third is read, as much again is on its way
+    shard = explained.shard.memory + probe + more + part
+    return Needs(program + probe + more, shard, program + of_groups)
 
 
 def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
@@ -143,15 +152,27 @@ def _site(path: Path) -> bytes:
     return _small(path)
 
 
-def _plan_files(path: Path, plan: Plan) -> dict[str, bytes]:
-    """The plan's file, and that of its first model, which lies beside it."""
-    files = {"plan.toml": path.read_bytes()}
-    if plan.section.initial is not None:
-        if is_url(plan.section.initial):
+def _plan_files(path: Path, plan: Plan, store: Store | None, serves: bool) -> dict[str, bytes]:
+    """The plan's file, and that of its first model, which lies beside it or at a store.
+
+    Args:
+        serves: whether servers are deployed, which alone read that model.
+    """
+    files, initial = {"plan.toml": path.read_bytes()}, plan.section.initial
+    at_store = initial is not None and is_url(initial)
+    if store is not None and store.copies is None and not at_store:
+        raise ConfigError(
+            f"--store-secret {store.secret}: nothing is at a store: there is no --copies, and the "
+            "plan's initial is no URL"
+        )
+    if initial is not None and at_store:
+        if serves and store is None:
             raise ConfigError(
-                f"{path}: initial: {plan.section.initial}: pods have no keys to a store: bring the "
-                "file here, beside the plan, and have the plan name it"
+                f"{path}: initial: {initial}: pods have no keys to a store: name their Secret by "
+                "--store-secret; or bring the file here, beside the plan, and have the plan name it"
             )
+        refuse_unreachable(f"{path}: initial", initial)
+    elif initial is not None:
         named = Path(read_toml(path)["initial"])
         if named.name != str(named) or named.name == "plan.toml":
             raise ConfigError(
@@ -185,7 +206,8 @@ def slurm_files(
     Raises:
         ConfigError, PlanRefused, KitError: as `kubernetes_files`.
     """
-    plan, needs = load_plan(request.plan), _needs(_explained(request))
+    plan = load_plan(request.plan)
+    needs = _needs(_explained(request), copies is not None)
     kits = party_kits(request.kit, plan, request.names)
     joining = None
     if request.script is not None:

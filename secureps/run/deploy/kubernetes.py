@@ -29,6 +29,7 @@ from secureps.run.deploy.pods import (
     secret,
     shared_maps,
 )
+from secureps.run.deploy.stores import Store
 from secureps.run.deploy.workloads import (
     disruption_budget,
     job,
@@ -45,7 +46,7 @@ SITE = "site.toml"
 
 SERVERS = "servers"
 """The aggregator's folder."""
-_SERVING = ("coordinator", "shard")
+SERVING = ("coordinator", "shard")
 _JSON_LOGS = ("--log-format", "json")
 
 _NAME = re.compile(r"[a-z]([a-z0-9-]{0,48}[a-z0-9])?")
@@ -63,6 +64,7 @@ class Cluster:
         storage_class: None: the cluster's own default.
         monitoring: the namespace of Prometheus.
         standby: the coordinator has one, which follows it and takes over.
+        store: an object store that servers reach, if any.
     """
 
     image: str
@@ -72,6 +74,7 @@ class Cluster:
     storage_class: str | None = None
     monitoring: str = "monitoring"
     standby: bool = False
+    store: Store | None = None
 
     def address(self, server: str) -> str:
         """HOST:PORT that a server is dialled at by everybody."""
@@ -130,7 +133,7 @@ def manifests(federation: Federation, cluster: Cluster) -> dict[str, Folder]:
     for kit in federation.kits:
         if kit.role == "observer" or (kit.role == "client" and federation.training.script is None):
             continue
-        folder = SERVERS if kit.role in _SERVING else names[kit.name]
+        folder = SERVERS if kit.role in SERVING else names[kit.name]
         of = _Party(federation, cluster, kit, names[kit.name], monitored is not None)
         files = {f"{of.name}-keys.yaml": [secret(f"{of.name}-keys", kit.private)]}
         files[f"{of.name}-kit.yaml"] = shared_maps(of.name, kit)
@@ -197,15 +200,20 @@ class _Party:
         if role == COORDINATOR and cluster.standby:
             dials = [self._other]
         found: list[Manifest] = []
-        if role in _SERVING:
+        if role in SERVING:
             outside = cluster.address(self._place).rpartition(":")[0] if cluster.domain else None
             found = services(self.name, role, self.monitored, outside)
         return [
             config_map(f"{self.name}-config", pod.config),
             *found,
             *runs,
-            policy(self.name, role, scraped, dials),
+            policy(self.name, role, scraped, dials, [self._store.way()] if self._store else []),
         ]
+
+    @property
+    def _store(self) -> Store | None:
+        """Of a server alone: nobody else needs it."""
+        return self.cluster.store if self.kit.role in SERVING else None
 
     @property
     def _peers(self) -> list[str]:
@@ -231,8 +239,8 @@ class _Party:
         role, file, needs = self.kit.role, f"{self.kit.name}.toml", self.federation.needs
         kind = "keyholder" if role == "holder" else role
         config = {file: toml_tables(self._settings()).encode()}
-        ports: list[tuple[str, int]] = [("grpc", GRPC)] if role in _SERVING else []
-        if role in _SERVING and self.monitored:
+        ports: list[tuple[str, int]] = [("grpc", GRPC)] if role in SERVING else []
+        if role in SERVING and self.monitored:
             ports.append(("metrics", METRICS))
         if role == "coordinator":
             config |= self.federation.files
@@ -251,17 +259,21 @@ class _Party:
             bounded=role == "shard",
             probes=probes(file),
             ports=tuple(ports),
+            environment=self._store.environment if self._store else {},
+            secret=self._store.secret if self._store else None,
         )
 
     def _settings(self) -> dict[str, object]:
         """The server's file; see `config.ServeSection`."""
         role, of = self.kit.role, f"{DATA}/runs/{self._run}"
         made: dict[str, object] = {"name": self.kit.name, "kit": KIT, "state": f"{of}/state"}
-        open_to = "0.0.0.0" if self.monitored and role in _SERVING else "127.0.0.1"
+        open_to = "0.0.0.0" if self.monitored and role in SERVING else "127.0.0.1"
         made["metrics"] = f"{open_to}:{METRICS}"
         made["ca_fingerprint"] = self.kit.ca_fingerprint  # of another's kit nothing starts
-        if role in _SERVING:
+        if role in SERVING:
             made |= {"listen": f"0.0.0.0:{GRPC}", "checkpoints": f"{of}/checkpoints"}
+        if self._store is not None and self._store.copies is not None:
+            made["checkpoint_copies"] = self._store.copies
         match role:
             case "coordinator":
                 made["plan"] = f"{CONFIG}/plan.toml"
@@ -319,7 +331,7 @@ def _monitoring(
     own = {path.rpartition("/")[2]: d for path, d in kit.public.items() if path.startswith("tls/")}
     yield config_map(f"{name}-tls", own)
     for each in federation.kits:
-        if each.role in _SERVING:
+        if each.role in SERVING:
             yield service_monitor(names[each.name], each.name, each.role, (name, kit.name))
     yield prometheus_rule("secureps", list(alerts(federation.plan)))
 

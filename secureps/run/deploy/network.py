@@ -45,12 +45,19 @@ def services(name: str, role: Role, metrics: bool, outside: str | None) -> list[
     return made
 
 
-def policy(name: str, role: Role, scraped_from: str | None, dials: Sequence[str]) -> Manifest:
+def policy(
+    name: str,
+    role: Role,
+    scraped_from: str | None,
+    dials: Sequence[str],
+    beside: Sequence[Manifest] = (),
+) -> Manifest:
     """What a party's pod may be asked, and whom it may ask; all else is cut off.
 
     Args:
         scraped_from: the namespace that Prometheus is in; None: nobody reads metrics.
         dials: parties of this cluster that it asks, alone; none: whoever has a server's port.
+        beside: rules for whom it asks that is no party.
     """
     serves = role in ("coordinator", "shard")
     incoming: list[Manifest] = [{"ports": [_allowed(GRPC)]}] if serves else []
@@ -58,7 +65,8 @@ def policy(name: str, role: Role, scraped_from: str | None, dials: Sequence[str]
         space = {"matchLabels": {"kubernetes.io/metadata.name": scraped_from}}
         incoming.append({"from": [{"namespaceSelector": space}], "ports": [_allowed(METRICS)]})
     to = [{"podSelector": {"matchLabels": selector(each)}} for each in dials]
-    asked: Manifest = ({"to": to} if to else {}) | {"ports": [_allowed(GRPC)]}
+    parties: Manifest = ({"to": to} if to else {}) | {"ports": [_allowed(GRPC)]}
+    asked = [*([] if role == "coordinator" and not dials else [parties]), *beside]
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -67,7 +75,7 @@ def policy(name: str, role: Role, scraped_from: str | None, dials: Sequence[str]
             "podSelector": {"matchLabels": selector(name)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": incoming,
-            "egress": [] if role == "coordinator" and not dials else [_DNS, asked],
+            "egress": [_DNS, *asked] if asked else [],
         },
     }
 

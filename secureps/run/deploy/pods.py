@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from secureps.run.deploy.parties import PartyKit
 
@@ -84,6 +84,7 @@ class Pod:
         probes: the container's, as the API has them.
         records: a PersistentVolumeClaim that is mounted at RECORDS, read-only.
         volume: the one of its DATA; None: its controller claims `data` for each pod.
+        environment: more of it; secret: a Secret whose entries are in it too, or None.
     """
 
     name: str
@@ -98,6 +99,8 @@ class Pod:
     ports: tuple[tuple[str, int], ...] = ()
     records: str | None = None
     volume: str | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
+    secret: str | None = None
 
 
 def template(pod: Pod, labels: Mapping[str, str], **more: object) -> Manifest:
@@ -170,7 +173,9 @@ def _spec(pod: Pod) -> Manifest:
     shared = [_mount(folder or "public", path) for folder, path in SHARED.items()]
     mounts = [_mount("data", DATA, False), _mount("tmp", "/tmp", False), *shared]
     records = [] if pod.records is None else [_mount("records", RECORDS)]
-    main = _container(pod, pod.kit.role, pod.command)
+    main = _container(pod, pod.kit.role, pod.command, pod.environment)
+    if pod.secret is not None:  # what `env` has stands before it
+        main["envFrom"] = [{"secretRef": {"name": pod.secret}}]
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -200,18 +205,21 @@ def _spec(pod: Pod) -> Manifest:
     }
 
 
-def _container(pod: Pod, name: str, command: Sequence[str]) -> Manifest:
+def _container(
+    pod: Pod, name: str, command: Sequence[str], more: Mapping[str, str] | None = None
+) -> Manifest:
     requests: dict[str, str] = {"cpu": "250m"}
     resources: Manifest = {"requests": requests}
     if pod.memory is not None:
         requests["memory"] = _mebibytes(pod.memory)
         if pod.bounded:
             resources["limits"] = {"memory": _mebibytes(pod.memory * 3 // 2)}
+    environment = {**(more or {}), **ENVIRONMENT}
     return {
         "name": name,
         "image": pod.image,
-        "command": [_FILLED.sub(r"\g<0>\g<0>", each) for each in command],
-        "env": [{"name": key, "value": value} for key, value in ENVIRONMENT.items()],
+        "command": list(map(_filled, command)),
+        "env": [{"name": key, "value": _filled(value)} for key, value in environment.items()],
         "resources": resources,
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -219,6 +227,11 @@ def _container(pod: Pod, name: str, command: Sequence[str]) -> Manifest:
             "capabilities": {"drop": ["ALL"]},
         },
     }
+
+
+def _filled(text: str) -> str:
+    """A text of which Kubernetes makes this one."""
+    return _FILLED.sub(r"\g<0>\g<0>", text)
 
 
 def _mebibytes(count: int) -> str:

@@ -31,7 +31,7 @@ from secureps.messages.run import STANDBY
 from secureps.policy.cohorts import accusations
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.moves import told
-from secureps.run.report.terminal import filled
+from secureps.run.report.tables import filled
 from secureps.wording import finite, named, printable, size
 
 ROLES = {"shard": "shard", "holder": "key holder"}

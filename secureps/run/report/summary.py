@@ -17,7 +17,7 @@ from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import MemberStatus
 from secureps.run.report.group_labels import folded
 from secureps.run.report.status_tables import evaluations, ofwhat, spent
-from secureps.run.report.terminal import headed
+from secureps.run.report.tables import WholeTable
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.scoring import Score
 from secureps.wording import finite, size
@@ -87,7 +87,7 @@ def tables(summary: Summary) -> Iterable[Table | Text]:
 
 
 def _models(summary: Summary) -> Table:
-    table = headed(f"{summary.name}: {summary.finished}")
+    table = WholeTable(f"{summary.name}: {summary.finished}")
     scores = [s for s in (summary.score, summary.baselines.central) if s is not None]
     measure = scores[0].measure if scores else "score"
     table.add_column("model")
@@ -113,7 +113,7 @@ def _models(summary: Summary) -> Table:
 
 
 def _holders(summary: Summary) -> Table:
-    table = headed(f"data holders{ofwhat(summary.adjacency, summary.delta)}")
+    table = WholeTable(f"data holders{ofwhat(summary.adjacency, summary.delta)}")
     table.add_column("holder")
     table.add_column("alone", justify="right")
     table.add_column("arrived", justify="right")
@@ -135,7 +135,7 @@ def _holders(summary: Summary) -> Table:
 
 def _costs(summary: Summary) -> Table:
     title = f"costs of {summary.counted} updates, in {summary.wall_seconds:.1f} s"
-    table = headed(title)
+    table = WholeTable(title)
     table.add_column("what")
     table.add_column("in all", justify="right")
     table.add_column("per update", justify="right")

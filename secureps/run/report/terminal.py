@@ -64,27 +64,6 @@ class View:
         return {group.name: group.version for group in self.groups}
 
 
-NARROW = 80
-"""Columns of a terminal."""
-
-
-def headed(title: str) -> Table:
-    """Makes a table under a title, which may be wider than the table, up to a narrow terminal."""
-    fits = len(title) < NARROW
-    text = Text(title, "table.title", no_wrap=fits, overflow="ignore" if fits else "fold")
-    return Table(title=text, title_justify="left")
-
-
-def filled(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
-    """Makes a table under a title, of plain texts."""
-    table = headed(title)
-    for column in columns:
-        table.add_column(column)
-    for row in rows:
-        table.add_row(*map(Text, row))
-    return table
-
-
 class Progress:
     """Shows a run while it goes, in a `with`; after an error its last view stays."""
 
@@ -140,7 +119,7 @@ class Progress:
         groups = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         heads, rows = table(view.groups)
         for head in heads:
-            groups.add_column(head)
+            groups.add_column(head, overflow="fold")
         for cells in rows:
             groups.add_row(*(Text(cell) for cell in cells))
         title = Text(self._name, "bold")

@@ -30,12 +30,15 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
-from secureps.errors import ConfigError, naming
+from secureps.errors import ConfigError, DiskFailed, naming
+from secureps.files.objects import ObjectStore
 from secureps.messages.outcome import Outcome
+from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, facts_of, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
+from secureps.run.initial_schema import initial_schema
 from secureps.run.party_names import client_names
 from secureps.run.report.group_labels import folded
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
@@ -52,6 +55,7 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_once
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
+from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.store.checkpoint import write_state
 
 Say = Callable[[str], None]
@@ -169,6 +173,7 @@ def simulate(
     say: Say = print,
     extras: Extras | None = None,
     engine: Engine = "here",
+    copies: str | None = None,
 ) -> Path:
     """Plays a scenario and writes its report.
 
@@ -178,12 +183,15 @@ def simulate(
         say: hears one line per version.
         extras: where else its figures are written.
         engine: where clients train: in this process, or on a Ray cluster.
+        copies: the URL of an object store below which checkpoints are copied, in a place that is
+            called as the report's folder.
 
     Returns:
         the report folder.
 
     Raises:
         ConfigError: the folder holds something, or the scenario is not right.
+        DiskFailed: a checkpoint is not at the store; the report is written before.
         SecurepsError: whatever ended the run before its time; of a rule that failed, and of
             members who are too few, the report is written before.
     """
@@ -192,15 +200,36 @@ def simulate(
     heading = scenario.heading(folder)
     extras.require(heading)
     refuse_unsealable(scenario.plan.opening)
+    copy = None if copies is None else _copying(copies, folder)
     with trained_by(engine, scenario) as spread:
-        return _simulated(scenario, folder, (heading, extras), spread, say)
+        return _simulated(scenario, folder, (heading, extras), (spread, copy), say)
+
+
+def _copying(url: str, folder: Path) -> CheckpointCopies:
+    """What copies the checkpoints of a report's folder to a place of its own below a URL.
+
+    Raises:
+        ConfigError: the URL is none, or the place has something of another run.
+        DiskFailed: the store refuses, or cannot be reached.
+    """
+    with naming("--copies", ConfigError):
+        store = ObjectStore(f"{url.rstrip('/')}/{folder.resolve().name}/checkpoints")
+        if store.sizes():
+            raise ConfigError(f"{store.name} has something: name another --out, or another URL")
+        store.demand_bucket()
+    return CheckpointCopies(COORDINATOR, folder / "checkpoints", store)
 
 
 def _simulated(
-    scenario: Scenario, folder: Path, shown: tuple[Heading, Extras], spread: Spread, say: Say
+    scenario: Scenario,
+    folder: Path,
+    shown: tuple[Heading, Extras],
+    around: tuple[Spread, CheckpointCopies | None],
+    say: Say,
 ) -> Path:
     """Plays a scenario that can be played; see `simulate`."""
     new_folder(folder)
+    spread, copies = around
     say(
         f"{scenario.section.name}: {scenario.section.clients} clients in virtual time, seed "
         f"{scenario.section.seed}; {NO_PRIVACY}, everybody can repeat the noise"
@@ -213,7 +242,7 @@ def _simulated(
     warm_once(say)
     heading, extras = shown
     with last_words(), Sinks(open_sinks(heading, folder / METRICS, extras), say) as sinks:
-        play = Play(scenario, folder, sinks.add, spread)
+        play = Play(scenario, folder, sinks.add, spread, copies)
         try:
             play.run(say)
         except KeyboardInterrupt:
@@ -237,7 +266,10 @@ def _simulated(
     say(NO_PRIVACY)
     say(f"report: {folder}")
     say(undrawable() or f"curves: {folder / CURVES}")
+    left = "" if copies is None else copies.copy()
     play.simulation.refuse_failed()
+    if left:
+        raise DiskFailed(f"checkpoints are in {folder}, and not all of them at the store: {left}")
     return folder
 
 
@@ -259,6 +291,7 @@ class Play:
     folder: Path
     tell: Tell
     spread: Spread = here
+    copies: CheckpointCopies | None = None
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -281,6 +314,7 @@ class Play:
             refuse_statistics(scenario.plan, look.schema, look.kinds)
             refuse_trained(scenario.plan, look.schema, look.kinds)
             look.refuse_infinite(scenario.plan)
+            initial = initial_schema(scenario.plan)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),
@@ -293,6 +327,7 @@ class Play:
             Cast(trainers, seed, self._cost),
             self.folder,
             Conditions(delay=self._delay, late=frozenset(self._away)),
+            initial,
         )
         for name, stay in scenario.stays.items():
             if stay.comes:
@@ -313,6 +348,8 @@ class Play:
                 self._gather()
                 say(self._publish(versions))
                 self._seen = versions
+                if self.copies is not None:
+                    self.copies.copy()  # what is in the way now is told at the end, if it still is
             elif events % OFTEN == 0:
                 self.metrics.take(self.simulation.coordinator.telemetry)
             return self._over()

@@ -14,7 +14,7 @@ from typing import Any
 from rich.table import Table
 
 from secureps.config.scenario import StudySection
-from secureps.run.report.terminal import headed
+from secureps.run.report.tables import WholeTable
 from secureps.run.study.trial import (
     Candidate,
     Comparison,
@@ -184,7 +184,7 @@ def _heads(study: StudySection) -> tuple[str, ...]:
 
 def table(study: StudySection, rows: Sequence[Row]) -> Table:
     """The table for a terminal, which may be narrow."""
-    shown = headed(
+    shown = WholeTable(
         f"virtual seconds to {study.measure} {study.target:g}; times sooner than {study.baseline}"
     )
     heads = ("median", "least - most", "seeds", "sooner", "versions", "encrypted")

@@ -25,12 +25,14 @@ from secureps.config.sections import refuse_misplaced
 from secureps.crypto.sampling import SecretSeed, UnsafeSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, SecurepsError, from_wire, naming
+from secureps.files.objects import ObjectStore
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, refuse_unaffordable
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
+from secureps.run.initial_schema import initial_schema
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
@@ -41,7 +43,6 @@ from secureps.run.report.version_metrics import Line, Metrics
 from secureps.run.run_lock import claimed
 from secureps.run.script.baselines import Baselines
 from secureps.run.script.process import ScriptProcess, script_process
-from secureps.run.serve import initial_schema
 from secureps.run.server_app import found
 from secureps.run.up.folder import (
     Cast,
@@ -57,7 +58,6 @@ from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
-from secureps.store.objects import ObjectStore
 
 
 def up(order: Order, console: Console) -> Path:
@@ -93,7 +93,7 @@ def up(order: Order, console: Console) -> Path:
             for part in founding.tables():
                 console.print(part)
             plan = founding.write(folder.root)
-        Origin.of(order.plan, order.unsafe_seed, order.copies).write(folder)
+        Origin.of(order.plan, order.unsafe_seed, order.copies, order.standby).write(folder)
         with claimed(folder.root):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -133,7 +133,7 @@ def resume(
         )
     plan, federation = _read(folder.plan, origin.plan.parent)
     own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
-    order = Order(origin.plan, folder.root, *own)
+    order = Order(origin.plan, folder.root, *own, standby=origin.standby)
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _heading(order, plan, again)

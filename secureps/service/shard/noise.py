@@ -1,24 +1,30 @@
-"""Draws the aggregator's own noise, and adds it to a sum before anybody opens the sum.
+"""Draws the aggregator's own noise, keeps it sealed, and gives it to a sum and to other shards.
 
 It protects clients against everyone who sees the opened sum or the model, but not against
 anybody who knows this shard's seed. What must not live here: how much noise
-(`privacy.client_level`), and sums (`service.shard.worker`).
+(`privacy.client_level`), who draws it and when (`roles.shard.noise_copies`), and sums
+(`service.shard.worker`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import Seed
-from secureps.errors import InternalError, KitError
-from secureps.messages.encoding import canonical
-from secureps.messages.submission import Cohort
+from secureps.errors import DamagedStore, InternalError, KitError, Malformed
+from secureps.messages.encoding import DIGEST_BYTES, canonical, payload_digest
+from secureps.messages.submission import Cohort, cohort_digest
 from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.roles.shard.keys import cohort_under, noise_key
+from secureps.roles.shard.state import ShardState
+from secureps.service.parallel import in_order
+from secureps.store.spool import Spool
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,104 @@ class ShardNoise:
                 raise KitError("noise on encrypted sums needs one holder's key in the shard's kit")
             (key,) = self.holder_keys.values()
         return kind.noise_sealer(key).seal(block, slots)
+
+
+@dataclass(frozen=True)
+class KeptNoise:
+    """The noise of cohorts on the disk of one shard, until their versions are made.
+
+    It is there before a sum, and no record has its digest. So the digest stands behind it, in its
+    file and on its way to another shard.
+    """
+
+    name: str
+    state: ShardState
+    spool: Spool
+    source: ShardNoise
+
+    def draw(self, cohort: Cohort, blocks: Sequence[int], threads: int) -> None:
+        """Draws what of a cohort's noise is not on the disk, and keeps it."""
+        about = cohort_digest(self.state.run, cohort)
+
+        def drawn(block: int) -> None:
+            key = noise_key(cohort.group, cohort.number, block, about)
+            if self._found(key) is None:
+                noise = self._drawn(cohort, block)
+                self.spool.put(key, noise, payload_digest(noise))
+
+        for _ in in_order(threads, drawn, blocks):
+            pass
+
+    def _drawn(self, cohort: Cohort, block: int) -> bytes:
+        pinned = self.state.pinned
+        layout = pinned.layout.group(cohort.group)
+        return self.source.sealed(pinned.plan, layout, cohort, block)
+
+    def of(self, cohort: Cohort) -> Callable[[int], bytes | memoryview | None]:
+        """By block, the noise that is added to a cohort's sum; None where the plan has none.
+
+        It raises DamagedStore if it is gone: others who hold the block have what was drawn first.
+        """
+        if not self.state.pinned.plan.noisy_shards:
+            return lambda block: None
+        return partial(self._of, cohort, cohort_digest(self.state.run, cohort))
+
+    def _of(self, cohort: Cohort, about: bytes, block: int) -> memoryview:
+        noise = self._found(noise_key(cohort.group, cohort.number, block, about))
+        if noise is None:
+            what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
+            raise DamagedStore(f"{self.name}: {what} is gone")
+        return noise[:-DIGEST_BYTES]
+
+    def again(self, cohort: Cohort, block: int) -> bytes | memoryview | None:
+        """The noise in a sum on record, with whose digest the new one is to be compared.
+
+        If it is lost, noise in the clear is drawn again, for it is the same, where no other shard
+        may have drawn it. Encrypted it would be another ciphertext: DamagedStore.
+        """
+        try:
+            return self.of(cohort)(block)
+        except DamagedStore:
+            if self.state.opened_by_holder or self.state.others(cohort.group, block):
+                raise
+            return self._drawn(cohort, block)
+
+    def served(self, key: str) -> memoryview | None:
+        """What another shard keeps that asked for it; None if it is not here."""
+        return self._found(key)
+
+    def take(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps what another shard served.
+
+        Raises:
+            Malformed: it is no noise with its digest.
+        """
+        if not _whole(memoryview(payload)):
+            raise Malformed(f"{self.name}: noise came without its digest, or with another")
+        if self._found(key) is None:  # what came first may be in a sum already
+            self.spool.put(key, payload)
+
+    def forget(self, group: str = "") -> None:
+        """Deletes sums and noise of cohorts that are over: of all groups, or of one."""
+        names: dict[tuple[str, int], str] = {}
+        for key in self.spool.keys(f"sum/{group}/" if group else "sum/"):
+            at, about = cohort_under(key)
+            made = self.state.summed(*at)
+            if made is not None and about is not None and at not in names:
+                names[at] = cohort_digest(self.state.run, made.cohort).hex()
+            another = about is not None and about != names.get(at, about)
+            if another or (made is None and self.state.over(*at)):
+                self.spool.delete(key)
+
+    def _found(self, key: str) -> memoryview | None:
+        """What is kept under a key; None if there is none, or it is damaged."""
+        try:
+            kept = memoryview(self.spool.get(key))
+        except (KeyError, OSError):
+            return None
+        return kept if _whole(kept) else None
+
+
+def _whole(kept: memoryview) -> bool:
+    noise, digest = kept[:-DIGEST_BYTES], kept[-DIGEST_BYTES:]
+    return payload_digest(noise) == digest

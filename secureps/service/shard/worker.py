@@ -21,11 +21,12 @@ from safetensors.numpy import load as load_safetensors
 from secureps.buffers import Buffers
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
+from secureps.files.initial_file import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort, cohort_digest
+from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
@@ -48,11 +49,10 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
-from secureps.service.shard.noise import ShardNoise
+from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
 from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
-from secureps.store.initial_file import initial_path
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
@@ -88,7 +88,7 @@ class ShardWorker(Worker):
         self._name = name
         self._state = state
         self._spool = spool
-        self._noise = noise
+        self._noise = KeptNoise(name, state, spool, noise)
         self._threads = threads
         self._buffers = Buffers(BUFFERS)
         self._states = States(name, state, folders, self._make)
@@ -142,10 +142,9 @@ class ShardWorker(Worker):
             except DamagedStore as damage:
                 raise KeyError(key) from damage
         if since[:1] == ["noise"]:
-            try:
-                return self._spool.get(key)
-            except KeyError:  # whoever asks may have it from another shard
-                raise Refused(f"{self._name}: {key} is gone") from None
+            if (noise := self._noise.served(key)) is None:  # who asks may have it from another
+                raise Refused(f"{self._name} does not have {key}")
+            return noise
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -169,9 +168,7 @@ class ShardWorker(Worker):
             case GetBlock(group=group, version=version, block=block) if request.state:
                 self._spool.put(state_key(group, version, block), payload)
             case GetSum(group=group, cohort=number, block=block, about=about):
-                key = noise_key(group, number, block, about)
-                if not self._spool.has(key):  # what came first may be in a sum already
-                    self._spool.put(key, payload)
+                self._noise.take(noise_key(group, number, block, about), payload)
             case _:
                 return super().keep(request, payload, digest)
         return None
@@ -197,8 +194,7 @@ class ShardWorker(Worker):
         """Does a task of the shard's; see `Worker`."""
         match task:
             case DrawNoise(cohort, blocks):
-                for _ in in_order(self._threads, partial(self._drawn, cohort), blocks):
-                    pass
+                self._noise.draw(cohort, blocks, self._threads)
                 return NoiseDrawn(cohort, blocks)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
@@ -211,10 +207,13 @@ class ShardWorker(Worker):
                     self._spool.delete(key)
                 if task.group:
                     self._states.forget(task.group, task.version, task.keep)
+                if task.group and self._state.pinned.plan.noisy_shards:
+                    self._noise.forget(task.group)
             case Sweep(referenced):
                 for key in self._spool.keys(""):
                     if not key.startswith("sum/") and key not in referenced:
                         self._spool.delete(key)
+                self._noise.forget()
             case _:
                 raise InternalError(f"a shard's worker does not know a {type(task).__name__}")
         return None
@@ -246,8 +245,6 @@ class ShardWorker(Worker):
             case SumCohort(cohort, keys):
                 for block in self._state.own(cohort.group):  # no record will name these
                     self._spool.delete(sum_key(cohort.group, cohort.number, block))
-                    if not self._copied:
-                        self._spool.delete(self._noise_key(cohort, block))
                 return self._broken(key for member in keys for key in member)
             case MakeState(_, keys):
                 return self._broken(keys or ())
@@ -272,11 +269,11 @@ class ShardWorker(Worker):
     def _sum(self, task: SumCohort) -> SumsReady:
         began, cohort = time.perf_counter(), task.cohort
         self._states.values(cohort.group, cohort.version - 1)  # before anything is opened for it
+        noise = self._noise.of(cohort)
 
         def summed(at: tuple[int, int]) -> bytes:
             place, block = at
-            noise = self._fresh_noise(cohort, block)
-            data = self._added(cohort, block, [keys[place] for keys in task.keys], noise)
+            data = self._added(cohort, block, [keys[place] for keys in task.keys], noise(block))
             self._spool.put(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
@@ -287,7 +284,11 @@ class ShardWorker(Worker):
         return SumsReady(SumsMade(cohort, digests), report)
 
     def _added(
-        self, cohort: Cohort, block: int, keys: Sequence[str | None], noise: bytes | None
+        self,
+        cohort: Cohort,
+        block: int,
+        keys: Sequence[str | None],
+        noise: bytes | memoryview | None,
     ) -> memoryview:
         """Adds a block over the members; DamagedStore if a member's payload is not whole."""
         adder = self._cipher(cohort.group).adder()
@@ -300,48 +301,6 @@ class ShardWorker(Worker):
         if noise is not None:
             adder.add(total, noise, 1)
         return adder.total(total)
-
-    def _fresh_noise(self, cohort: Cohort, block: int) -> bytes | None:
-        """Seals and stores the shard's own noise for a sum that is not on record yet."""
-        plan = self._state.pinned.plan
-        if not plan.noisy_shards:
-            return None
-        if self._copied:  # it was drawn once, for all who hold the block
-            return self._spool.get(self._noise_key(cohort, block))
-        return self._drawn(cohort, block)
-
-    @property
-    def _copied(self) -> bool:
-        """Whether blocks have copies on other shards."""
-        return self._state.pinned.plan.section.replicas > 1
-
-    def _noise_key(self, cohort: Cohort, block: int) -> str:
-        about = cohort_digest(self._state.run, cohort) if self._copied else b""
-        return noise_key(cohort.group, cohort.number, block, about)
-
-    def _drawn(self, cohort: Cohort, block: int) -> bytes:
-        """Noise for a sum that is not on record yet: as it lies here, or else it is drawn."""
-        plan, key = self._state.pinned.plan, self._noise_key(cohort, block)
-        if self._copied and self._spool.has(key):
-            return self._spool.get(key)
-        noise = self._noise.sealed(plan, self._layout(cohort.group), cohort, block)
-        self._spool.put(key, noise)
-        return noise
-
-    def _kept_noise(self, cohort: Cohort, block: int) -> bytes | None:
-        """The noise that a sum on record contains.
-
-        If it is lost, noise in the clear is drawn again; encrypted, it would be another ciphertext.
-        """
-        if not self._state.pinned.plan.noisy_shards:
-            return None
-        try:
-            return self._spool.get(self._noise_key(cohort, block))
-        except (KeyError, OSError) as error:
-            if not (self._state.opened_by_holder or self._copied):
-                return self._fresh_noise(cohort, block)
-            what = f"the noise of block {block} of cohort {cohort.number} of {cohort.group}"
-            raise DamagedStore(f"{self._name}: {what} is gone") from error
 
     def _held(self, group: str, number: int, block: int) -> memoryview:
         """Reads a sum on record, or makes it again from members' blocks.
@@ -361,7 +320,8 @@ class ShardWorker(Worker):
             log.warning("%s; it is made again", damage)
         keys = [self._state.block_key(member.id, block) for member in made.cohort.members]
         try:
-            again = self._added(made.cohort, block, keys, self._kept_noise(made.cohort, block))
+            noise = self._noise.again(made.cohort, block)
+            again = self._added(made.cohort, block, keys, noise)
         except DamagedStore as damage:
             raise Refused(f"{name} is lost: {damage}") from damage
         if payload_digest(again) != digest:

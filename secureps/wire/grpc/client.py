@@ -37,6 +37,7 @@ from secureps.wire.grpc.addresses import Addresses
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
 from secureps.wire.grpc.links import Link
+from secureps.wire.grpc.liveness import Liveness
 from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.grpc.tells import Tells
@@ -51,6 +52,8 @@ PAYLOAD_LIMIT = 1 << 30
 """Bytes of the longest payload that a server may send."""
 KEPT = 8 << 20
 """Bytes of buffers for payloads that are kept for the next ones."""
+OVERDUE = 5.0
+"""Seconds after the end of its time by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
 """Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
 
@@ -95,6 +98,7 @@ class GrpcTransport:
         self._pending: set[Future[Any]] = set()
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
+        self._liveness = Liveness()
         self._lanes, self._pace = Lanes(), Pace()
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
@@ -117,6 +121,8 @@ class GrpcTransport:
                 self._submit(self._put, future, to, message)
             elif isinstance(message, GetBlock | GetSum):
                 self._submit(self._get, future, to, message)
+            elif isinstance(message, framing.BESIDE) and to != COORDINATOR:
+                self._tells.beside(to, envelope, future)
             else:
                 self._tells.add(to, envelope, isinstance(message, framing.ALONE), future)
         except Exception as error:
@@ -153,6 +159,20 @@ class GrpcTransport:
         """Names the run that requests are of from now on."""
         self._run = run
 
+    def stalled(self) -> str:
+        """Says which call has not ended long after it must have; empty if none is as old.
+
+        gRPC ends every call, at the latest when its time is up. Where it does not, a thread or
+        memory that it had no room for is missing for good, and no other call ends either.
+
+        Raises:
+            RuntimeError, MemoryError: as `Liveness.stalled`.
+        """
+        to, seconds = self._tells.longest()
+        if seconds > self._timeout + OVERDUE:
+            return f"a call to {self._at(to)} has not ended for {seconds:.0f} s"
+        return self._liveness.stalled()
+
     def close(self) -> None:
         """Ends all calls, streams and channels; again does nothing."""
         with self._lock:
@@ -169,6 +189,7 @@ class GrpcTransport:
         self._lanes.close()
         for channel in channels:
             channel.close()
+        self._liveness.close()
         if pool is not None:
             pool.shutdown(cancel_futures=True)
         self._tells.close()

@@ -47,6 +47,7 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Join,
+    Missing,
     Payload,
     PutBlock,
     Refusal,
@@ -69,6 +70,8 @@ NOT_TOLD = (PutBlock, GetBlock, GetSum, Subscribe)
 """Requests that have a method of their own."""
 ALONE = (Join, AskRun, AskStatus, Follow)
 """Requests that are in no bundle: their answers may be long."""
+BESIDE = (Missing,)
+"""Requests that a shard answers when others have come to their end: these do not wait for them."""
 BUNDLED, BUNDLE_LENGTH = 64, 128 << 10
 """The most envelopes of a bundle, and bytes that it has where another envelope joins it: a receipt
 with a key's correction has 34 KB."""

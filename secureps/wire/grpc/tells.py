@@ -2,13 +2,15 @@
 
 What is said to a server while a call to it is under way goes together in the next one
 (`framing.bundle`), and so does what a party says in one breath: a thread of its own begins the
-calls. Each message has an answer of its own. What must not live here: signatures, connections,
-payloads, and what messages mean.
+calls. Each message has an answer of its own. One whose answer waits for other messages has a call
+of its own beside these. What must not live here: signatures, connections, payloads, and what
+messages mean.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -39,6 +41,7 @@ class Tells:
         anew: whether the same bytes are to be sent again after this error of this server.
         failed: the SecurepsError behind an exception of a call, or a limit that the process met.
         settle: ends a message's future with its answer, or with such an error.
+        clock: in seconds.
     """
 
     def __init__(
@@ -47,11 +50,14 @@ class Tells:
         anew: Callable[[str, Exception], bool],
         failed: Callable[[Exception, str], Exception],
         settle: Callable[[Future[Any], Any], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._begin, self._anew, self._failed, self._settle = begin, anew, failed, settle
         self._lock = threading.Lock()
         self._waiting: defaultdict[str, deque[_Tell]] = defaultdict(deque)
-        self._busy: set[str] = set()
+        self._clock = clock
+        self._busy: dict[str, float] = {}
+        """By server: when the call to it that is under way was begun, or was to be."""
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tell")
 
     def add(self, to: str, envelope: bytes, alone: bool, future: Future[Any]) -> None:
@@ -60,25 +66,48 @@ class Tells:
             self._waiting[to].append(_Tell(envelope, alone, future))
             if to in self._busy:
                 return
-            self._busy.add(to)
+            self._busy[to] = self._clock()
         try:
             self._thread.submit(self._next, to)
         except RuntimeError as error:  # else whoever comes later waits for a call that never ends
-            failed = self._failed(error, to) if exhaustion(error) else closed()
+            failed = self._not_begun(error, to)
             while sent := self._taken(to):
                 self._answer(sent, [failed] * len(sent))
+
+    def longest(self) -> tuple[str, float]:
+        """To whom the oldest call goes that is under way, and for how many seconds; ("", 0.0)."""
+        with self._lock:
+            to = min(self._busy, key=self._busy.__getitem__, default="")
+            return to, self._clock() - self._busy[to] if to else 0.0
+
+    def beside(self, to: str, envelope: bytes, future: Future[Any]) -> None:
+        """Sends a message that others need not wait for; may be called from any thread."""
+        tell = _Tell(envelope, True, future)
+        try:
+            self._thread.submit(self._begun_beside, to, tell)
+        except RuntimeError as error:
+            self._answer([tell], [self._not_begun(error, to)])
 
     def close(self) -> None:
         """Begins no more calls."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
+    def _not_begun(self, error: RuntimeError, to: str) -> Exception:
+        return self._failed(error, to) if exhaustion(error) else closed()
+
     def _next(self, to: str) -> None:
         while sent := self._taken(to):
             try:
-                self._send(to, sent, TRIES)
+                self._send(to, sent, TRIES, self._next)
                 return
             except Exception as error:
                 self._answer(sent, [self._failed(error, to)] * len(sent))
+
+    def _begun_beside(self, to: str, tell: _Tell) -> None:
+        try:
+            self._send(to, [tell], TRIES, None)
+        except Exception as error:
+            self._answer([tell], [self._failed(error, to)])
 
     def _taken(self, to: str) -> list[_Tell]:
         """What goes in the next call; if nothing does, there is none."""
@@ -86,27 +115,42 @@ class Tells:
             waiting, taken = self._waiting[to], list[_Tell]()
             while waiting and (not taken or _together([*taken, waiting[0]])):
                 taken.append(waiting.popleft())
-            if not taken:
-                self._busy.discard(to)
+            if taken:
+                self._busy[to] = self._clock()
+            else:
+                self._busy.pop(to, None)
             return taken
 
-    def _send(self, to: str, sent: list[_Tell], tries: int) -> None:
+    def _send(
+        self, to: str, sent: list[_Tell], tries: int, then: Callable[[str], None] | None
+    ) -> None:
+        if then is not None:  # the next ones wait for it; the same once more has its own time
+            with self._lock:
+                self._busy[to] = self._clock()
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-        call.add_done_callback(partial(self._ended, to, sent, tries))
+        call.add_done_callback(partial(self._ended, to, sent, tries, then))
 
-    def _ended(self, to: str, sent: list[_Tell], tries: int, call: Any) -> None:
+    def _ended(
+        self,
+        to: str,
+        sent: list[_Tell],
+        tries: int,
+        then: Callable[[str], None] | None,
+        call: Any,
+    ) -> None:
         try:
             answers = framing.replies(call.result(), len(sent), to)
         except Exception as error:
             failed = self._failed(error, to)
             if tries > 1 and self._anew(to, failed):
                 try:
-                    self._send(to, sent, tries - 1)
+                    self._send(to, sent, tries - 1, then)
                     return
                 except Exception as again:
                     failed = self._failed(again, to)
             answers = [failed] * len(sent)
-        self._next(to)
+        if then is not None:
+            then(to)
         self._answer(sent, answers)
 
     def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:

@@ -31,7 +31,7 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import checkpoint_directories, latest_good
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
-from tests.chaos.check import GROUP, by_receipts, committed_cohorts, of_kind, once
+from tests.chaos.check import GROUP, by_receipts, committed_cohorts, lacking, of_kind, once
 from tests.chaos.evidence import Evidence
 from tests.chaos.real.client import noted
 from tests.chaos.real.federation import SEED, Played
@@ -211,12 +211,9 @@ class Check:
         except SecurepsError as error:
             yield f"no checkpoint: {error}"
             return
-        kept = {*manifest.ledger, *manifest.releases}
         cohorts = committed_cohorts(self._records(COORDINATOR)).values()
         summed = {member.id for cohort in cohorts for member in cohort.members}
-        for receipt in receipts:
-            if receipt.id in summed and receipt.fact not in kept:
-                yield f"the last checkpoint lacks {receipt.fact}"
+        yield from lacking(manifest, {r.fact for r in receipts if r.id in summed and r.fact})
 
     def _charged(self, client: str) -> Iterator[tuple[str, int]]:
         """By the client's ledger over all runs."""

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from secureps.messages.run import COORDINATOR
+from secureps.store.issuing import renew, renew_roster
 from tests.chaos.real.client import NOTES
 from tests.chaos.real.network import Links
 from tests.chaos.real.schedule import CLIENTS, VERSIONS, Fault, Setting
@@ -245,6 +246,10 @@ class Played:
                 ballast = machines.folder / who / "ballast"
                 _fill(ballast)
                 self._later(fault.seconds, partial(ballast.unlink, missing_ok=True))
+                return
+            case "renewed":
+                renew(machines.kit(who), [who])
+                renew_roster(machines.kit(who))
                 return
         if who in self._down or machines.status_of(who) is not None:
             return  # it is not there

@@ -10,6 +10,7 @@ narrow    the party's packets pass at so many bytes a second, each way
 full      the party's disk, a small one of its own, has no byte left
 files     the party may open no more files than it has open, and this many
 memory    the party may have no more memory than it has, and this many MiB
+renewed   the party's TLS certificate is signed anew, and the roster for longer
 wiped     SIGKILL, and a start with an empty state folder
 older     SIGKILL, and a start with the state folder as it was so many seconds before
 """
@@ -53,11 +54,14 @@ LINKS = {"loss": (0.02, 0.25), "delay": (0.02, 0.4), "narrow": (4000.0, 60000.0)
 LOSSES = ("wiped", "older")
 MOST_FILES = 3
 
-KINDS = ("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS, "full", "full", "files")
-BY_HAND = "memory"
-"""Drawn by no seed: where gRPC's own threads could not be started, it answers nothing from there
-on, and no party can know."""
-EVERY = {*KINDS, *LOSSES, BY_HAND}
+MOST_MEMORY = 12
+"""MiB: a thread takes 8."""
+
+KINDS = (
+    *("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS),
+    *("full", "full", "files", "memory", "renewed"),
+)
+EVERY = {*KINDS, *LOSSES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,4 +142,6 @@ def _drawn(rng: random.Random, kind: str, parties: tuple[str, ...]) -> Fault:
         return Fault(kind, who, at, seconds, much=float(f"{rng.uniform(*LINKS[kind]):.2g}"))
     if kind == "files":
         return Fault(kind, who, at, seconds, much=rng.randint(0, MOST_FILES))
+    if kind == "memory":
+        return Fault(kind, who, at, _long(rng, 2.0), much=rng.randint(0, MOST_MEMORY))
     return Fault(kind, who, at, min(seconds, 3.0) if kind == "kill" else seconds)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
+from dataclasses import replace
+from typing import Any
 
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Order, Say, Step
-from tests.kits.roles_kit import SHARDS, World, collecting
+from tests.kits.roles_kit import SHARDS, World, collecting, make_plan
 
 FIRST, SECOND = SHARDS
+RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 10.0}
 
 
 def doubled() -> World:
@@ -59,7 +61,7 @@ def test_different_blocks_are_not_committed() -> None:
     assert [each.shard for each in prepared] == [FIRST, SECOND]
     version = world.group().version
     world.give(FIRST, prepared[0])
-    wrong = dataclasses.replace(prepared[1], blocks=other(prepared[1].blocks))
+    wrong = replace(prepared[1], blocks=other(prepared[1].blocks))
     step = world.give(SECOND, wrong)
     assert f"have different blocks of version {version + 1}, block 3" in said(step)[0]
     assert world.group().version == version
@@ -94,7 +96,7 @@ def test_a_faulty_one_that_came_first_makes_room_for_the_blocks_of_others() -> N
         world.pump(1)
     first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
     version = world.group().version
-    world.give(FIRST, dataclasses.replace(first, blocks=other(first.blocks), state=b"f" * 32))
+    world.give(FIRST, replace(first, blocks=other(first.blocks), state=b"f" * 32))
     assert said(world.give(SECOND, second))
     step = world.give(FIRST, first)
     assert told(step, orders.Prepare) == [SECOND]
@@ -120,3 +122,48 @@ def test_who_lost_its_disk_before_anything_was_opened_may_hold_other_sums() -> N
     for made in (sums, other(sums)):
         world.give(FIRST, requests.Held(FIRST, "all", number, made))
         assert world.group().closed_cohort.held == {FIRST: made}
+
+
+# --- scales -----------------------------------------------------------------------
+
+
+class Scaled(World):
+    """Of a range that follows the mean norm; it stays as it begins, unless a test differs."""
+
+    def reply(self, to: str, order: Any) -> Any:
+        said = super().reply(to, order)
+        return replace(said, scale=1.0) if isinstance(said, requests.Prepared) else said
+
+
+def preparing() -> tuple[Scaled, requests.Prepared, requests.Prepared]:
+    """Both are about to say what they have made of version 1; both hold the last block."""
+    codec = ("rotate", {"name": "round", "length": "mean_norm"})
+    group = {"codec": codec, "clip": 64.0, "weighting": "uniform", "bits": 8, "rule": RULE}
+    world = Scaled(make_plan("plain", replicas=2, group=[group]))
+    world.found()
+    while world.group().phase is not Phase.PREPARING:
+        world.pump(1)
+    first, second = (d.reply for d in world.due if isinstance(d.reply, requests.Prepared))
+    return world, first, second
+
+
+def test_different_scales_are_not_committed() -> None:
+    """Of the same bytes: what a shard says of them is what goes wrong."""
+    world, first, second = preparing()
+    world.give(FIRST, first)
+    step = world.give(SECOND, replace(second, scale=0.5))
+    text = "shard-b and shard-a have different scales of version 1, 0.5 and 1.0: one of the two"
+    assert text in said(step)[0]
+    assert world.group().version == 0
+    world.give(SECOND, second)
+    assert (world.group().version, world.group().scale) == (1, 1.0)
+
+
+def test_a_scale_that_was_wrong_makes_room_for_another() -> None:
+    world, first, second = preparing()
+    world.give(FIRST, replace(first, scale=0.5))
+    assert said(world.give(SECOND, second))
+    step = world.give(FIRST, first)
+    assert told(step, orders.Prepare) == [SECOND]
+    world.give(SECOND, second)
+    assert (world.group().version, world.group().scale) == (1, 1.0)

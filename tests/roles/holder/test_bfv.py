@@ -19,7 +19,7 @@ from secureps.errors import (
 )
 from secureps.messages import coordinator_records, holder_records, orders, records, requests
 from secureps.messages.encoding import digest
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
 from secureps.roles.holder.bfv import BfvHolder, received_key
 from secureps.roles.holder.ledger import HolderRules, receipts_digest
@@ -28,6 +28,7 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    CallOff,
     Failed,
     Halt,
     Locate,
@@ -183,6 +184,15 @@ def test_the_run_is_pinned_once() -> None:
     assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
     assert "keep the one that it has" in halt.reason
     assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
+
+
+def test_a_shard_that_left_is_asked_no_more() -> None:
+    keys, order = Keys(), configure(PLAN)
+    keys.order(order)
+    groups = tuple(GroupPlacement(g.group, (SHARDS[0],) * 4) for g in order.placement.groups)
+    placed = dataclasses.replace(order.placement, epoch=2, shards=SHARDS[:1], groups=groups)
+    step = keys.order(dataclasses.replace(order, placement=placed))
+    assert step.effects[0] == CallOff(SHARDS[1])
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement
 from secureps.messages.submission import UPDATE, SubmissionId
-from secureps.roles.machine import Call, Locate, Step
+from secureps.roles.machine import Call, CallOff, Locate, Step
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.relocation import follow, send
@@ -74,6 +74,7 @@ def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
     assert calls(step) == [(STAYS, 3)], "block 1 has arrived, by both"
     assert moved.placement.epoch == 2
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
+    assert [e.to for e in step.effects if isinstance(e, CallOff)] == [GOES], "it is asked no more"
 
 
 def test_an_older_placement_changes_nothing() -> None:

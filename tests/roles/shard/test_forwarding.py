@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from secureps.errors import Conflict, DamagedStore, NotReady, SecurepsError, UnknownParty
+from secureps.errors import Conflict, DamagedStore
 from secureps.messages import orders, requests
 from secureps.messages.submission import FOUNDING, OPENED
 from secureps.roles.machine import Answer, Answered, Call, Defer, Failed, Locate, Step
@@ -75,45 +73,6 @@ def test_what_is_passed_on_is_answered_at_once() -> None:
     assert made.shard.state.submissions() == (ID,)
 
 
-@pytest.mark.parametrize("block", [MINE, OTHERS])
-def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
-    made = desk()
-    header = made.header(block=block)
-    with pytest.raises(UnknownParty, match="c1 sends a block of c0; send your own"):
-        made.shard.inspect("c1", requests.PutBlock(header))
-    alone = Desk("plain")
-    alone.order(configure(alone.plan))
-    with pytest.raises(NotReady, match="one of shard-b and shard-a does not hold it"):
-        alone.shard.inspect(PEER, requests.PutBlock(alone.header(block=0)))
-
-
-def test_a_forged_block_is_refused_whoever_passes_it_on() -> None:
-    made = desk()
-    header = made.header(block=OTHERS)
-    forged = requests.PutBlock(type(header)(**_fields(header) | {"digest": b"x" * 32}))
-    with pytest.raises(SecurepsError, match="signature"):
-        made.shard.inspect(PEER, forged)
-
-
-def _fields(header: object) -> dict[str, object]:
-    return {name: getattr(header, name) for name in type(header).__slots__}  # type: ignore[attr-defined]
-
-
-def test_an_author_sends_to_the_primary_that_both_know() -> None:
-    """The primary has left: the client knows the next placement, and the shard does not yet."""
-    text = (
-        "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
-    )
-    made = desk()
-    block = requests.PutBlock(made.header(block=OTHERS))
-    with pytest.raises(NotReady, match=text) as refusal:
-        made.shard.inspect("c0", block)
-    assert refusal.value.retry_after is not None
-    known = configure(made.plan)
-    made.order(dataclasses.replace(known, placement=known.placement.without(PEER)))
-    assert made.shard.inspect("c0", block)
-
-
 def test_what_the_replica_refuses_is_refused() -> None:
     made = desk()
     header = made.header(block=MINE)
@@ -146,3 +105,29 @@ def test_founding_models_and_opened_sums_are_passed_on_too(purpose: str) -> None
 def test_a_shard_holds_both_its_own_blocks_and_copies() -> None:
     assert desk().shard.state.own("all") == (0, 1, 2, 3)
     assert desk().shard.state.pinned.placement.holders("all", OTHERS) == (PEER, OWN)
+
+
+def test_a_copy_goes_once_whoever_waits_for_it() -> None:
+    """Its author, and the shard that lost it and asks for it."""
+    made = desk()
+    header = made.header(block=MINE)
+    made.put(header)
+    step = made.give(PEER, requests.Missing(PEER, "all", -1, (ID,)))
+    (deferred,) = step.effects
+    assert isinstance(deferred, Defer)
+    step = answered(made, header)
+    assert step.effects == [
+        Answer(requests.Noted(), ticket=deferred.ticket),
+        Answer(requests.Stored(header.digest), ticket=header.key),
+    ]
+
+
+def test_a_block_that_is_known_with_other_bytes_is_waited_for_by_nobody() -> None:
+    """It was another one's turn when its payload was checked."""
+    made = desk()
+    first, other = made.header(block=MINE), made.header(block=MINE, digest=b"o" * 32)
+    assert made.shard.inspect(other.author, requests.PutBlock(other))
+    made.put(first)
+    with pytest.raises(Conflict, match="known with other bytes"):
+        made.give(other.author, requests.PutBlock(other))
+    assert made.shard._forwarding._waiting.keys() == {first.key}

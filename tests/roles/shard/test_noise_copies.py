@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import NotReady, Refused, UnknownParty
+from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages import requests
 from secureps.messages.orders import Hold
 from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement, Replicas
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import Cohort
-from secureps.roles.machine import Answer, Call, Step, Work
+from secureps.messages.submission import Cohort, cohort_digest
+from secureps.roles.machine import Answer, Call, Say, Step, Work
 from secureps.roles.shard.keys import noise_key
-from secureps.roles.shard.noise_copies import NoiseCopies
+from secureps.roles.shard.noise_copies import AGAIN, NoiseCopies
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import DrawNoise, NoiseDrawn
 from secureps.roles.tasks import Prune
@@ -49,13 +49,17 @@ def hold(number: int = 3) -> Hold:
     return Hold(1, make_cohort(number=number, version=number + 1), ())
 
 
+def about(made: NoiseCopies, cohort: Cohort) -> bytes:
+    return cohort_digest(made.state.run, cohort)
+
+
 def ask(made: NoiseCopies, block: int, number: int = 3) -> requests.GetSum:
-    about = made.about(hold(number).cohort) or b""
-    return requests.GetSum(made.state.run, "all", number, block, about=about)
+    of = about(made, hold(number).cohort)
+    return requests.GetSum(made.state.run, "all", number, block, about=of)
 
 
 def key(made: NoiseCopies, block: int, number: int = 3) -> str:
-    return noise_key("all", number, block, made.about(hold(number).cohort) or b"")
+    return noise_key("all", number, block, about(made, hold(number).cohort))
 
 
 def begun(made: NoiseCopies, order: Hold | None = None) -> Step:
@@ -68,9 +72,11 @@ def works(step: Step) -> list[Any]:
     return [e.task for e in step.effects if isinstance(e, Work)]
 
 
-def says(made: NoiseCopies, block: int, came: bool) -> tuple[Step, Hold | None]:
-    step = Step()
-    return step, made.answered(step, PEER, ask(made, block), came)
+def says(
+    made: NoiseCopies, block: int, came: bool, error: SecurepsError | None = None
+) -> tuple[Step, Hold | None]:
+    step, none = Step(), Refused("there is none here")
+    return step, made.answered(step, 7.0, PEER, ask(made, block), None if came else error or none)
 
 
 def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[Step, Hold | None]:
@@ -78,13 +84,24 @@ def drawn(made: NoiseCopies, cohort: Cohort, blocks: tuple[int, ...]) -> tuple[S
     return step, made.drawn(step, NoiseDrawn(cohort, blocks))
 
 
-@pytest.mark.parametrize("made", [noise(1), noise(2, private=False)])
-def test_where_there_is_none_or_no_copy_nobody_asks(made: NoiseCopies) -> None:
-    step = Step()
+def test_where_there_is_none_nobody_asks() -> None:
+    made, step = noise(2, private=False), Step()
     assert made.ready(step, hold())
     assert step.effects == []
-    with pytest.raises((Refused, UnknownParty), match=r"for no noise|no copy of block 0"):
+    with pytest.raises(Refused, match="shards of this run add no noise"):
         made.serve(PEER, ask(made, MINE[0]))
+
+
+def test_without_copies_it_is_drawn_at_once_and_kept_all_the_same() -> None:
+    """Under its cohort's name: whoever comes to hold the block finds it."""
+    made, order = noise(1), hold()
+    step = begun(made, order)
+    assert step.effects == [Work(DrawNoise(order.cohort, MINE))]
+    assert drawn(made, order.cohort, MINE)[1] == order
+    with pytest.raises(UnknownParty, match="shard-b has no copy of block 0"):
+        made.serve(PEER, ask(made, MINE[0]))
+    step = begun(made, hold(4))
+    assert works(step)[0] == Prune(tuple(key(made, block) for block in MINE))
 
 
 def calls(step: Step) -> list[Any]:
@@ -117,8 +134,8 @@ def test_two_shards_with_many_blocks_never_wait_for_each_other() -> None:
     first = calls(begun(made))
     placed = made.state.pinned.placement
     assert {placed.holders("all", each.block)[0] for each in first} == {OWN}
-    with pytest.raises(Refused, match="shard-a has no noise of cohort 3 of all: the primary draws"):
-        made.serve(PEER, ask(made, THEIRS[0]))
+    looks = made.serve(PEER, ask(made, THEIRS[0]))
+    assert looks.effects == [Answer(requests.Payload(b""), attach=key(made, THEIRS[0]))]
     with pytest.raises(NotReady, match="shard-a has no noise of cohort 3 of all yet"):
         made.serve(PEER, ask(made, MINE[0]))
     assert calls(says(made, MINE[0], False)[0]) == []
@@ -150,11 +167,61 @@ def test_a_primary_gives_what_it_has_drawn() -> None:
 
 def test_a_replica_gives_what_is_in_its_sums() -> None:
     made = noise()
-    with pytest.raises(Refused, match="no noise of cohort 3 of all"):
-        made.serve(PEER, ask(made, 1))
     made.state.apply(SumsMade(hold().cohort, (b"",) * 4))
     gives = made.serve(PEER, ask(made, 1))
     assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 1))]
+
+
+def test_a_replica_that_came_back_looks_on_its_disk() -> None:
+    """It knows of no cohort that is not on record, and may have what the primary drew and lost."""
+    made = noise()
+    gives = made.serve(PEER, ask(made, 1))
+    assert gives.effects == [Answer(requests.Payload(b""), attach=key(made, 1))]
+
+
+def test_what_the_primary_refuses_for_good_is_asked_again_later() -> None:
+    made, order = noise(), hold()
+    begun(made, order)
+    says(made, MINE[0], True)
+    says(made, MINE[1], True)
+    assert made.wake is None
+    refusal = Refused("shard-b knows another cohort 3 of all")
+    step, ready = says(made, THEIRS[0], False, refusal)
+    assert ready is None
+    assert step.effects == [
+        Say(f"shard-a waits for noise of cohort 3 of all from shard-b, and asks for it again: {e}")
+        for e in [refusal]
+    ]
+    assert says(made, THEIRS[1], False)[0].effects == [], "said once"
+    assert made.wake == 7.0 + AGAIN
+    made.ask_again(early := Step(), 7.0)
+    assert early.effects == []
+    made.ask_again(later := Step(), 7.0 + AGAIN)
+    assert calls(later) == [ask(made, block) for block in THEIRS]
+    assert made.wake is None
+    says(made, THEIRS[0], True)
+    assert says(made, THEIRS[1], True)[1] == order
+
+
+def test_noise_that_came_damaged_is_not_drawn_anew() -> None:
+    """Another holder may have it in its sum."""
+    made, damaged = noise(), Malformed("shard-b sent a payload that does not have its digest")
+    begun(made)
+    says(made, MINE[0], False)
+    assert works(says(made, MINE[1], False, damaged)[0]) == []
+    made.ask_again(step := Step(), 7.0 + AGAIN)
+    assert calls(step) == [ask(made, MINE[1])]
+    assert works(says(made, MINE[1], True)[0]) == [DrawNoise(hold().cohort, MINE[:1])]
+
+
+def test_of_a_version_that_is_committed_no_noise_is_asked_for() -> None:
+    made = noise()
+    begun(made)
+    says(made, MINE[0], False, Malformed("damaged"))
+    made.over("all", hold().cohort.version - 1)
+    assert made.wake is not None
+    made.over("all", hold().cohort.version)
+    assert made.wake is None
 
 
 def test_a_replica_that_knows_another_primary_is_asked_again() -> None:
@@ -204,9 +271,8 @@ def test_noise_is_of_one_cohort_and_not_of_its_number() -> None:
     cohort = dataclasses.replace(first.cohort, members=first.cohort.members[:1])
     step = begun(made, Hold(1, cohort, ()))
     assert works(step) == [Prune((key(made, MINE[0]),))]
-    assert (
-        {each.about for each in calls(step)} == {made.about(cohort)} != {made.about(first.cohort)}
-    )
+    assert {each.about for each in calls(step)} == {about(made, cohort)}
+    assert about(made, cohort) != about(made, first.cohort)
     assert says(made, MINE[0], True)[0].effects == []
     with pytest.raises(Refused, match="shard-a knows another cohort 3 of all"):
         made.serve(PEER, ask(made, MINE[0]))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from secureps.errors import DamagedStore, Refused, UnknownParty, WrongVersion
+from secureps.errors import Refused, UnknownParty, WrongVersion
 from secureps.messages import orders, requests
+from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING
 from secureps.roles.machine import (
@@ -15,17 +17,15 @@ from secureps.roles.machine import (
     Answer,
     Answered,
     Call,
+    CallOff,
     Defer,
     Failed,
-    Halt,
+    Say,
     Step,
-    Work,
-    WorkFailed,
 )
-from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import AdoptState, SumCohort, WritePart
+from secureps.roles.shard.tasks import SumCohort
 from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks
-from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, works
+from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, shelved, works
 
 OWN, PEER = SHARDS
 ALL = (0, 1, 2, 3)
@@ -108,89 +108,55 @@ def test_nobody_asks_for_another() -> None:
         desk().give(PEER, MISSING)
 
 
-# --- states -----------------------------------------------------------------------
+COHORT = make_cohort(number=1, version=2)
 
 
-def commit(version: int = 4) -> orders.Commit:
-    return orders.Commit(1, "all", version, version - 1, model_blocks("all", version, 4), STATE)
-
-
-def asks(version: int) -> list[tuple[str, Any]]:
-    run = desk().run
-    return [(PEER, requests.GetBlock(run, "all", version, b, state=True)) for b in ALL]
-
-
-def lost(made: Desk) -> Step:
-    """No part of a checkpoint has the committed version."""
-    (task,) = works(made.order(commit()))
-    return made.give(WORKER, WorkFailed(task, DamagedStore("gone")))
-
-
-def test_a_state_that_no_checkpoint_has_is_fetched() -> None:
+def holding() -> tuple[Desk, requests.Missing]:
+    """Version 1 is adopted, and it is to hold a cohort of which it lacks all."""
     made = desk()
-    assert called(lost(made)) == asks(4)
-    done: list[Any] = []
-    for _, ask in asks(4):
-        assert done == []
-        done += works(made.give(PEER, Answered(ask, requests.Payload(b"d" * 32), 9)))
-    keys = tuple(state_key("all", 4, block) for block in ALL)
-    assert done == [AdoptState(commit(), keys)]
-    step = made.give(WORKER, done[0])
-    assert made.shard.state.group("all").committed == 4
-    assert any(keys == task.keys for task in works(step) if hasattr(task, "keys"))
-    assert (COORDINATOR, requests.Register) in [(to, type(m)) for to, m in called(step)]
-
-
-def test_what_was_fetched_and_is_another_state_ends_it() -> None:
-    made = desk()
-    lost(made)
-    for _, ask in asks(4):
-        step = made.give(PEER, Answered(ask, requests.Payload(b"d" * 32), 9))
-    (task,) = works(step)
-    (end,) = made.give(WORKER, WorkFailed(task, DamagedStore("another"))).effects
-    assert isinstance(end, Halt)
-
-
-def test_without_copies_it_ends_at_once() -> None:
-    made = Desk("plain")
-    made.order(configure(made.plan))
-    (end,) = lost(made).effects
-    assert isinstance(end, Halt)
-
-
-def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
-    made = desk()
-    made.order(commit())
-    order = orders.WriteCheckpoint(1, 3, (orders.GroupVersion("all", 3),))
-    assert called(made.order(order)) == asks(3)
-    assert called(made.order(order)) == []
-    waits = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
-    assert made.order(waits).effects == [], "it is being adopted"
-
-
-def test_the_part_is_written_once_its_versions_are_here() -> None:
-    made = desk()
-    (task,) = works(made.order(commit()))
+    commit = orders.Commit(1, "all", 1, 0, model_blocks("all", 1, 4), STATE)
+    (task,) = works(made.order(commit))
     made.give(WORKER, task)
-    order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
-    assert made.order(order).effects == [Work(WritePart(4, order.versions))]
-
-
-def test_a_cohort_is_asked_for_whole() -> None:
-    made = desk()
-    (task,) = works(made.order(commit(1)))
-    made.give(WORKER, task)
-    cohort = make_cohort(number=1, version=2)
     members = tuple(
         orders.MemberBlocks(
             m.id, tuple(block_digest(m.id.client, "all", m.id.sequence, b) for b in ALL)
         )
-        for m in cohort.members
+        for m in COHORT.members
     )
-    hold = orders.Hold(1, cohort, members)
-    missing = requests.Missing.of_cohort(OWN, cohort, tuple(m.id for m in cohort.members))
-    assert called(made.order(hold)) == [(PEER, missing)]
-    for member in cohort.members:
+    missing = requests.Missing.of_cohort(OWN, COHORT, tuple(m.id for m in COHORT.members))
+    assert called(made.order(orders.Hold(1, COHORT, members))) == [(PEER, missing)]
+    return made, missing
+
+
+def without_peer(made: Desk, **changes: Any) -> orders.Configure:
+    order = configure(made.plan)
+    placed = dataclasses.replace(order.placement, epoch=2, shards=(OWN,), **changes)
+    return dataclasses.replace(order, placement=placed)
+
+
+def test_of_who_left_nothing_is_asked_any_more() -> None:
+    made, missing = holding()
+    step = made.order(without_peer(made))
+    assert [e.to for e in step.effects if isinstance(e, CallOff)] == [PEER]
+    assert (COORDINATOR, missing) in called(step)
+
+
+def test_an_order_that_cannot_be_carried_out_any_more_ends_no_step_with_records() -> None:
+    """What was on its way out of the journal would be known here, and nowhere else."""
+    made, _ = holding()
+    before = len(made.journal)
+    step = made.order(without_peer(made, replicas=None))
+    assert made.shard.state.own("all") == (0, 2)
+    assert [type(record) for record in made.journal[before:]] == [RunPinned]
+    (said,) = (e.text for e in step.effects if isinstance(e, Say))
+    assert said == "shard-a cannot do what it was told: c0/all/2: 4 digests, shard-a holds 2 blocks"
+    assert shelved(made.restarted().shard).keys() == shelved(made.shard).keys()
+    assert made.restarted().shard.state.pinned.placement == made.shard.state.pinned.placement
+
+
+def test_a_cohort_is_asked_for_whole() -> None:
+    made, missing = holding()
+    for member in COHORT.members:
         for block in ALL:
             made.give(PEER, requests.PutBlock(made.header(member.id, block)))
     (work,) = works(made.give(PEER, Answered(missing, requests.Noted())))

@@ -17,7 +17,7 @@ from secureps.crypto.suite import cipher
 from secureps.errors import InternalError
 from secureps.messages.encoding import digest
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.serve import initial_schema
+from secureps.run.initial_schema import initial_schema
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool

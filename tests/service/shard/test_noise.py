@@ -1,4 +1,7 @@
-"""A shard's own noise follows from its seed and the whole cohort, and is never the same twice."""
+"""A shard's own noise follows from its seed and the whole cohort, and is never the same twice.
+
+It is drawn once, and kept as it was sealed until nobody needs it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,25 @@ import numpy as np
 import pytest
 
 from secureps.crypto.sampling import SecretSeed, Seed
-from secureps.errors import InternalError, KitError
-from secureps.messages.submission import Cohort
+from secureps.errors import DamagedStore, InternalError, KitError, Malformed
+from secureps.messages.encoding import payload_digest
+from secureps.messages.records import RunPinned
+from secureps.messages.shard_records import StatePrepared, SumsMade
+from secureps.messages.submission import Cohort, cohort_digest
 from secureps.policy.plan import Plan
-from secureps.service.shard.noise import ShardNoise
-from tests.kits.roles_kit import SCHEMA, make_cohort, make_plan
+from secureps.roles.shard.keys import noise_key, sum_key
+from secureps.roles.shard.state import ShardState
+from secureps.service.shard.noise import KeptNoise, ShardNoise
+from secureps.store.spool import MemorySpool
+from tests.kits.roles_kit import (
+    ADDRESSES,
+    SCHEMA,
+    SHARDS,
+    make_cohort,
+    make_placement,
+    make_plan,
+    make_run,
+)
 
 PRIVACY = {"unit": "client", "noise_multiplier": 1.0, "delta": 1e-5, "budget": 500.0}
 
@@ -66,3 +83,81 @@ def test_it_is_added_only_where_a_plan_wants_it_and_there_is_a_key() -> None:
     for keys in ({}, {"a": b"x", "b": b"y"}):
         with pytest.raises(KitError, match="needs one holder's key in the shard's kit"):
             ShardNoise(SEED, keys).sealed(noisy("bfv"), layout, COHORT, 0)
+
+
+# --- on the disk ------------------------------------------------------------------
+
+
+def kept(seed: Seed = SEED, plan: Plan | None = None) -> KeptNoise:
+    plan = plan or noisy()
+    state = ShardState(SHARDS[0])
+    state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
+    return KeptNoise(SHARDS[0], state, MemorySpool(), ShardNoise(seed, {}))
+
+
+def key(noise: KeptNoise, cohort: Cohort = COHORT, block: int = 0) -> str:
+    about = cohort_digest(noise.state.run, cohort)
+    return noise_key(cohort.group, cohort.number, block, about)
+
+
+def test_it_is_drawn_once_for_a_cohort() -> None:
+    noise = kept()
+    noise.draw(COHORT, (0, 2), 1)
+    assert noise.spool.keys() == sorted(key(noise, block=block) for block in (0, 2))
+    first = noise.of(COHORT)(0)
+    assert first is not None
+    assert bytes(first) == drawn()
+    later = dataclasses.replace(noise, source=ShardNoise(SecretSeed(bytes(32)), {}))
+    later.draw(COHORT, (0, 2), 2)
+    assert later.of(COHORT)(0) == first, "another seed draws nothing that is there"
+    assert kept(plan=make_plan()).of(COHORT)(0) is None, "where the plan wants none"
+
+
+def test_what_is_damaged_is_drawn_again_before_a_sum_and_given_to_nobody() -> None:
+    """No record has its digest: it stands behind it."""
+    noise = kept()
+    noise.draw(COHORT, (0,), 1)
+    whole = noise.spool.get(key(noise))
+    for harm in (whole[:-1], bytes([whole[0] ^ 1]) + whole[1:], b""):
+        noise.spool.put(key(noise), harm)
+        assert noise.served(key(noise)) is None
+        with pytest.raises(DamagedStore, match="the noise of block 0 of cohort 0 of all is gone"):
+            noise.of(COHORT)(0)
+        noise.draw(COHORT, (0,), 1)
+        assert noise.spool.get(key(noise)) == whole
+
+
+def test_what_another_shard_drew_is_taken_as_it_is() -> None:
+    ours, theirs = kept(), kept(SecretSeed(bytes(32)))
+    theirs.draw(COHORT, (0,), 1)
+    served = theirs.served(key(theirs))
+    assert served is not None
+    with pytest.raises(Malformed, match="noise came without its digest, or with another"):
+        ours.take(key(ours), served[:-1])
+    ours.take(key(ours), served)
+    assert ours.of(COHORT)(0) == theirs.of(COHORT)(0)
+    late = drawn()
+    ours.take(key(ours), late + payload_digest(late))
+    assert ours.served(key(ours)) == served, "what came first may be in a sum already"
+
+
+def test_what_belongs_to_no_cohort_any_more_goes() -> None:
+    """Cohort 1 came to nothing, 2 is on record and another one was before it; 3 may be closed."""
+    noise = kept()
+    cohorts = [make_cohort(number=number, version=2) for number in range(4)]
+    another = dataclasses.replace(cohorts[2], members=cohorts[2].members[:1])
+    for cohort in (*cohorts, another):
+        noise.draw(cohort, (0, 2), 1)
+        noise.spool.put(sum_key("all", cohort.number, 0), b"sum")
+    noise.forget()
+    assert len(noise.spool.keys()) == 14, "nothing is on record: each may be wanted"
+    noise.state.apply(SumsMade(cohorts[2], (b"",) * 2))
+    noise.forget("other")
+    assert len(noise.spool.keys()) == 14
+    noise.forget("all")
+    left = [key(noise, cohort, block) for cohort in cohorts[2:] for block in (0, 2)]
+    left += [sum_key("all", number, 0) for number in (2, 3)]
+    assert noise.spool.keys() == sorted(left)
+    noise.state.apply(StatePrepared("all", 2, 3, (b"",) * 2, b""))
+    noise.forget()
+    assert noise.spool.keys() == sorted(k for k in left if "/2/" in k[:10])

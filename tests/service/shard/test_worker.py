@@ -14,11 +14,18 @@ from secureps.errors import DamagedStore, Malformed, Refused
 from secureps.messages import records, shard_records
 from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.requests import GetSum, PutBlock
-from secureps.messages.submission import UPDATE, BlockHeader, Member, SubmissionId
+from secureps.messages.submission import (
+    UPDATE,
+    BlockHeader,
+    Member,
+    SubmissionId,
+    cohort_digest,
+)
 from secureps.policy.plan import Plan
 from secureps.roles.shard.keys import noise_key, sum_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState
+from secureps.roles.tasks import Sweep
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
@@ -127,13 +134,32 @@ def test_a_run_is_founded_on_its_own_file_alone(tmp_path: Path) -> None:
         shop.worker._founded(MakeState("all", None))
 
 
+ABOUT = b"a" * 32
+
+
 def test_noise_that_is_lost_is_refused_and_ends_nobody(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="shard-a: sum/all/0/0/noise is gone"):
-        Shop(tmp_path).worker.fetch(noise_key("all", 0, 0))
+    with pytest.raises(Refused, match=f"shard-a does not have sum/all/0/0/noise/{ABOUT.hex()}"):
+        Shop(tmp_path).worker.fetch(noise_key("all", 0, 0, ABOUT))
 
 
 def test_noise_that_comes_late_takes_no_place_of_what_is_in_a_sum(tmp_path: Path) -> None:
     shop = Shop(tmp_path)
-    for payload in (b"first", b"late"):
-        shop.worker.keep(GetSum(shop.run.id, "all", 0, 0), payload, payload_digest(payload))
-    assert shop.worker.fetch(noise_key("all", 0, 0)) == b"first"
+    first, late = (each + payload_digest(each) for each in (b"first", b"late"))
+    for payload in (first, late):
+        ask = GetSum(shop.run.id, "all", 0, 0, about=ABOUT)
+        shop.worker.keep(ask, payload, payload_digest(payload))
+    assert shop.worker.fetch(noise_key("all", 0, 0, ABOUT)) == first
+
+
+def test_sums_and_noise_of_cohorts_that_are_over_go_at_a_start(tmp_path: Path) -> None:
+    """So does noise that belongs to another cohort of a number that is on record."""
+    shop = Shop(tmp_path)
+    shop.made(TOTAL)
+    about = cohort_digest(shop.run.id, COHORT)
+    shop.state.apply(shard_records.StatePrepared("all", 2, 1, (b"",) * 2, b""))
+    kept = [sum_key("all", 0, 0), noise_key("all", 0, 0, about), noise_key("all", 2, 0, ABOUT)]
+    gone = [sum_key("all", 1, 0), noise_key("all", 1, 0, about), noise_key("all", 0, 0, ABOUT)]
+    for key in (*kept, *gone, "update/c0/all/9/0/ff"):
+        shop.spool.put(key, b"")
+    shop.worker.work(Sweep(frozenset()))
+    assert shop.spool.keys() == sorted(kept)

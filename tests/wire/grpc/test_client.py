@@ -8,6 +8,7 @@ import struct
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
@@ -30,6 +31,7 @@ from secureps.messages.requests import (
     AskBlock,
     AskStatus,
     Heartbeat,
+    Missing,
     Noted,
     PutBlock,
     Stored,
@@ -84,6 +86,44 @@ class TestGrpc(TransportContract):
                     world.result(transport.call("shard-0", Heartbeat("a")))
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
+
+    def test_a_call_that_grpc_never_ends_is_seen(
+        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As where gRPC could not start a thread of its own: no answer, and no end at its time."""
+        transport, now = world.transport("a"), [0.0]
+        monkeypatch.setattr(transport._tells, "_clock", lambda: now[0])
+        assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+        with monkeypatch.context() as context:
+            dead = SimpleNamespace(add_done_callback=lambda done: None)
+            context.setattr(transport._tells, "_begin", lambda to, data: dead)
+            waiting = transport.call("shard-0", Heartbeat("a"))
+            begun = threading.Event()
+            transport._tells._thread.submit(begun.set)  # after it
+            assert begun.wait(PATIENCE)
+        now[0] += transport._timeout
+        transport.call("shard-0", Heartbeat("a"))
+        assert transport.stalled() == ""
+        now[0] += 6.0
+        said = transport.stalled()
+        assert said.startswith("a call to shard-0 at 127.0.0.1:")
+        assert said.endswith(f"has not ended for {now[0]:.0f} s")
+        transport.close()
+        with pytest.raises(Unreachable):
+            waiting.result(0)
+
+    def test_a_shard_that_waits_for_blocks_is_told_other_things_meanwhile(
+        self, world: Grpc, server: EchoServer
+    ) -> None:
+        """It asks how much of a block is here before it sends what it was asked for."""
+        transport, block = world.transport("a"), put(b"x")
+        waits = transport.call("shard-0", Missing("a", "all", 3, ()))
+        assert world.next(server.asked) == Missing("a", "all", 3, ())
+        asked = transport.call("shard-0", AskBlock(block.header))
+        assert world.result(asked) == Stored(block.header.digest, 0)
+        assert not waits.done()
+        server.release()
+        assert world.result(waits) == Noted()
 
     @pytest.mark.parametrize("to", ["coordinator", "shard-0"])
     def test_who_is_not_who_he_says_gets_nothing_done(

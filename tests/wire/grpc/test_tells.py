@@ -127,6 +127,31 @@ def test_a_call_takes_so_many_messages_and_bytes_and_a_long_one_too() -> None:
     line.await_calls(5)
 
 
+def test_nobody_waits_for_a_message_whose_answer_waits_for_others() -> None:
+    line, slow = Line(), Future[Any]()
+    line.tells.beside("shard-0", encode(Heartbeat("slow")), slow)
+    line.await_calls(1)
+    (said,) = line.say("a")
+    line.await_calls(2)
+    line.end(1, Noted())
+    assert said.result(PATIENCE) == Noted()
+    line.say("b")
+    line.await_calls(3)
+    line.tells.beside("shard-0", encode(Heartbeat("too")), Future())
+    line.await_calls(4)
+    line.calls[0].set_exception(NotFresh("sign anew"))
+    line.await_calls(5)
+    assert [names for _, names in line.begun] == [["slow"], ["a"], ["b"], ["too"], ["slow"]]
+    line.end(4, Noted())
+    assert slow.result(PATIENCE) == Noted()
+    line.say("c")
+    line.end(2, Noted())
+    line.await_calls(6)
+    line.broken = Unreachable("nobody is there")
+    line.tells.beside("shard-0", encode(Heartbeat("d")), lost := Future[Any]())
+    assert isinstance(lost.exception(PATIENCE), Unreachable)
+
+
 def test_messages_are_signed_anew_together_and_not_for_ever() -> None:
     line = busy()
     said = line.say("b", "c")
@@ -167,5 +192,7 @@ def test_nothing_is_begun_once_closed() -> None:
     line = Line()
     line.tells.close()
     (said,) = line.say("a")
-    assert isinstance(said.exception(PATIENCE), Unreachable)
+    line.tells.beside("shard-0", encode(Heartbeat("b")), other := Future[Any]())
+    for each in (said, other):
+        assert isinstance(each.exception(PATIENCE), Unreachable)
     assert line.begun == []

@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
+from secureps.files.objects import ObjectStore, is_url, shown
 from secureps.messages.encoding import file_digest
-from secureps.store.objects import ObjectStore, is_url, shown
 
 MOST_BYTES = 32 << 30
 """The longest file that is fetched: 8 billion values of 32 bits."""

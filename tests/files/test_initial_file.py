@@ -14,13 +14,13 @@ import pytest
 from safetensors.numpy import save
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, PlanRefused
+from secureps.files import initial_file
+from secureps.files.initial_file import initial_path, pinned
+from secureps.files.objects import ObjectStore
 from secureps.messages.encoding import file_digest
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import check
-from secureps.run.serve import initial_schema
-from secureps.store import initial_file
-from secureps.store.initial_file import initial_path, pinned
-from secureps.store.objects import ObjectStore
+from secureps.run.initial_schema import initial_schema
 from tests.kits.object_stores import s3_bucket
 from tests.run.test_check import PLAN, write
 

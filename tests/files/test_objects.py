@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, OperatorError
+from secureps.files import objects
+from secureps.files.objects import ObjectStore, is_url, shown
 from secureps.run.export import export
-from secureps.store import objects
-from secureps.store.objects import ObjectStore, is_url, shown
 from tests.kits.object_stores import s3_bucket
 
 PASSWORD = "s3cr3t/with+slash"

@@ -1,0 +1,35 @@
+"""A key holder of Flower's simulation: `secureps serve keyholder`, but for its waits for the disk.
+
+    python -m secureps.flower.simulated_holder FILE
+
+A program of its own, which a simulation's ServerApp starts: no configuration, and nothing that a
+run says, has a key holder of `secureps serve` acknowledge what is not on its disk. What must not
+live here: key holders (`run.serve`).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from secureps.errors import SecurepsError, exit_status
+from secureps.run.processes.teardown import without_teardown
+from secureps.run.serve import serve
+from secureps.service.limits import no_core_dumps
+from secureps.store import durability
+
+
+def main(config: Path) -> None:
+    """Serves the key holder of a configuration file until a signal stops it."""
+    no_core_dumps()
+    try:
+        with durability.simulated():
+            serve("keyholder", config)
+    except SecurepsError as error:
+        print(f"error: {error} ({error.fault} fault)", file=sys.stderr)
+        sys.exit(exit_status(error))
+
+
+if __name__ == "__main__":
+    with without_teardown():
+        main(Path(sys.argv[1]))

@@ -1,0 +1,62 @@
+"""Reads what a plan's file of version 0 is: its tensors, and whether a run can begin from them.
+
+What must not live here: where the file is (`files.initial_file`), and blocks that are made of it
+(`service.shard.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from secureps.client.frozen_tensors import digests_of
+from secureps.client.initial_model import schema_of
+from secureps.errors import ConfigError
+from secureps.files.initial_file import initial_path
+from secureps.files.objects import shown
+from secureps.messages.schema import Schema
+from secureps.model.layout import Layout
+from secureps.policy.plan import Plan
+
+
+def initial_schema(plan: Plan) -> Schema | None:
+    """The schema of the plan's file of version 0, or None if the first client founds.
+
+    It has digests of the tensors that the plan freezes: the file has those, too.
+
+    Raises:
+        ConfigError: not a safetensors file, or of types that numpy does not have; or a tensor that
+            is trained has values that nobody could train from.
+        PlanRefused: as `Plan.layout`.
+        DiskFailed, DamagedStore: as `initial_path`.
+    """
+    if plan.section.initial is None:
+        return None
+    path = initial_path(plan.section.initial)
+    try:
+        with safe_open(path, framework="numpy") as file:
+            tensors = {n: file.get_tensor(n) for n in sorted(file.keys())}
+    except Exception as error:
+        raise ConfigError(f"{plan.section.initial}: not a safetensors file: {error}") from None
+    schema = schema_of(tensors)
+    layout = plan.layout(schema)
+    _refuse_infinite(shown(plan.section.initial), layout, tensors)
+    frozen = layout.frozen if plan.section.frozen else None
+    return schema.telling(digests_of({s.name: tensors[s.name] for s in frozen or ()}))
+
+
+def _refuse_infinite(file: str, layout: Layout, tensors: Mapping[str, NDArray[Any]]) -> None:
+    """Refuses what shards could not publish; what stays with clients may be anything."""
+    for group in layout.groups:
+        for spec, view in group.views(tensors):
+            with np.errstate(over="ignore"):
+                values = view.astype(np.float32, copy=False)
+            if not np.isfinite(values).all():
+                raise ConfigError(
+                    f"initial: {file}: tensor {spec.name!r} has values that are NaN, infinite or "
+                    "too large for float32: a run cannot begin from them; export a sound model"
+                )

@@ -1,0 +1,118 @@
+"""Who waits for the disk inside Flower's engine: all that are deployed, whatever a run says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pytest
+from flwr.app import Message
+
+from secureps.client.flower.records import FlowerModel
+from secureps.errors import ConfigError
+from secureps.flower import holders, post, simulated_holder
+from secureps.flower.federation import simulated_kit
+from secureps.flower.holders import Holders
+from secureps.flower.node_settings import NodeSettings
+from secureps.flower.trainer import FORM, ModelForm
+from secureps.policy.plan import load_plan
+from secureps.run.party_names import holder_names
+from secureps.run.processes.spawning import Program
+from secureps.service.one_wave import Answer
+from secureps.store import durability
+from tests.kits.engine_apps import make_app, write_plan
+from tests.kits.flower_grid import LocalGrid, a_task
+
+PARTITION: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
+OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
+SIMULATES = {"kit": "/run/kit", "unsafe-seed": 5, "simulated": 1, "durable": 0}
+"""What a ServerApp may say that would have nodes wait for nothing."""
+
+
+@pytest.fixture
+def waited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each wave of a node waits for the disk."""
+    found = list[bool]()
+
+    class Noting:
+        def __init__(self, settings: NodeSettings) -> None: ...
+
+        def wave(self, *given: object) -> Answer:
+            found.append(durability.waits())
+            return Answer(b"")
+
+    monkeypatch.setattr("secureps.flower.mod.Node", Noting)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("config", "waits"), [(PARTITION, False), (PARTITION | OWN, True), (OWN, True)]
+)
+def test_a_node_that_somebody_deploys_waits_whatever_its_run_says(
+    config: Mapping[str, Any], waits: bool, waited: list[bool]
+) -> None:
+    form = ModelForm(FlowerModel({"values": np.zeros(3, np.float32)}, False)).text()
+    with a_task():
+        content = post.packed(post.Parcel({**SIMULATES, FORM: form}, b"a batch"))
+        grid = LocalGrid(make_app(), [dict(config)])
+        (reply,) = grid.send_and_receive([Message(content, 10, "train")])
+        assert dict(reply.content[post.MARKER]) == {"wave": 1}
+    assert waited == [waits]
+    assert durability.waits()
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
+    """The programs of key holders, none of which is started."""
+    found = list[Program]()
+
+    class Nobody:
+        def __init__(self, logs: Path) -> None: ...
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *ended: object) -> None: ...
+
+        def start(self, program: Program) -> None:
+            found.append(program)
+
+        def stop(self) -> None: ...
+
+    monkeypatch.setattr(holders, "Supervisor", Nobody)
+    return found
+
+
+@pytest.mark.parametrize("simulated", [True, False])
+def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
+    tmp_path: Path, started: list[Program], simulated: bool
+) -> None:
+    plan = load_plan(write_plan(tmp_path, "rlwe"))
+    kit = simulated_kit(tmp_path, plan, 3)
+    with Holders(plan, tmp_path, kit, "127.0.0.1:1", simulated):
+        pass
+    assert [each.name for each in started] == list(holder_names(3))
+    for each in started:
+        assert ("secureps.flower.simulated_holder" in each.arguments) == simulated
+        assert (each.arguments[-4:-1] == ("serve", "keyholder", "--config")) != simulated
+        assert Path(each.arguments[-1]).is_file()
+
+
+def test_that_program_waits_for_no_disk_and_says_what_ended_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    served = list[tuple[str, Path, bool]]()
+
+    def serve(role: str, config: Path) -> None:
+        served.append((role, config, durability.waits()))
+        raise ConfigError("another party's file")
+
+    monkeypatch.setattr(simulated_holder, "serve", serve)
+    with pytest.raises(SystemExit) as ended:
+        simulated_holder.main(tmp_path / "holder-0.toml")
+    assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
+    assert ended.value.code == 78
+    assert capsys.readouterr().err == "error: another party's file (the operator's fault)\n"
+    assert durability.waits()

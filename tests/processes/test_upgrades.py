@@ -1,0 +1,98 @@
+"""Parties of several versions in one run: upgraded one at a time, or of another format."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from secureps import __version__
+from secureps.messages.format import FORMAT
+from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.installations import install
+from tests.kits.nursery import Child, Nursery, spawn
+from tests.kits.processes import PATIENCE, Processes
+
+NEWER = "9.8.7"
+
+
+class Mixed(Processes):
+    """Parties of this installation, and of a `newer` one where they are `upgraded`."""
+
+    def __init__(self, folder: Path, newer: Nursery, versions: int) -> None:
+        super().__init__(folder, versions=versions)
+        self._newer = newer
+        self.upgraded: set[str] = set()
+
+    def _begin(self, command: list[str], log: Path) -> Child:
+        of = self._newer if log.stem in self.upgraded else None
+        return spawn(command, self.folder, log, of=of)
+
+    def upgrade(self, name: str) -> None:
+        """Ends a party, and starts it from the newer installation, in its state folder."""
+        self.kill(name)
+        self.upgraded.add(name)
+        self.start(name)
+
+
+def test_every_party_is_upgraded_in_its_turn_and_no_bit_is_another(tmp_path: Path) -> None:
+    """Versions mix all the while: each party is ended while the next version is made."""
+    versions = 11
+    simulation = small_federation(small_plan("bfv", versions=versions), tmp_path / "simulation")
+    simulation.run()
+    newer = install(tmp_path / "newer", version=NEWER)
+    with (
+        closing(Nursery(newer, home=newer)) as begun,
+        Mixed(tmp_path / "run", begun, versions) as run,
+    ):
+        run.pace = 0.1
+        run.start_all()
+        servers = ("coordinator", *run.shards, *run.holders)
+        for version, name in enumerate((*servers, *run.clients)):
+            run.wait(partial(run.reached, version), f"version {version}")
+            run.upgrade(name)
+        run.wait(run.finished, "the end")
+        assert same(run.model()[1], simulation.model())
+        for name in servers:
+            said = re.findall(r": (runs secureps .*)", run.log(name))
+            assert said == [f"runs secureps {v}, format {FORMAT}" for v in (__version__, NEWER)]
+
+
+@pytest.mark.parametrize("theirs", [FORMAT - 1, FORMAT + 1])
+def test_a_party_of_another_format_ends_at_its_first_request(tmp_path: Path, theirs: int) -> None:
+    """It says both formats and what to do, and the run goes on without it."""
+    other = install(tmp_path / "other", format=theirs)
+    with Processes(tmp_path / "run", "plain") as run:
+        run.start("coordinator")
+        run.wait((run.folder / "coordinator" / "address").is_file, "the coordinator")
+        run._faults["shard-0"] = ()
+        done = subprocess.run(
+            [sys.executable, *run._server("shard-0")],
+            cwd=run.folder,
+            env={**os.environ, "PYTHONPATH": str(other)},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+        assert done.returncode == os.EX_CONFIG, done.stderr
+        said = (
+            f"shard-0 has format {theirs} of secureps, and coordinator format {FORMAT}: all "
+            "parties of a run need one version: install the coordinator's on this party's "
+            "machine, and start it again with an empty state folder: what it has is of format "
+            f"{theirs}"
+        )
+        assert said in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
+        assert run.alive("coordinator")
+        shutil.rmtree(run.folder / "shard-0")
+        for name in (*run.shards, *run.clients):
+            run.start(name)
+        run.wait(partial(run.reached, 0), "version 0, with the right one")

@@ -1,0 +1,207 @@
+"""Who ends, and who rules, by what parties say that they obey."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import Fenced, NotReady
+from secureps.messages import orders, requests
+from secureps.messages.coordinator_records import StandbyFollows
+from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator import reign
+from secureps.roles.coordinator.reign import STALE, SUPERSEDED
+from secureps.roles.coordinator.tasks import CaughtUp
+from secureps.roles.machine import WORKER, Answered, Call, Halt, Order, Step
+from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting
+
+OWN = REIGN + 1
+"""The incarnation of a coordinator that took over as a standby, and was started once more."""
+FIRST, SECOND = SHARDS
+
+
+def begun() -> World:
+    """It rules once both shards and the key holder obey it; they obeyed its start before."""
+    before = collecting("bfv")
+    follows = (StandbyFollows(b"one"), Incarnated(REIGN, b"one"), StandbyFollows(b""))
+    world = World(before.plan, journal=(*before.journal, follows))
+    assert world.federation.incarnation == OWN
+    return world
+
+
+def register(world: World, party: str, seen: int) -> Step:
+    address = "" if party == HOLDER else f"{party}:1"
+    return world.give(party, requests.Register(party, address, 1.0, seen, world.run))
+
+
+def enters(world: World, party: str, seen: int = REIGN) -> None:
+    register(world, party, seen)
+    world.give(party, requests.Subscribe(party, ()))
+
+
+def rules(world: World) -> bool:
+    return reign.rules(world.coordinator._tx(0.0))
+
+
+def ruling() -> World:
+    world = begun()
+    for party in (*SHARDS, HOLDER):
+        enters(world, party)
+        assert not rules(world)
+        register(world, party, OWN)
+    assert rules(world)
+    return world
+
+
+def configured(step: Step) -> dict[str, int]:
+    told = (e for e in step.effects if isinstance(e, Order))
+    return {e.to: e.message.incarnation for e in told if isinstance(e.message, orders.Configure)}
+
+
+def other(world: World, seen: int) -> Step:
+    return world.give(COORDINATOR, requests.Register(COORDINATOR, "", 1.0, seen, world.run))
+
+
+# --- another coordinator ----------------------------------------------------------
+
+
+def test_the_one_that_followed_and_took_over_ends_this_one() -> None:
+    world = ruling()
+    world.give(WORKER, CaughtUp(b"two"))
+    assert other(world, 2 * REIGN).effects[0] == Halt(SUPERSEDED, Fenced)
+
+
+@pytest.mark.parametrize("followed", [True, False])
+def test_one_of_an_older_reign_that_is_started_again_ends_nobody(followed: bool) -> None:
+    """Its starts since are in no other journal, and look like those of another one that rules."""
+    world = ruling()
+    if followed:
+        world.give(WORKER, CaughtUp(b"two"))
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, 7)
+    assert rules(world)
+
+
+def calls(step: Step) -> list[Any]:
+    return [e.message for e in step.effects if isinstance(e, Call)]
+
+
+def test_another_one_that_asks_again_and_again_is_asked_once() -> None:
+    """It reaches this one, and this one does not reach it."""
+    world = begun()
+    ask = requests.Register(COORDINATOR, "", 1.0, OWN, world.run)
+    assert calls(other(world, 2 * REIGN)) == [ask]
+    assert calls(other(world, 2 * REIGN)) == []
+    world.give(COORDINATOR, Answered(ask, requests.Noted()))
+    assert calls(other(world, 2 * REIGN)) == [ask]
+
+
+# --- starts whose records are lost ------------------------------------------------
+
+
+def test_of_a_higher_start_all_servers_hear() -> None:
+    """One that obeyed the start before, and watches, would never say so of this one."""
+    world = begun()
+    for party in (FIRST, HOLDER):
+        enters(world, party)
+        register(world, party, OWN)
+    step = register(world, SECOND, OWN + 4)
+    assert world.federation.incarnation == OWN + 5
+    assert configured(step) == {FIRST: OWN + 5, HOLDER: OWN + 5}
+    world.give(SECOND, requests.Subscribe(SECOND, ()))
+    for party in (FIRST, SECOND, HOLDER):
+        assert not rules(world)
+        register(world, party, OWN + 5)
+    assert rules(world)
+
+
+def test_on_a_holders_word_a_higher_start_is_begun_once() -> None:
+    """Else it could keep a coordinator from ruling for ever."""
+    world = begun()
+    for party in SHARDS:
+        enters(world, party)
+        register(world, party, OWN)
+    step = register(world, HOLDER, 3 * REIGN)
+    assert (world.federation.incarnation, answers(step)) == (4 * REIGN, [requests.Noted()])
+    assert configured(step) == dict.fromkeys(SHARDS, 4 * REIGN)
+    for party in SHARDS:
+        register(world, party, 4 * REIGN)
+    for seen in (9 * REIGN, 4 * REIGN):
+        (answer,) = answers(register(world, HOLDER, seen))
+        assert isinstance(answer, NotReady)
+        assert "keys obeys another coordinator, or lies" in str(answer)
+    assert world.federation.incarnation == 4 * REIGN
+
+
+# --- who rules ---------------------------------------------------------------------
+
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+def again(*records: Any) -> World:
+    """The same coordinator, started again after these records."""
+    world = collecting()
+    journal = (*world.journal, *((record,) for record in records))
+    return World(world.plan, journal=tuple(journal))
+
+
+def obeys(world: World, party: str) -> list[Any]:
+    """A server comes, is told who this is, and says that it obeys; the last records."""
+    world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, 0, world.run))
+    world.give(party, requests.Subscribe(party, ()))
+    own = world.federation.incarnation
+    return world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, own, world.run)).records
+
+
+def told(world: World) -> str:
+    """Why a client is not answered; empty if it is."""
+    try:
+        world.give(CLIENTS[0], requests.Retire(CLIENTS[0]))
+    except NotReady as error:
+        return str(error)
+    return ""
+
+
+def test_a_start_is_followed_by_nobody_and_knows_who_followed_last() -> None:
+    reigns = again(StandbyFollows(ONE)).federation.reigns
+    assert (reigns.shared, reigns.follower, reigns.last) == (True, b"", ONE)
+
+
+def test_who_followed_last_is_waited_for_at_once_and_another_once_it_rules() -> None:
+    world = again(StandbyFollows(ONE))
+    assert "waits for shard-a, shard-b, one more key holder to obey it" in told(world)
+    assert world.give(WORKER, CaughtUp(ONE)).records == [StandbyFollows(ONE)]
+    assert not told(world)
+    world = again(StandbyFollows(ONE))
+    assert StandbyFollows(TWO) not in world.give(WORKER, CaughtUp(TWO)).records
+    for party in (*SHARDS, HOLDER):
+        assert told(world)
+        last = obeys(world, party)
+    assert StandbyFollows(TWO) in last
+    assert not told(world)
+
+
+def test_an_heir_rules_with_one_shard_and_who_was_followed_since_with_all() -> None:
+    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
+    world = again(*taken)
+    obeys(world, HOLDER)
+    assert "waits for a shard to obey it" in told(world)
+    obeys(world, "shard-b")
+    assert not told(world)
+    world = again(*taken, StandbyFollows(TWO))
+    obeys(world, HOLDER)
+    obeys(world, "shard-b")
+    assert "waits for shard-a to obey it" in told(world)
+
+
+def test_a_shard_that_obeyed_an_unknown_start_ends_an_heir_unless_another_obeys_it() -> None:
+    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
+    world, own = again(*taken), requests.Register("shard-a", "127.0.0.1:1", 1.0, 9)
+    step = world.give("shard-a", own)
+    assert Halt(STALE, Fenced) in step.effects
+    world = again(*taken)
+    obeys(world, "shard-b")
+    step = world.give("shard-a", own)
+    assert not any(isinstance(effect, Halt) for effect in step.effects)

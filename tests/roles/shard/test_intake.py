@@ -1,0 +1,61 @@
+"""Which blocks a shard takes in: of their authors as primary, and of others who hold them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from secureps.errors import NotReady, SecurepsError, UnknownParty
+from secureps.messages import requests
+from tests.kits.roles_kit import SHARDS, configure
+from tests.kits.shard_kit import Desk
+
+PEER = SHARDS[1]
+MINE, OTHERS = 0, 1
+"""A block of which shard-a is the primary, and one of which it has the copy."""
+
+
+def desk() -> Desk:
+    made = Desk("doubled plain")
+    made.order(configure(made.plan))
+    return made
+
+
+@pytest.mark.parametrize("block", [MINE, OTHERS])
+def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
+    made = desk()
+    header = made.header(block=block)
+    with pytest.raises(UnknownParty, match="c1 sends a block of c0; send your own"):
+        made.shard.inspect("c1", requests.PutBlock(header))
+    alone = Desk("plain")
+    alone.order(configure(alone.plan))
+    with pytest.raises(NotReady, match="one of shard-b and shard-a does not hold it"):
+        alone.shard.inspect(PEER, requests.PutBlock(alone.header(block=0)))
+
+
+def test_a_forged_block_is_refused_whoever_passes_it_on() -> None:
+    made = desk()
+    header = made.header(block=OTHERS)
+    forged = requests.PutBlock(type(header)(**_fields(header) | {"digest": b"x" * 32}))
+    with pytest.raises(SecurepsError, match="signature"):
+        made.shard.inspect(PEER, forged)
+
+
+def _fields(header: object) -> dict[str, object]:
+    return {name: getattr(header, name) for name in type(header).__slots__}  # type: ignore[attr-defined]
+
+
+def test_an_author_sends_to_the_primary_that_both_know() -> None:
+    """The primary has left: the client knows the next placement, and the shard does not yet."""
+    text = (
+        "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
+    )
+    made = desk()
+    block = requests.PutBlock(made.header(block=OTHERS))
+    with pytest.raises(NotReady, match=text) as refusal:
+        made.shard.inspect("c0", block)
+    assert refusal.value.retry_after is not None
+    known = configure(made.plan)
+    made.order(dataclasses.replace(known, placement=known.placement.without(PEER)))
+    assert made.shard.inspect("c0", block)

@@ -1,0 +1,86 @@
+"""Tables on terminals of every width: no word is cut, no number loses a digit."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+from collections.abc import Iterable
+
+import pytest
+from rich.console import Console, RenderableType
+from rich.text import Text
+
+from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
+from secureps.messages.requests import MemberStatus
+from secureps.run.report.summary import tables
+from secureps.run.report.tables import WholeTable, filled
+from tests.run.report.test_terminal import SUMMARY
+
+MANY = tuple(Metric(f"accuracy_of_site_{k}", k + 0.123456) for k in range(12))
+NEWEST = VersionEvaluated(3, MANY)
+LONG = dataclasses.replace(
+    SUMMARY,
+    members=tuple(
+        MemberStatus(f"hospital-of-a-long-name-{k:03d}", True, "waits", 3, 3, 1.5, False)
+        for k in range(3)
+    ),
+    bytes_up=123.4e9,
+    seconds={"encrypting and packing": 123456.78, "training": 98765.43},
+    evaluation=EvaluationStatus("done", "", (), (NEWEST,), 3, ()),
+)
+
+
+def shown(parts: Iterable[RenderableType], width: int) -> str:
+    console = Console(file=io.StringIO(), width=width, color_system=None)
+    for part in parts:
+        console.print(part)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def words(text: str) -> set[str]:
+    return {word.strip(":") for word in re.findall(r"[^\s┏┳┓┃┡╇┩│└┴┘├┼┤━─]+", text)}
+
+
+@pytest.mark.parametrize("width", range(36, 140, 4))
+@pytest.mark.parametrize("summary", [SUMMARY, LONG], ids=["usual", "long"])
+def test_the_end_of_a_run_is_whole_at_every_width(summary: object, width: int) -> None:
+    assert isinstance(summary, type(SUMMARY))
+    text = shown(tables(summary), width)
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert words(shown(tables(summary), 1000)) <= words(text)
+
+
+def test_a_table_that_fits_is_as_wide_as_its_cells() -> None:
+    wide, fits = (shown([filled("title", ("a", "b"), [("x y", "1")])], n) for n in (100, 16))
+    assert wide == fits
+    assert fits.splitlines()[1] == "┏━━━━━┳━━━┓"
+
+
+def test_words_that_fit_are_beside_each_other_and_others_below() -> None:
+    rows = [("one two three", "1.2345"), ("four", "9.8765")]
+    table = filled("title", ("name", "value"), rows)
+    assert "│ one   │ 1.2345 │" in shown([table], 18).splitlines()
+    assert [line.rstrip() for line in shown([table], 15).splitlines()] == [
+        "title",
+        "name: one two",
+        "three",
+        "  value: 1.2345",
+        "name: four",
+        "  value: 9.8765",
+    ]
+    assert "│ one   │ 1.2345 │" in shown([table], 18).splitlines(), "at another width again"
+
+
+def test_a_list_leaves_empty_cells_out_and_markup_of_a_text_is_text() -> None:
+    table = WholeTable("title")
+    for head in ("", "first", "second"):
+        table.add_column(head)
+    table.add_row(Text("[red]newest[/red]"), Text(""), Text("abcdefghijklmnop"))
+    assert shown([table], 30).splitlines() == [
+        "title",
+        "[red]newest[/red]",
+        "  second: abcdefghijklmnop",
+    ]

@@ -1,0 +1,97 @@
+"""Who waits for the disk: everybody, but where all parties are one simulation's."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import threading
+from pathlib import Path
+
+import pytest
+
+from secureps.messages.records import Incarnated
+from secureps.store import durability
+from secureps.store.atomic_file import replace_text, write_durably
+from secureps.store.journal import SqliteJournal
+from tests.conftest import AS_DEPLOYED
+
+FULL, OFF = 2, 0
+"""SQLite's words for whether a commit waits."""
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A disk that counts who waits for it."""
+    files = list[int]()
+    monkeypatch.setattr(os, "fsync", files.append)
+    monkeypatch.setattr(os, "fdatasync", files.append)
+    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", AS_DEPLOYED)
+    return files
+
+
+def commits(journal: SqliteJournal) -> int:
+    (found,) = journal._base.execute("PRAGMA synchronous").fetchone()
+    return int(found)
+
+
+def write(folder: Path, number: int) -> int:
+    """Writes as parties do; how SQLite's own commits waited."""
+    write_durably(folder / "file", [b"data"])
+    journal = SqliteJournal(folder / "journal.db")
+    journal.append(float(number), [Incarnated(number)])
+    found = commits(journal)
+    journal.close()
+    return found
+
+
+def test_whoever_writes_waits(tmp_path: Path, waits: list[int]) -> None:
+    assert durability.waits()
+    assert write(tmp_path, 1) == FULL
+    assert len(waits) >= 4  # a file and its folder, the journal's folder and its height
+
+
+def test_in_a_simulation_nobody_waits_and_all_is_there(tmp_path: Path, waits: list[int]) -> None:
+    with durability.simulated():
+        assert not durability.waits()
+        assert write(tmp_path, 1) == OFF
+        replace_text(tmp_path / "text", "said")
+    assert waits == []
+    # as files are the system's, whoever comes after finds them, and waits for what it writes
+    assert write(tmp_path, 2) == FULL
+    assert waits
+    with sqlite3.connect(tmp_path / "journal.db") as base:
+        assert base.execute("SELECT count(*) FROM journal").fetchone() == (2,)
+    assert (tmp_path / "text").read_text() == "said"
+
+
+def test_what_is_no_simulation_waits(tmp_path: Path, waits: list[int]) -> None:
+    with durability.simulated(False):
+        assert durability.waits()
+        assert write(tmp_path, 1) == FULL
+    assert durability.waits()
+    assert waits
+
+
+def test_one_that_fails_ends_too() -> None:
+    with pytest.raises(ValueError, match="of its own"), durability.simulated():
+        raise ValueError("of its own")
+    assert durability.waits()
+
+
+def test_the_last_of_several_that_overlap_ends_it() -> None:
+    """A server and a node of one process leave in any order, each by a thread of its own."""
+    leaves = threading.Event()
+
+    def node() -> None:
+        with durability.simulated():
+            inside.set()
+            assert leaves.wait(30)
+
+    inside, thread = threading.Event(), threading.Thread(target=node)
+    with durability.simulated():
+        thread.start()
+        assert inside.wait(30)
+    assert not durability.waits()
+    leaves.set()
+    thread.join()
+    assert durability.waits()
