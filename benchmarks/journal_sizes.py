@@ -82,5 +82,5 @@ def journal_size(path: Path) -> JournalSize:
             "SELECT total(length(CAST(body AS BLOB))) FROM fold",
             "SELECT total(length(rows)) FROM archive",
         )
-        parts = [int(base.execute(query).fetchone()[0]) for query in queries]
-    return JournalSize(*parts, path.stat().st_size)
+        rows, fold, archive = (int(base.execute(query).fetchone()[0]) for query in queries)
+    return JournalSize(rows, fold, archive, path.stat().st_size)

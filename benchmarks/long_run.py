@@ -148,6 +148,7 @@ def measure(versions: int) -> list[Row]:
         for part in LOOKS:
             run.play(version := round(part * versions))
             rows += run.look(version)
+            print(f"version {version}: starts in {rows[-len(PARTIES)]['CPU s']:.2f} s", flush=True)
         return rows
 
 

@@ -16,9 +16,9 @@ What must not live here: what is inside (`crypto.sharing`), files, and signature
 
 from __future__ import annotations
 
+import functools
 import os
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from cryptography.exceptions import InvalidTag
@@ -74,24 +74,11 @@ class EnvelopePublicKey:
             raise Malformed(
                 f"an envelope's public key has {PUBLIC_BYTES} bytes, not {len(self.key)}"
             )
-        try:
-            _PROBE.exchange(X25519PublicKey.from_public_bytes(self.key[_MLKEM_PUBLIC_BYTES:]))
-        except ValueError:
-            raise Malformed(
-                "this X25519 public key is a point of low order, under which nothing is secret: "
-                "no honest party's key is one"
-            ) from None
-        try:
-            _ = self._hybrid
-        except ValueError:  # a coefficient beyond the modulus: FIPS 203, section 7.2
-            raise Malformed("this is no public key of ML-KEM-768") from None
+        _ = self._hybrid
 
-    @cached_property
+    @property
     def _hybrid(self) -> MLKEM768X25519PublicKey:
-        return MLKEM768X25519PublicKey(
-            MLKEM768PublicKey.from_public_bytes(self.key[:_MLKEM_PUBLIC_BYTES]),
-            X25519PublicKey.from_public_bytes(self.key[_MLKEM_PUBLIC_BYTES:]),
-        )
+        return _hybrid(self.key)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> EnvelopePublicKey:
@@ -104,6 +91,28 @@ class EnvelopePublicKey:
 
     def __repr__(self) -> str:
         return f"EnvelopePublicKey({digest('secureps-envelope-key', self.key).hex()})"
+
+
+@functools.lru_cache(256)
+def _hybrid(key: bytes) -> MLKEM768X25519PublicKey:
+    """The key in these bytes; a party reads those of its few holders over and over.
+
+    Raises:
+        Malformed: as `EnvelopePublicKey`.
+    """
+    x25519 = X25519PublicKey.from_public_bytes(key[_MLKEM_PUBLIC_BYTES:])
+    try:
+        _PROBE.exchange(x25519)
+    except ValueError:
+        raise Malformed(
+            "this X25519 public key is a point of low order, under which nothing is secret: "
+            "no honest party's key is one"
+        ) from None
+    try:
+        mlkem = MLKEM768PublicKey.from_public_bytes(key[:_MLKEM_PUBLIC_BYTES])
+    except ValueError:  # a coefficient beyond the modulus: FIPS 203, section 7.2
+        raise Malformed("this is no public key of ML-KEM-768") from None
+    return MLKEM768X25519PublicKey(mlkem, x25519)
 
 
 class EnvelopeKey(Secret):

@@ -6,7 +6,7 @@ appended, in one transaction, before any effect of the step that made them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.run import Placement, RunInfo, ShardAddress
@@ -16,13 +16,17 @@ REIGN = 1 << 40
 """Incarnations of one reign: a standby that takes over begins the next one. What a coordinator is
 started, it counts within a reign, so that no start of it comes to the number of who took over."""
 
+LINE = 1 << 24
+"""Incarnations of one line in a reign: of several standbys that followed the same coordinator, one
+after the other, each has a line of its own, so that no two come to the same number."""
+
 
 def starts(incarnation: int) -> str:
     """How often its coordinator started, in words; empty for a first start that took nothing over.
 
     A standby that takes over starts from 1, in a reign of its own.
     """
-    reign, start = divmod(incarnation, REIGN)
+    reign, start = incarnation // REIGN, incarnation % LINE
     count = f"started {start} times" if start > 1 else ""
     taken = f"taken over {'once' if reign == 1 else f'{reign} times'}" if reign else ""
     return ", ".join(filter(None, (taken, count)))
@@ -77,6 +81,10 @@ class RunPinned:
     run: RunInfo
     placement: Placement
     shards: tuple[ShardAddress, ...]
+
+    def without(self, shard: str) -> RunPinned:
+        """The same run by the placement of the next epoch, after a shard has left it."""
+        return replace(self, placement=self.placement.without(shard))
 
 
 @dataclass(frozen=True, slots=True)

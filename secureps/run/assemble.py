@@ -36,6 +36,7 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
 from secureps.service.standby_worker import StandbyWorker
+from secureps.store.copy_parts import CopyParts
 from secureps.store.envelope_keys import EnvelopeKeys
 from secureps.store.journal import FollowedJournal
 from secureps.store.keyring import PublicKit
@@ -95,7 +96,8 @@ def make_standby(
     journal = stores.journal
     assert isinstance(journal, FollowedJournal)
     machine = Standby(plan, kit.roster, number, journal.mark.seq, journal.mark.chain)
-    worker = StandbyWorker(journal, _coordinator(kit, Founding(plan, None, b"")))
+    copy, parts = _coordinator(kit, Founding(plan, None, b"")), CopyParts(stores.folder)
+    worker = StandbyWorker(journal, copy, parts)
     executor = Executor(COORDINATOR, machine, journal, around, worker)
     worker.hear = lambda record: executor.later(partial(executor.hear, record))
     return executor

@@ -28,6 +28,7 @@ from secureps.run.options import (
     MLflow,
     PassphraseFd,
     Shown,
+    Standby,
     TensorBoard,
     UnsafeSeed,
     settle_environment,
@@ -190,6 +191,7 @@ def up(
     tensorboard: TensorBoard = None,
     mlflow: MLflow = None,
     copies: Copies = None,
+    standby: Standby = False,
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -208,9 +210,8 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    extras = Extras(tensorboard, mlflow)
-    beside = showing() if shown else nothing_beside
-    play(Order(plan, out, unsafe_seed, dict(os.environ), extras, copies, beside), Console())
+    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nothing_beside, standby)
+    play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
 for _command in (commands.runs, commands.status, dashboard, commands.log, act, commands.stop):

@@ -69,6 +69,11 @@ MLflow = Annotated[
     ),
 ]
 
+Standby = Annotated[
+    bool,
+    typer.Option("--standby", help="Play a second coordinator too, which takes over."),
+]
+
 Copies = Annotated[
     str | None,
     typer.Option(

@@ -12,12 +12,12 @@ from pathlib import Path
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
-from secureps.errors import ConfigError, DamagedStore, naming
+from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
-from secureps.roles.coordinator.standby import TAKES_OVER
+from secureps.roles.coordinator.standby import BEGINS, TAKES_OVER
 from secureps.roles.machine import Halt
 from secureps.run import assemble
 from secureps.run.initial_schema import initial_schema
@@ -34,11 +34,13 @@ from secureps.service.wave_socket import answering
 from secureps.store import keyring
 from secureps.store.backup import JOURNAL, run_of
 from secureps.store.copied_checkpoints import parts_at
+from secureps.store.copy_parts import begin, has_copy
 from secureps.store.envelope_keys import load_keys
-from secureps.store.folder_number import folder_number
+from secureps.store.folder_number import folder_number, is_numbered
 from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.passphrases import Passphrases
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
+from secureps.store.set_aside import half_aside, set_aside
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.links import PLAINTEXT, Link, Tls
@@ -147,10 +149,10 @@ def serve(
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
         _refuse_role(role, serving, kit)
-        if standby:
-            _serve_standby(role, serving, kit)
-        else:
-            SERVERS[role](serving, kit)
+        if standby and role != COORDINATOR:
+            raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
+        make = partial(_serve_coordinator, standby=True) if standby else SERVERS[role]
+        make(serving, kit)
 
 
 def _refuse_role(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
@@ -239,7 +241,27 @@ def _plan(serving: Serving) -> Plan:
     return load_plan(serving.path("plan"), serving.path("plan_base") if based else None)
 
 
-def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
+def _serve_coordinator(serving: Serving, kit: keyring.PublicKit, standby: bool = False) -> None:
+    """Serves as the coordinator, or as its standby: what a folder has come to be, it stays.
+
+    A standby that has taken over goes on as the coordinator, and one that is superseded as the
+    other one's standby.
+    """
+    if half_aside(serving.state):
+        set_aside(serving.state)
+    follows = standby or is_numbered(serving.state)
+    while not follows or _follow(serving, kit):
+        follows = _lead(serving, kit)
+        if not follows:
+            return
+
+
+def _lead(serving: Serving, kit: keyring.PublicKit) -> bool:
+    """Serves as the coordinator until a signal comes; whether it is another one's standby then.
+
+    Raises:
+        Fenced: another one has taken over, and its file does not say where that is.
+    """
     plan = _plan(serving)
     begun = _has_run(serving.state)  # then the key holders go on that there were
     keyring.check_fits(kit, plan.opening, None if begun else plan.holders)
@@ -251,14 +273,21 @@ def _serve_coordinator(serving: Serving, kit: keyring.PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     make = partial(assemble.make_coordinator, kit, founding, checkpoints)
     party = _party(serving, kit)
-    while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
-        tell(party.name, "Alone", ALONE)
+    try:
+        while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
+            tell(party.name, "Alone", ALONE)
+    except Fenced:
+        if not other:
+            raise
+        kept = set_aside(serving.state)
+        text = f"another coordinator has taken over: this one is its standby now; see {kept}"
+        tell(party.name, "Superseded", text)
+        return True
+    return False
 
 
-def _serve_standby(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
-    """Follows the coordinator, and goes on as the coordinator once it has taken over."""
-    if role != COORDINATOR:
-        raise ConfigError(f"a {role} has no standby: --standby is for a coordinator")
+def _follow(serving: Serving, kit: keyring.PublicKit) -> bool:
+    """Follows the coordinator until a signal comes, or it takes over; whether it has."""
     if not serving.addresses:
         raise ConfigError(
             f"{serving.where}: coordinator: HOST:PORT of the coordinator that it follows is missing"
@@ -271,9 +300,14 @@ def _serve_standby(role: str, serving: Serving, kit: keyring.PublicKit) -> None:
     def make(stores: Stores, around: Environment) -> Executor:
         return assemble.make_standby(kit, plan, folder_number(stores.folder), stores, around)
 
-    halt = _run(serving, party, make, StandbyServer, listen)
-    if halt.reason == TAKES_OVER:
-        _serve_coordinator(serving, kit)
+    private = serving.path("kit") / "private" / party.name
+    while True:
+        if has_copy(serving.state):
+            rows = begin(serving.state, private)
+            tell(party.name, "Copied", f"begins with the coordinator's first {rows} rows")
+        halt = _run(serving, party, make, StandbyServer, listen)
+        if halt.reason != BEGINS:
+            return halt.reason == TAKES_OVER
 
 
 def _has_run(state: Path) -> bool:

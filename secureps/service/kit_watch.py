@@ -47,11 +47,18 @@ class KitWatch:
 
     def start(self) -> None:
         """Looks now, and every LOOK seconds while the party runs; from any thread."""
+        self._executor.later(self._looks)
+
+    def once(self) -> None:
+        """Looks now, for a party that lives for less than LOOK seconds; from any thread."""
         self._executor.later(self._look)
+
+    def _looks(self) -> None:
+        self._look()
+        self._executor.later(self._looks, LOOK)
 
     def _look(self) -> None:
         self._executor.heard(WORKER, KitRead(time.time(), *self._changed()))
-        self._executor.later(self._look, LOOK)
 
     def _changed(self) -> tuple[str, tuple[bytes, ...]]:
         """The roster's text and holders' keys if a file of theirs changed; else, both are empty.

@@ -1,9 +1,10 @@
 """The executor of a coordinator that a standby follows: it acts on nothing that this one lacks.
 
-A standby asks for rows of the journal again and again, and says how far it has come. From the
-moment at which it has all, effects wait for it. One that is away for AWAY seconds is not waited for
-any more: the coordinator starts anew, without it, and acts on nothing before it is obeyed again
-(`roles.coordinator.reign`). What must not live here: who rules.
+A standby asks for rows of the journal again and again, and says how far it has come; where they
+are gone, it gets a copy of the whole journal first. From the moment at which it has all, effects
+wait for it. One that is away for AWAY seconds is not waited for any more: the coordinator starts
+anew, without it, and acts on nothing before it is obeyed again (`roles.coordinator.reign`). What
+must not live here: who rules.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
-from secureps.errors import Busy, Conflict, SecurepsError
-from secureps.messages.following import Follow, Rows
+from secureps.errors import Busy, Conflict, Refused, SecurepsError
+from secureps.messages.coordinator_records import ShardLeft
+from secureps.messages.encoding import payload_digest
+from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.requests import Reply, Request
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import CaughtUp
-from secureps.roles.machine import WORKER, Halt, Machine, Step
+from secureps.roles.machine import WORKER, Halt, Machine, Record, Step
 from secureps.service.environment import Environment
 from secureps.service.executor import Executor
 from secureps.service.worker import Worker
@@ -52,9 +55,11 @@ class Lead(Executor):
         self._rows = journal
         self._standby = b""
         self._follows = False
+        self._unconfirmed = False
         self._has = 0
         self._heard = -AWAY
         self._asks: tuple[Mark, Future[Reply]] | None = None
+        self._copy: tuple[bytes, bytes] | None = None
         self._held: deque[tuple[int, Handled]] = deque()
 
     # --- effects wait -------------------------------------------------------------
@@ -99,6 +104,11 @@ class Lead(Executor):
         except Conflict:
             rows = ()
             mark = Mark(-1, b"")
+        except Refused:  # rows that it asks for are gone
+            self._standby, self._heard, self._has = message.standby, now, mark.seq
+            self._settle(answer, Rows((), self._part(message)))
+            return
+        self._copy = None
         if not 0 <= mark.seq <= self._rows.mark.seq:
             raise Conflict(
                 "this standby's journal is no beginning of the coordinator's: it is of another "
@@ -115,6 +125,16 @@ class Lead(Executor):
             self._caught_up()
         self._release()
 
+    def _part(self, message: Follow) -> CopyPart:
+        """The part of a copy of the journal that a standby asks for; the first one of a new one."""
+        known = self._copy
+        if known is None or known[0] != message.copy:
+            whole = self._rows.copied()
+            known = self._copy = (payload_digest(whole), whole)
+        own, whole = known
+        at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
+        return CopyPart(own, len(whole), at, whole[at : at + ROWS])
+
     def _answer_rows(self, mark: Mark, answer: Future[Reply]) -> None:
         self._asks = None
         self._settle(answer, Rows(self._rows.after(mark, ROWS)))
@@ -124,11 +144,19 @@ class Lead(Executor):
             self._asks = None
             self._settle(answer, Rows(()))
 
+    def hear(self, record: Record) -> None:
+        """As `Executor`; that a shard has left, a standby has to have for certain (`Reigns`)."""
+        super().hear(record)
+        self._unconfirmed |= isinstance(record, ShardLeft)
+
     def _caught_up(self) -> None:
+        if self._follows and not self._unconfirmed:
+            return
         if not self._follows:
             self._follows = True
             self._look()
-            self.heard(WORKER, CaughtUp(self._standby))
+        self._unconfirmed = False
+        self.heard(WORKER, CaughtUp(self._standby))
 
     def _look(self) -> None:
         """Ends this process's rule if its standby is away; looks again later."""

@@ -39,7 +39,7 @@ class LogLines:
         """The line to log when a record is journalled, or None."""
         match record:
             case records.Incarnated(number):
-                reign, start = divmod(number, records.REIGN)
+                reign, start = number // records.REIGN, number % records.LINE
                 return f"incarnation {start}" + (f" of reign {reign}" if reign else "")
             case coordinator_records.StandbyFollows(standby):
                 return "a standby follows, and is waited for" if standby else "no standby follows"

@@ -51,6 +51,9 @@ Make = Callable[[Stores, Environment], Executor]
 """Puts the party together; called twice in a wave."""
 
 
+LEAST = 256 << 10
+"""Bytes of rows before which the journal is not compacted: every wave reads them all."""
+
 TOLD = (WrongRun, KitError)
 """Complaints whose words its server hears: others may tell of records, or what a site keeps to
 itself, and it hears of which class they are."""
@@ -92,7 +95,7 @@ class OneWave:
         ended = ""
         with (
             one_at_a_time(self.state / "wave"),
-            closing(DatedJournal(SqliteJournal(self.state / "journal.db"), time.time)) as journal,
+            closing(self._journal()) as journal,
         ):
             kept = _ReadOnce(journal)
             ours = next((r.run.id for r in kept.records() if isinstance(r, RunPinned)), b"")
@@ -105,7 +108,7 @@ class OneWave:
             stores = Stores(kept, DiskSpool(self.state / "spool"), self.state)
             executor = make(stores, around)
             executor.start()
-            KitWatch(self.name, executor, self.folder).start()
+            KitWatch(self.name, executor, self.folder).once()
             ActWatch(self.name, executor, self.state, self.identity.public).once()
             loop.run(executor.halted.done)
             said = transport.out()
@@ -120,6 +123,9 @@ class OneWave:
             executor.stop()
         answer = Batch(self.name, COORDINATOR, executor.run, batch.challenge, said)
         return Answer(sealed(answer, self._sign), ended)
+
+    def _journal(self) -> DatedJournal:
+        return DatedJournal(SqliteJournal(self.state / "journal.db", least=LEAST), time.time)
 
     def _ended(self, halt: Halt) -> str:
         """Says here why it takes part no more; what its server hears of that."""

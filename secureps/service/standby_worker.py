@@ -13,11 +13,12 @@ from collections.abc import Callable
 from secureps.errors import InternalError
 from secureps.messages.records import Dated, RequestsRefused
 from secureps.messages.run import COORDINATOR
-from secureps.roles.coordinator.tasks import KeepRows, RowsKept
+from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
 from secureps.roles.machine import Machine
 from secureps.roles.tasks import Task
 from secureps.service.replay import compact_if_due, replayed
 from secureps.service.worker import Worker
+from secureps.store.copy_parts import CopyParts
 from secureps.store.journal import FollowedJournal
 from secureps.store.journal_rows import Record
 
@@ -30,16 +31,24 @@ class StandbyWorker(Worker):
     Args:
         journal: where they are kept.
         copy: a coordinator, whose state is that of the journal; it does nothing.
+        parts: of a copy of the coordinator's journal.
     """
 
-    def __init__(self, journal: FollowedJournal, copy: Machine) -> None:
+    def __init__(self, journal: FollowedJournal, copy: Machine, parts: CopyParts) -> None:
         self._journal = journal
         self._copy = copy
+        self._parts = parts
         self._behind: list[tuple[float, Record]] | None = None
         self.hear: Callable[[Record], None] = lambda record: None
 
-    def work(self, task: Task) -> RowsKept:
-        """Checks and keeps rows; DamagedStore if they do not follow what is there."""
+    def work(self, task: Task) -> RowsKept | PartKept:
+        """Checks and keeps rows; DamagedStore if they do not follow what is there.
+
+        Of a copy's parts, as `CopyParts.keep`.
+        """
+        if isinstance(task, KeepPart):
+            have = self._parts.keep(task.part)
+            return PartKept(task.part.digest, have, have == task.part.size)
         if not isinstance(task, KeepRows):
             raise InternalError(f"a standby's worker does not know a {type(task).__name__}")
         self._compact()

@@ -30,9 +30,10 @@ from secureps.store.act_lines import FILE as ACTS
 from secureps.store.atomic_file import make_directory, sync, write_durably
 from secureps.store.compaction import run_pinned
 from secureps.store.folder_number import FOLDER_NUMBER
-from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
+from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height, write_height
 from secureps.store.journal_lock import lock, restoring_path
+from secureps.store.journal_rows import read_only
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"

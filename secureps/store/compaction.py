@@ -20,6 +20,7 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -44,6 +45,9 @@ compaction costs stays a share of what was written."""
 
 SEGMENT = 16 << 20
 """Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
+
+MOST_COPY = 1 << 30
+"""Bytes of a copy that is sent to a standby: it is in memory meanwhile."""
 
 MOST_SEGMENT = 1 << 30
 """Bytes of a segment of the archive, unpacked: a damaged one does not fill the memory."""
@@ -164,8 +168,7 @@ def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[
     if 0 <= mark.seq < last.seq:
         raise Refused(
             f"rows up to {last.seq} of the coordinator's journal are compacted, and this one ends "
-            f"at row {mark.seq}: begin this standby's state folder from a copy of the "
-            "coordinator's, by secureps backup and secureps restore"
+            f"at row {mark.seq}"
         )
     query = "SELECT chain FROM journal WHERE seq = ?"
     if mark != last and base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
@@ -178,6 +181,28 @@ def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[
         if size > most:
             break
     return tuple(found)
+
+
+def copied(path: Path, base: sqlite3.Connection) -> bytes:
+    """The whole journal, as one file has it.
+
+    Raises:
+        Refused: it is too large for the memory of who sends it.
+        DamagedStore: it cannot be read.
+    """
+    try:
+        (pages,) = base.execute("PRAGMA page_count").fetchone()
+        (page,) = base.execute("PRAGMA page_size").fetchone()
+        if pages * page > MOST_COPY:
+            raise Refused(
+                f"the coordinator's journal has {pages * page} bytes, too many to be sent: begin "
+                "this standby's state folder from secureps backup and secureps restore"
+            )
+        with closing(sqlite3.connect(":memory:")) as whole:
+            base.backup(whole)
+            return whole.serialize()
+    except DAMAGED as error:
+        raise DamagedStore(f"{path}: {error}") from None
 
 
 def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:

@@ -74,6 +74,11 @@ class DatedJournal:
         unknown = (Dated, RequestsRefused)
         return (row for row in self._journal.replay() if not isinstance(row[1], unknown))
 
+    def copied(self) -> bytes:
+        """The whole of it; see `FollowedJournal`."""
+        assert isinstance(self._journal, FollowedJournal)
+        return self._journal.copied()
+
     @property
     def folded(self) -> Mark:
         """The last row in the fold; see `FollowedJournal`."""

@@ -17,6 +17,11 @@ FOLDER_NUMBER = "folder-number"
 """The name of its file."""
 
 
+def is_numbered(state: Path) -> bool:
+    """Whether a folder has a number: it is a standby's, or of a coordinator that was one."""
+    return (state / FOLDER_NUMBER).exists()
+
+
 def folder_number(state: Path) -> bytes:
     """The number that a folder was given when it was first asked for; 16 random bytes.
 

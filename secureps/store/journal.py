@@ -52,6 +52,7 @@ from secureps.store.journal_rows import (
     body_of,
     kind_of,
     link,
+    read_only,
     read_row,
     rows_after,
 )
@@ -131,6 +132,9 @@ class FollowedJournal(Journal, Protocol):
             DamagedStore: they do not follow the last row, or cannot be read; nothing was added.
         """
 
+    def copied(self) -> bytes:
+        """The whole of it, as one file has it; Refused if it is too large to be sent."""
+
     @property
     def folded(self) -> Mark:
         """The last row in the fold: with the next one, rows up to it are gone."""
@@ -166,6 +170,10 @@ class MemoryJournal:
         for row, record in zip(rows, taken, strict=True):
             self.append(row.at, [record])
         return taken
+
+    def copied(self) -> bytes:
+        """InternalError: no row of it is ever gone."""
+        raise InternalError("a journal in memory has all rows")
 
     @property
     def folded(self) -> Mark:
@@ -211,6 +219,7 @@ class SqliteJournal:
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the first format that is read; SQLite's user_version has a file's own.
+        least: bytes of rows before which it is not `due`.
 
     Raises:
         OperatorError: it is held already, or the file cannot be made.
@@ -218,9 +227,11 @@ class SqliteJournal:
         DamagedStore: it is no journal, or its end is missing.
     """
 
-    def __init__(self, path: str | Path, oldest: int = FORMAT) -> None:
+    def __init__(
+        self, path: str | Path, oldest: int = FORMAT, least: int = compaction.LEAST
+    ) -> None:
         self._path = Path(path)
-        self._oldest = oldest
+        self._oldest, self._least = oldest, least
         self._closed = False
         with ExitStack() as stack:
             stack.callback(os.close, lock(self._path))
@@ -280,6 +291,10 @@ class SqliteJournal:
         """The rows after one of them; see `FollowedJournal`."""
         return compaction.after(self._path, self._base, mark, most)
 
+    def copied(self) -> bytes:
+        """The whole of it; see `FollowedJournal`."""
+        return compaction.copied(self._path, self._base)
+
     @property
     def folded(self) -> Mark:
         """The last row in the fold."""
@@ -311,7 +326,7 @@ class SqliteJournal:
     @property
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
-        return self._grown >= max(compaction.LEAST, 0 if self._kept is None else self._kept.size)
+        return self._grown >= max(self._least, 0 if self._kept is None else self._kept.size)
 
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.
@@ -460,17 +475,6 @@ def last_row(path: Path, oldest: int = FORMAT) -> Mark:
     """
     with read_only(path) as base:
         return _head(path, base) if _tables(path, base, oldest) else START
-
-
-@contextmanager
-def read_only(path: Path) -> Iterator[sqlite3.Connection]:
-    """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
-    try:
-        uri = f"{path.absolute().as_uri()}?mode=ro"
-        with closing(sqlite3.connect(uri, uri=True)) as base:
-            yield base
-    except DAMAGED as error:
-        raise DamagedStore(f"{path}: {error}") from None
 
 
 def _tables(path: Path, base: sqlite3.Connection, oldest: int) -> bool:

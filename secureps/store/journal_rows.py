@@ -1,7 +1,7 @@
 """Rows of a journal: how a record is written into one, and how rows are read and found sound.
 
-What must not live here: files and their heights (`store.journal`), and what stands for rows that
-are gone (`store.compaction`).
+What must not live here: who holds a file, and its height (`store.journal`), and what stands for
+rows that are gone (`store.compaction`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import sqlite3
 import struct
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,14 @@ def body_of(record: Record) -> str:
         return json.dumps(to_plain(record), separators=(",", ":"), allow_nan=False)
     except ValueError as error:
         raise Malformed(f"{type(record).__name__} cannot be journalled: {error}") from None
+
+
+@contextmanager
+def read_only(path: Path) -> Iterator[sqlite3.Connection]:
+    """The journal in a file as SQLite sees it, its log included; DamagedStore if it cannot."""
+    try:
+        uri = f"{path.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as base:
+            yield base
+    except DAMAGED as error:
+        raise DamagedStore(f"{path}: {error}") from None

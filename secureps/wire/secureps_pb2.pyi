@@ -380,14 +380,30 @@ class Subscribe(_message.Message):
     def __init__(self, party: _Optional[str] = ..., unsettled: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ..., epoch: _Optional[int] = ..., expires: _Optional[int] = ...) -> None: ...
 
 class Follow(_message.Message):
-    __slots__ = ("standby", "seq", "chain")
+    __slots__ = ("standby", "seq", "chain", "copy", "have")
     STANDBY_FIELD_NUMBER: _ClassVar[int]
     SEQ_FIELD_NUMBER: _ClassVar[int]
     CHAIN_FIELD_NUMBER: _ClassVar[int]
+    COPY_FIELD_NUMBER: _ClassVar[int]
+    HAVE_FIELD_NUMBER: _ClassVar[int]
     standby: bytes
     seq: int
     chain: bytes
-    def __init__(self, standby: _Optional[bytes] = ..., seq: _Optional[int] = ..., chain: _Optional[bytes] = ...) -> None: ...
+    copy: bytes
+    have: int
+    def __init__(self, standby: _Optional[bytes] = ..., seq: _Optional[int] = ..., chain: _Optional[bytes] = ..., copy: _Optional[bytes] = ..., have: _Optional[int] = ...) -> None: ...
+
+class CopyPart(_message.Message):
+    __slots__ = ("digest", "size", "offset", "part")
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIZE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
+    digest: bytes
+    size: int
+    offset: int
+    part: bytes
+    def __init__(self, digest: _Optional[bytes] = ..., size: _Optional[int] = ..., offset: _Optional[int] = ..., part: _Optional[bytes] = ...) -> None: ...
 
 class JournalRow(_message.Message):
     __slots__ = ("at", "kind", "body", "chain")
@@ -402,10 +418,12 @@ class JournalRow(_message.Message):
     def __init__(self, at: _Optional[float] = ..., kind: _Optional[str] = ..., body: _Optional[str] = ..., chain: _Optional[bytes] = ...) -> None: ...
 
 class Rows(_message.Message):
-    __slots__ = ("rows",)
+    __slots__ = ("rows", "part")
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    PART_FIELD_NUMBER: _ClassVar[int]
     rows: _containers.RepeatedCompositeFieldContainer[JournalRow]
-    def __init__(self, rows: _Optional[_Iterable[_Union[JournalRow, _Mapping]]] = ...) -> None: ...
+    part: CopyPart
+    def __init__(self, rows: _Optional[_Iterable[_Union[JournalRow, _Mapping]]] = ..., part: _Optional[_Union[CopyPart, _Mapping]] = ...) -> None: ...
 
 class TakeOver(_message.Message):
     __slots__ = ()

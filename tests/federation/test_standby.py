@@ -13,11 +13,14 @@ from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import AskStatus, Register, Retire
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
-from secureps.roles.coordinator.standby import SILENT, Standby
+from secureps.roles.coordinator.standby import BEGINS, REACHED, SILENT, Standby
+from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
 from secureps.store import compaction
+from secureps.store.copy_parts import begin, has_copy
 from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 
@@ -187,20 +190,102 @@ def test_a_coordinator_that_rules_takes_nothing_over(tmp_path: Path) -> None:
         answer.result()
 
 
-def test_nothing_is_acknowledged_before_all_shards_obey(tmp_path: Path) -> None:
+def later(simulation: Simulation, seconds: float) -> None:
+    """Plays on for a while."""
+    until = simulation.loop.now() + seconds
+    simulation.run(lambda: simulation.loop.now() > until)
+
+
+def left(simulation: Simulation, place: str) -> None:
+    """A client's request, which only a coordinator that rules acknowledges."""
+    answer = simulation.parties[place].request("client-00", Retire("client-00"))
+    simulation.run(answer.done)
+    answer.result()
+
+
+def test_nothing_is_acknowledged_before_a_shard_obeys(tmp_path: Path) -> None:
     simulation = followed(tmp_path)
     simulation.run(reached(simulation, 1))
+    simulation.kill("shard-0")
     simulation.kill("shard-1")
     order(simulation)
     refusal(simulation, COORDINATOR)
     simulation.run(lambda: simulation.ruler == STANDBY and bool(simulation.coordinator.servers))
-    before, versions = simulation.loop.now(), simulation.versions()
-    simulation.run(lambda: simulation.loop.now() > before + 30)
-    answer = simulation.parties[STANDBY].request("client-00", Retire("client-00"))
+    versions = simulation.versions()
+    later(simulation, 30)
+    with pytest.raises(NotReady, match="waits for a shard to obey it, for another one could rule"):
+        left(simulation, STANDBY)
+    answer = simulation.parties[STANDBY].request("client-00", AskStatus())
     simulation.run(answer.done)
-    with pytest.raises(NotReady, match="the coordinator waits until all shards and 3 key holders"):
-        answer.result()
+    (group,) = answer.result().groups
+    assert group.reason.startswith("waits for a shard to obey it, for another one could rule; ")
     assert simulation.versions() == versions
+    for shard in ("shard-0", "shard-1"):
+        simulation.start(shard)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_it_rules_with_the_shards_that_it_reaches(tmp_path: Path) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill("shard-1")
+    simulation.kill(COORDINATOR)
+    silent = simulation.loop.now()
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    assert simulation.loop.now() >= silent + REACHED - 1.0, "it waits for the other one for a while"
+    later(simulation, 10)
+    assert not reign.waits(simulation.coordinator._tx(simulation.loop.now()))
+    assert simulation.versions()["all"] <= 1, "a version needs every block"
+    simulation.start("shard-1")
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_a_shard_that_is_lost_with_the_coordinator_leaves_under_the_next_one(
+    tmp_path: Path,
+) -> None:
+    conditions = Conditions(standby=True, delay=lambda *_: 0.01)
+    plan = small_plan("rlwe", replicas=2, shards_wait=5.0)
+    simulation = small_federation(plan, tmp_path, conditions)
+    simulation.run(reached(simulation, 1))
+    for place in ("shard-1", COORDINATOR):
+        simulation.kill(place)
+        simulation.lose(place)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert set(simulation.coordinator.federation.left) == {"shard-1"}
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def test_who_stands_alone_waits_for_every_shard_and_who_is_followed_for_none(
+    tmp_path: Path,
+) -> None:
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill("shard-1")
+    simulation.kill(STANDBY)
+    later(simulation, 30)
+    with pytest.raises(NotReady, match="waits for shard-1 to obey it"):
+        left(simulation, COORDINATOR)
+    simulation.start(STANDBY)
+    simulation.run(lambda: bool(simulation.coordinator.federation.reigns.follower))
+    left(simulation, COORDINATOR)
+
+
+def test_a_start_that_never_ruled_keeps_nobody_from_ruling(tmp_path: Path) -> None:
+    """The coordinator began alone, and holders and one shard obeyed it, but the other was away."""
+    simulation = followed(tmp_path)
+    simulation.run(reached(simulation, 1))
+    simulation.kill("shard-0")
+    simulation.kill(STANDBY)
+    later(simulation, 20)
+    for place in (COORDINATOR, "shard-1"):
+        simulation.kill(place)
+    for place in ("shard-0", STANDBY):
+        simulation.start(place)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    later(simulation, 10)
     simulation.start("shard-1")
     ends(simulation)
     assert same(simulation.model(), unharmed("plain")[0])
@@ -321,6 +406,46 @@ def test_both_compact_their_journals_and_the_end_is_the_same(
         assert compaction.gone(each._path, each._base).seq > 10
     assert two.fold is not None
     assert len(two.fold.records) == 1, "its run"
+    simulation.kill(COORDINATOR)
+    simulation.run(lambda: simulation.ruler == STANDBY)
+    ends(simulation)
+    assert same(simulation.model(), expected)
+    simulation.close()
+
+
+def test_one_that_begins_late_is_sent_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first rows are compacted by then; it comes in parts, and the coordinator goes on."""
+    expected = unharmed("plain")[0]
+    monkeypatch.setattr(SqliteJournal, "due", property(lambda journal: journal._grown > 3_000))
+    monkeypatch.setattr("secureps.service.lead.ROWS", 10_000)
+    journals: dict[str, SqliteJournal] = {}
+
+    def journal(name: str) -> SqliteJournal:
+        (tmp_path / name).mkdir(exist_ok=True)
+        journals[name] = SqliteJournal(tmp_path / name / "journal.db")
+        return journals[name]
+
+    late = frozenset({STANDBY})
+    conditions = Conditions(standby=True, delay=lambda *_: 0.01, journal=journal, late=late)
+    simulation = small_federation(small_plan("rlwe"), tmp_path, conditions)
+    simulation.run(lambda: simulation.versions() == {"all": 1})
+    one = journals[COORDINATOR]
+    assert compaction.gone(one._path, one._base).seq > 10
+    simulation.start(STANDBY)
+    party = simulation.parties[STANDBY]
+    simulation.run(party.halted.done)
+    assert party.halted.result() == Halt(BEGINS)
+    assert has_copy(tmp_path / STANDBY)
+    simulation.kill(STANDBY)
+    simulation._stores.pop(STANDBY).journal.close()
+    assert begin(tmp_path / STANDBY, tmp_path) > 10
+    simulation.start(STANDBY)
+    simulation.run(lambda: follows(simulation))
+    two = journals[STANDBY]
+    assert two.fold is not None
+    assert two.mark == one.mark or one.after(two.mark, 1 << 20), "bit for bit its beginning"
     simulation.kill(COORDINATOR)
     simulation.run(lambda: simulation.ruler == STANDBY)
     ends(simulation)

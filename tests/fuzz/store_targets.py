@@ -121,7 +121,7 @@ def _journals(folder: Path) -> list[Target]:
     copies = ("store.backup:run_of", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     parts = ("store.compaction:_fold", "store.compaction:_unpacked")
-    reads = ("store.journal:read_only", "store.journal_rows:read_row", *parts)
+    reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)
     return [
         Target("journal-row", ("store.journal_rows:read_row",), texts, _row),
         Target("journal", reads, (base,), read, cost=30),

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.fuzz import (
     config_targets,
+    coordinator_targets,
     crypto_targets,
     payload_targets,
     store_targets,
@@ -54,6 +55,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "scenario.delays:generator",
         "service.tracing:span_of",
         "service.tracing:trace_of",
+        "store.compaction:copied",
     ),
     CHECKED: (
         "client.pulled_block:published_block",
@@ -96,7 +98,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
 def targets(folder: Path) -> dict[str, Target]:
     """All of them by name; `folder` is for their files, and empty."""
     made = list(wire_targets.targets())
-    for room in (crypto_targets, store_targets, config_targets, payload_targets):
+    rooms = (crypto_targets, store_targets, config_targets, payload_targets, coordinator_targets)
+    for room in rooms:
         own = folder / room.__name__.rpartition(".")[2]
         own.mkdir()
         made += room.targets(own)

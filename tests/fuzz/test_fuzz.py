@@ -45,6 +45,7 @@ NAMES = (
     *("local-tensors", "feedback", "differences-whole", "differences-part", "flower-state"),
     "model-form",
     *("script", "script-cut-off"),
+    *("act", "follow", "take-over", "copy-part"),
 )
 
 

@@ -36,11 +36,13 @@ from tests.kits.flower_keys import certify, node_key
 from tests.kits.nursery import ROOT
 
 PATIENCE = 600.0
-"""Seconds for any one thing to happen: a wave takes ten of two busy cores, or many more."""
+"""Seconds without a word in any log: a wave takes ten of two cores, and many more of busy ones."""
 PORTS = range(10_000, 32_768)
 """Below those that the kernel gives."""
 MARK = "SECUREPS_FLOWER_TEST"
 """In the environment of every process of a deployment: which one it belongs to."""
+
+PATIENT = (sys.executable, "-m", "tests.kits.flower_patient")
 
 _CONNECTION = """[superlink]
 default = "test"
@@ -80,7 +82,7 @@ class Deployment:
 
     def __enter__(self) -> Self:
         host, _, port = self.address.rpartition(":")
-        command = ["flower-superlink", "--host", host, "--port", port]
+        command = [*PATIENT, "flower-superlink", "--host", host, "--port", port]
         command += ["--ssl-ca-certfile", str(self._authority)]
         command += ["--ssl-certfile", str(self._pair[0]), "--ssl-keyfile", str(self._pair[1])]
         command += ["--disable-runtime-dependency-installation"]
@@ -113,7 +115,7 @@ class Deployment:
         config = {"partition-id": str(number), "num-partitions": str(self.nodes)}
         config |= self._node_config(number)
         said = " ".join(f"{key}={value}" for key, value in config.items())
-        command = ["flower-supernode", "--superlink", self.address]
+        command = [*PATIENT, "flower-supernode", "--superlink", self.address]
         command += ["--root-certificates", str(self._authority)]
         command += ["--auth-supernode-private-key", str(self.folder / f"node-{number}.key")]
         command += ["--host", "127.0.0.1", "--port", str(free_port()), "--node-config", said]
@@ -145,10 +147,9 @@ class Deployment:
         prefix: Sequence[str] = (),
         more: Mapping[str, str] | None = None,
     ) -> None:
-        program = str(self._programs / command[0])
         with (self.folder / f"{name}.log").open("ab") as said:
             self._running[name] = subprocess.Popen(
-                [*prefix, program, *command[1:]],
+                [*prefix, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
@@ -221,21 +222,24 @@ class Deployment:
         assert found.startswith("finished:completed"), f"{found}; {self.logs()}"
 
     def wait(self, over: Callable[[], bool], what: str) -> None:
-        """Polls until it is over; fails, with everybody's log, when it takes too long, or a process
-        ends that did not do all it had to.
+        """Polls until it is over; fails, with everybody's log, when nothing is said for too long,
+        or a process ends that did not do all it had to.
         """
-        end = time.monotonic() + PATIENCE
+        said, end = -1, 0.0
         while not over():
             ended = [name for name, each in self._running.items() if each.poll()]
-            late = time.monotonic() > end
-            if ended or late:
+            if (now := sum(path.stat().st_size for path in self._logs())) != said:
+                said, end = now, time.monotonic() + PATIENCE
+            if ended or time.monotonic() > end:
                 raise AssertionError(f"waiting for {what}; ended: {ended}; {self.logs()}")
             time.sleep(0.25)
 
     def logs(self) -> str:
         """The end of each log."""
-        paths = sorted(self.folder.glob("*.log"))
-        return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in paths)
+        return "\n".join(f"== {path.name}\n{path.read_text()[-1500:]}" for path in self._logs())
+
+    def _logs(self) -> list[Path]:
+        return sorted(self.folder.glob("*.log"))
 
 
 def free_port() -> int:

@@ -22,6 +22,12 @@ def digested(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
+def piece(text: bytes) -> tuple[int, str, str]:
+    """How a needle is told that may lie in the middle of something: its length, how it begins, in
+    hexadecimal, as else every place would be digested, and its digest."""
+    return len(text), text[:2].hex(), digested(text)
+
+
 def files(roots: Iterable[str]) -> Iterator[str]:
     """All regular files under these folders, as far as they may be listed."""
     for root in roots:
@@ -93,7 +99,7 @@ def search(
     told: Iterable[object],
     holders: Iterable[str],
     relay: str,
-    pieces: Mapping[str, tuple[int, str]],
+    pieces: Mapping[str, tuple[int, str, str]],
 ) -> list[str]:
     """What this process can get at, by the names of needles, and where.
 
@@ -103,7 +109,7 @@ def search(
         told: the app's context, configuration, arguments and environment.
         holders: process ids of key holders, whose memory it looks through.
         relay: the socket's path.
-        pieces: of secrets that would lie in the middle of something: their length and digest.
+        pieces: of secrets that would lie in the middle of something, by `piece`.
     """
     found = []
     known = {digest: name for name, digest in needles.items()}
@@ -121,8 +127,16 @@ def search(
         if seen:
             found.append(f"memory of key holder: process {pid}")
     for data in haystacks:
-        for name, (length, digest) in pieces.items():
-            spans = range(len(data) - length + 1)
+        for name, (length, begins, digest) in pieces.items():
+            spans = places(data, bytes.fromhex(begins))
             if any(digested(data[at : at + length]) == digest for at in spans):
                 found.append(f"{name}: what it is told")
     return found
+
+
+def places(data: bytes, begins: bytes) -> Iterator[int]:
+    """Where these bytes are."""
+    at = data.find(begins)
+    while at >= 0:
+        yield at
+        at = data.find(begins, at + 1)

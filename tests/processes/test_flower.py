@@ -25,7 +25,7 @@ from tests.kits.flower_deployment import Deployment
 from tests.kits.flower_examples import copied, private
 from tests.kits.flower_federation import APP, SEED, PrivateDeployment
 from tests.kits.flower_simulation import simulate
-from tests.kits.key_search import digested, search
+from tests.kits.key_search import digested, piece, search
 from tests.kits.users import playable
 
 ASKED = "SECUREPS_FLOWER"
@@ -33,7 +33,7 @@ ASKED = "SECUREPS_FLOWER"
 
 pytestmark = [
     pytest.mark.skipif(ASKED not in os.environ, reason="minutes each: make flower"),
-    pytest.mark.timeout(1200),
+    pytest.mark.timeout(3600),
 ]
 
 NODES, ROUNDS = 3, 2
@@ -237,7 +237,7 @@ def test_key_holders_are_nodes_and_an_app_that_looks_for_their_keys_finds_none(
                 "folder": str(deployment.folder),
                 "needles": needles,
                 "private": [str(deployment.folder / name) + "/" for name in deployment.holders],
-                "pieces": {f"a key, {k}": (len(t), digested(t)) for k, t in enumerate(texts)},
+                "pieces": {f"a key, {k}": piece(text) for k, text in enumerate(texts)},
             }
             code = SEARCHES.format(
                 search=Path(key_search.__file__).read_text().replace("from __future__", "# "),

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 from rich.console import Console
 from safetensors.numpy import load_file
@@ -137,6 +138,52 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     told = "\n".join(map(str, listing(find_runs(runs))))
     assert told.count(f", version {VERSIONS} of {VERSIONS}") == 1
     assert told.count(f"  all {VERSIONS} versions are made") == 1
+
+
+def killed(config: Path) -> None:
+    """SIGKILL to the server of this configuration."""
+    for process in psutil.process_iter(["cmdline"]):
+        words = " ".join(process.info["cmdline"] or []).split()  # a fork's is one text
+        if "serve" in words and str(config) in words:
+            process.kill()
+            return
+    raise AssertionError(f"no server has {config}")
+
+
+@pytest.mark.timeout(200)
+def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -> None:
+    """Stopped afterwards, the run goes on, and under the standby."""
+    plan, work, run = stage(tmp_path, pace=20.0), tmp_path / "work", tmp_path / "run"
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
+    straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
+    straight.run()
+    seeded = ("--unsafe-seed", "5", INSECURE, "--out")
+    played = secureps("up", str(plan), "--standby", *seeded, str(run), cwd=work)
+    end = time.monotonic() + 150
+
+    def until(log: str, text: str) -> None:
+        path = run / "logs" / f"{log}.log"
+        while not path.exists() or text not in path.read_text():
+            assert played.poll() is None, played.stdout and played.stdout.read()
+            assert time.monotonic() < end, f"{log} never said {text!r}"
+            time.sleep(0.02)
+
+    try:
+        until("standby", "has all that the coordinator has")
+        until("coordinator", "version 0 is committed")
+        killed(run / "config" / "coordinator.toml")
+        until("standby", "takes over: shards and enough key holders")
+    finally:
+        played.send_signal(signal.SIGINT)
+        told, _ = played.communicate()
+    assert "coordinator died (signal SIGKILL)" in told
+    assert played.returncode == 130, told
+    (work / "pace.txt").write_text("0.0")
+    resumed = secureps("resume", str(run), cwd=tmp_path)
+    told, _ = resumed.communicate()
+    assert resumed.returncode == 0, told
+    assert same(load_file(run / "model.safetensors"), straight.model())
+    assert "the run is over" in (run / "logs" / "standby.log").read_text()
 
 
 def test_a_folder_is_played_once_at_a_time(tmp_path: Path) -> None:

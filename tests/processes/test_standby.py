@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from secureps.messages.records import REIGN
 from secureps.run import cli
 from tests.kits.command import said
 from tests.kits.federations import same, unharmed
@@ -36,7 +37,6 @@ class Followed(Processes):
         self.places = f"{one},{two}"
         self.settings["coordinator"] = f'listen = "{one}"\nstandby = "{two}"'
         self._standby = f'listen = "{two}"\ncoordinator = "{one}"'
-        self.pace = 0.3
 
     @property
     def server(self) -> str:
@@ -61,9 +61,10 @@ class Followed(Processes):
         return 0 if status is None else status.incarnation
 
 
-@pytest.fixture
-def followed(tmp_path: Path) -> Iterator[Followed]:
+@pytest.fixture(params=[0.3])
+def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followed]:
     with Followed(tmp_path) as processes:
+        processes.pace = request.param
         processes.start_all()
         processes.start_standby()
         processes.wait(processes.follows, "a standby that follows")
@@ -77,27 +78,49 @@ def test_it_takes_over_from_one_that_is_killed(followed: Followed) -> None:
     versions, model = followed.model()
     assert versions == {"all": 4}
     assert same(model, unharmed("plain")[0])
-    assert "takes over: all shards" in followed.log("standby")
+    assert "takes over: shards and enough key holders" in followed.log("standby")
 
 
-def test_one_that_was_paused_changes_nothing_and_ends(followed: Followed) -> None:
+def test_one_that_was_paused_changes_nothing_and_follows_the_other(followed: Followed) -> None:
     followed.wait(lambda: followed.reached(1), "version 1")
     os.kill(followed.pid("coordinator"), signal.SIGSTOP)
     began = time.monotonic()
-    followed.wait(lambda: "takes over: all" in followed.log("standby"), "a takeover")
+    followed.wait(lambda: "takes over: shards" in followed.log("standby"), "a takeover")
     assert time.monotonic() - began < NOTICED
     followed.wait(lambda: followed.reached(2), "version 2")
     os.kill(followed.pid("coordinator"), signal.SIGCONT)
-    followed.wait(lambda: not followed.alive("coordinator"), "the end of the old one")
-    assert "another coordinator has taken over this run" in followed.log("coordinator")
+    followed.wait(lambda: "is its standby now" in followed.log("coordinator"), "the other's rule")
+    assert (followed.folder / "coordinator" / "superseded-1" / "journal.db").is_file()
+    followed.wait(followed.follows, "the old one, which follows")
     followed.wait(followed.finished, "the end")
     assert same(followed.model()[1], unharmed("plain")[0])
 
 
-def test_it_takes_over_by_command(followed: Followed) -> None:
-    followed.wait(lambda: followed.reached(1), "version 1")
+@pytest.mark.parametrize("followed", [2.0], indirect=True)
+def test_it_takes_over_by_command_and_is_taken_over_from(followed: Followed) -> None:
+    followed.wait(lambda: followed.reached(0), "version 0")
     told = said(cli.app, "takeover", followed.folder / "standby.toml")
     assert told == "the standby takes over\n"
-    followed.wait(lambda: not followed.alive("coordinator"), "the end of the old one")
+    followed.wait(lambda: "is its standby now" in followed.log("coordinator"), "the other's rule")
+    followed.wait(lambda: followed.incarnation() // REIGN == 1 and followed.follows(), "a follower")
+    followed.kill("coordinator")  # what a folder has come to be, it stays
+    followed.start("coordinator")
+    followed.wait(lambda: followed.log("coordinator").count("listens on") == 3, "its next start")
+    followed.wait(followed.follows, "a follower")
+    followed.kill("standby")
+    followed.wait(lambda: followed.incarnation() // REIGN == 2, "a takeover back")
     followed.wait(followed.finished, "the end")
     assert same(followed.model()[1], unharmed("plain")[0])
+
+
+def test_one_that_knows_no_other_address_ends(tmp_path: Path) -> None:
+    with Followed(tmp_path) as processes:
+        processes.settings["coordinator"] = processes.settings["coordinator"].splitlines()[0]
+        processes.start_all()
+        processes.start_standby()
+        processes.wait(processes.follows, "a standby that follows")
+        said(cli.app, "takeover", processes.folder / "standby.toml")
+        processes.wait(lambda: not processes.alive("coordinator"), "the end of the old one")
+        assert 'name the other one in its file, standby = "HOST:PORT"' in processes.log(
+            "coordinator"
+        )

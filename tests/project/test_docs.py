@@ -236,7 +236,7 @@ def test_holders_open_no_port_and_share_nothing() -> None:
 
 def test_the_image_installs_what_servers_need() -> None:
     text = (ROOT / "Containerfile").read_text()
-    assert re.findall(r"pip install --no-cache-dir (.*)", text) == ['".[bfv]"']
+    assert re.findall(r"pip install --no-cache-dir (.*)", text) == ['".[bfv,objects]"']
 
 
 # --- the checks can fail ----------------------------------------------------------

@@ -21,7 +21,7 @@ ELSEWHERE = {
         " has values that are NaN or infinite",
     ),
     "...: no bucket ..., or these keys may not read it (the operator's fault)": (
-        "store/test_objects.py",
+        "files/test_objects.py",
         ", or these keys may not read it",
     ),
     "left by its data holder's own act": (
@@ -70,9 +70,14 @@ ELSEWHERE = {
     ),
     "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
     "query opens the store to them: name it without, and give keys where its library looks for "
-    "them (the operator's fault)": ("store/test_initial_file.py", "told to all parties"),
+    "them (the operator's fault)": ("files/test_initial_file.py", "told to all parties"),
+    "...: initial: ...: tensor ... has values that are NaN, infinite or too large for float32: a "
+    "run cannot begin from them; export a sound model (the operator's fault)": (
+        "run/test_initial_schema.py",
+        " has values that are NaN, infinite or too",
+    ),
     ".../...: longer than ... bytes (the operator's fault)": (
-        "store/test_initial_file.py",
+        "files/test_initial_file.py",
         ": longer than ",
     ),
     "coordinator at ... is another kind of server; check the address (the other side's fault)": (
@@ -82,10 +87,10 @@ ELSEWHERE = {
     "no connection to ...: who is there speaks no TLS; check it, and insecure "
     "(the other side's fault)": ("wire/grpc/test_tls.py", "speaks no TLS"),
     "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
-    "did since counts. Leave it off; or start it as the other one's standby, with an empty state "
-    "folder: secureps serve coordinator --standby (the other side's fault)": (
+    'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
+    "start it again: it becomes that one's standby (the other side's fault)": (
         "processes/test_standby.py",
-        "another coordinator has taken over this run",
+        'name the other one in its file, standby = "HOST:PORT"',
     ),
     "the coordinator went on without this standby, and has what this one does not have: start it "
     "again as a standby, with an empty state folder (the other side's fault)": (
@@ -124,8 +129,20 @@ ELSEWHERE = {
         "federation/test_standby.py",
         "a standby is here",
     ),
-    "the coordinator waits until all shards and ... key holders obey it, for another one could "
-    "rule; still trying": ("federation/test_standby.py", "the coordinator waits until all shards"),
+    "the coordinator waits for ... to obey it, for another one could rule; still trying": (
+        "federation/test_standby.py",
+        "to obey it, for another one could rule",
+    ),
+    "the coordinator's journal has ... bytes, too many to be sent: begin this standby's state "
+    "folder from secureps backup and secureps restore (the other side's fault)": (
+        "store/test_copy_parts.py",
+        "too many to be sent: begin ",
+    ),
+    "...: it is of another run than the coordinator's: start this standby with an empty state "
+    "folder (the operator's fault)": (
+        "store/test_copy_parts.py",
+        "another run than the coordinator's: start this",
+    ),
     "...: an address has 300 letters, no more (the sender's fault)": (
         "roles/test_extremes.py",
         "an address has 300 letters",

@@ -58,6 +58,7 @@ ELSEWHERE = {
         "roles/coordinator/transaction",
     ),
     "federation/test_standby.py": (
+        "roles/coordinator/seat",
         "roles/coordinator/standby",
         "service/standby_worker",
     ),

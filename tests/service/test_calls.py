@@ -21,7 +21,7 @@ from secureps.messages.requests import (
     Stored,
 )
 from secureps.messages.submission import BlockHeader
-from secureps.roles.machine import Call, CallOff, Step, Tick
+from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
 from secureps.service.calls import PAYLOADS_IN_FLIGHT
 from tests.kits.executor_kit import Stage
 
@@ -95,7 +95,7 @@ def test_who_cannot_be_reached_has_others_who_answer_as_well() -> None:
 
 def called(*calls: Call) -> Stage:
     """Calls begin when "a" speaks, and those to "there" are called off when "b" does."""
-    effects = {"a": list(calls), "b": [CallOff("there")]}
+    effects: dict[str, list[Effect]] = {"a": list(calls), "b": [CallOff("there")]}
     stage = Stage(lambda s, e: Step([], list(effects.get(s, ()))))
     said(stage, "a")
     return stage

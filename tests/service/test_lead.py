@@ -7,14 +7,17 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Busy, Conflict, SecurepsError
-from secureps.messages.following import Follow, JournalRow, Rows
+from secureps.errors import Busy, Conflict, Refused, SecurepsError
+from secureps.messages.coordinator_records import ShardLeft
+from secureps.messages.encoding import payload_digest
+from secureps.messages.following import CopyPart, Follow, JournalRow, Rows
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Heartbeat, Noted, Reply
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.tasks import CaughtUp
 from secureps.roles.fold import Fold
 from secureps.roles.machine import Answer, Halt, Step
+from secureps.service import lead as module
 from secureps.service.environment import Environment
 from secureps.service.lead import ALONE, AWAY, PAUSE, Lead
 from secureps.service.loop import VirtualLoop
@@ -226,3 +229,57 @@ def test_a_standby_that_went_away_keeps_no_row() -> None:
     scene.play(AWAY)
     scene.say()
     assert journal.compacted[-1] == len(journal.rows) == 2
+
+
+class Gone(MemoryJournal):
+    """A journal whose first row is compacted."""
+
+    copies = 0
+
+    def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
+        if mark.seq < 1:
+            raise Refused("rows up to 1 are compacted")
+        return super().after(mark, most)
+
+    def copied(self) -> bytes:
+        self.copies += 1
+        return bytes([self.copies]) * 10
+
+
+def part_of(answer: Future[Reply]) -> CopyPart:
+    reply = answer.result(0)
+    assert isinstance(reply, Rows)
+    assert reply.rows == ()
+    assert reply.part is not None
+    return reply.part
+
+
+def test_where_rows_are_gone_a_copy_comes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "ROWS", 4)
+    journal = Gone()
+    scene = Scene(journal)
+    scene.say()
+    came, have, digest = [], 0, b""
+    for _ in range(3):
+        part = part_of(scene.say(Follow(ONE, 0, b"", digest, have), COORDINATOR))
+        came.append((part.offset, part.part))
+        have, digest = part.offset + len(part.part), part.digest
+    assert came == [(0, b"\1" * 4), (4, b"\1" * 4), (8, b"\1" * 2)]
+    assert (part.size, digest, journal.copies) == (10, payload_digest(b"\1" * 10), 1)
+    part = part_of(scene.say(Follow(ONE, 0, b"", b"another", 8), COORDINATOR))
+    assert (part.offset, journal.copies) == (0, 2), "of one that is not there any more: a new one"
+    for have in (-1, 10, 1 << 60):
+        assert part_of(scene.say(Follow(ONE, 0, b"", part.digest, have), COORDINATOR)).offset == 0
+    scene.follow(1)
+    assert scene.lead._copy is None
+
+
+def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it() -> None:
+    scene = caught_up()
+    scene.machine._react = lambda sender, event: Step([ShardLeft("shard-a", "away")])
+    scene.say()
+    heard = len(scene.machine.heard)
+    scene.follow(2)
+    assert len(scene.machine.heard) == heard, "it lacks it"
+    scene.follow(3)
+    assert scene.machine.heard[heard:] == [("(worker)", CaughtUp(ONE))]

@@ -123,7 +123,7 @@ def test_a_search_as_another_user_finds_the_public_kit_and_as_root_every_secret(
     (public / "roster.json").write_bytes(b"roster")
     wanted = {name: key_search.digested(data) for name, data in secrets.items()}
     wanted["public kit"] = key_search.digested(b"roster")
-    pieces = {"a key in words": (3, key_search.digested(b"abc"))}
+    pieces = {"a key in words": key_search.piece(b"abc")}
 
     def look() -> str:
         told = (os.environ, "nothing")

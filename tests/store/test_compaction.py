@@ -34,8 +34,9 @@ from secureps.messages.submission import receipt_digest
 from secureps.roles.fold import Fold
 from secureps.store import compaction
 from secureps.store.backup import backup, restore, run_of
-from secureps.store.journal import SqliteJournal, last_row, read_only, read_rows
+from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark
+from secureps.store.journal_rows import read_only
 from tests.golden.values import full
 
 RUN: RunPinned = full(RunPinned)

@@ -24,7 +24,7 @@ from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.common import Code
 
 from secureps.client.flower.app import FlowerApp
-from secureps.client.flower.records import FlowerModel, States, from_plain
+from secureps.client.flower.records import FlowerModel, States, from_plain, single_bytes
 from secureps.client.flower.served import Served, read_served
 from secureps.client.flower.server import RUN, message
 from secureps.client.flower.settings import NODE, Settings
@@ -420,7 +420,7 @@ def bound_seed(seed: int, parameters: Mapping[str, Array]) -> int:
     for name, array in sorted(parameters.items()):
         header = repr((name, str(array.dtype), array.shape)).encode()
         digest.update(len(header).to_bytes(8, "big") + header)
-        digest.update(payload_digest(array.tobytes()))
+        digest.update(payload_digest(single_bytes(array)))
     return int.from_bytes(digest.digest(), "big") >> (64 - SEED_BITS)
 
 

@@ -25,7 +25,6 @@ from secureps.messages.records import Incarnated, RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.roles import permissions
 from secureps.roles.coordinator import (
     acts,
     answers,
@@ -45,6 +44,7 @@ from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.founding import LATER
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.receipts import OpenReceipts
+from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.status import servers, status
@@ -69,7 +69,6 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import PinnedRun
-from secureps.roles.roster_follower import RosterFollower
 
 BEFORE_A_RUN = (
     requests.Register,
@@ -85,12 +84,12 @@ BEFORE_A_RUN = (
 """What is said to a coordinator that has founded no run yet."""
 
 
-class Coordinator:
+class Coordinator(Seat):
     """The machine of the one coordinator of a federation."""
 
     def __init__(self, settings: PinnedRun) -> None:
+        super().__init__("the coordinator", settings.plan, settings.roster)
         self._settings = settings
-        self._plan = settings.plan
         if settings.initial is not None:
             settings.plan.layout(settings.initial)  # refused now, not when the shards are up
         looks = settings.examined and opening.wanted(settings.plan)
@@ -104,7 +103,6 @@ class Coordinator:
             raise PlanRefused(
                 f"evaluation.evaluator: no client on the roster is called {evaluator}"
             )
-        self._follower = RosterFollower(settings.roster)
         self._layout: Layout | None = None
         self._telemetry = Window()
         self._cache = Cache()
@@ -156,10 +154,6 @@ class Coordinator:
         checkpointing.manifest_again(tx)
         return self._close_turn(tx)
 
-    def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Refuses: nobody sends the coordinator payloads."""
-        raise Malformed("the coordinator takes no payloads: blocks go to their shards")
-
     def troubled(self, reason: str) -> list[Effect]:
         """Shows what is wrong beside it in the status."""
         self._sessions.trouble(COORDINATOR, reason)
@@ -172,8 +166,7 @@ class Coordinator:
         """
         if not isinstance(message, requests.AskStatus):
             return None
-        roster = self._settings.roster
-        permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, message)
+        self._demand_permitted(sender, message)
         seen = status(self._tx(now), self._telemetry.newest, self.servers)
         return replace(seen, finished="", failure="")
 
@@ -181,10 +174,6 @@ class Coordinator:
         """When time alone may move a group, or a lease may run out."""
         times = (self._until, self._sessions.next_look)
         return min([t for t in times if t is not None], default=None)
-
-    def subscription(self) -> requests.Subscribe:
-        """Malformed: it gives orders, and takes none."""
-        raise Malformed("the coordinator watches nobody")
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event, and then every group as far as it can go; answers come after the records."""
@@ -202,13 +191,13 @@ class Coordinator:
             return Step()
         if sender == WORKER and isinstance(event, CaughtUp):
             reign.followed(tx := self._tx(now), event.standby)
+            self._take_up(tx)
             return self._close_turn(tx)
         if sender == WORKER and isinstance(event, ManifestWritten):
             return self._manifest_written(now, event)
         if sender == WORKER and isinstance(event, KitRead):
             return self._read_kit(now, event)
-        roster = self._settings.roster
-        permissions.check("the coordinator", permissions.TO_COORDINATOR, roster, sender, event)
+        self._demand_permitted(sender, event)
         # Whoever holds a client's key and looks does not say that it is there.
         if not isinstance(event, requests.AskRun | requests.AskStatus):
             self._renew_if_client(now, sender)
@@ -256,8 +245,8 @@ class Coordinator:
             case requests.Register():
                 self._same(sender, event.party)
                 answer = registration.register(tx, self._settings, event)
-                for waiting in reign.waiting(tx):
-                    self._repeat(tx, waiting)
+                reign.confirm(tx)
+                self._take_up(tx)
                 return answer
             case requests.Join(client):
                 self._same(sender, client)
@@ -352,6 +341,11 @@ class Coordinator:
             case _:
                 raise Malformed(f"the coordinator has no answer to a {type(event).__name__}")
         return requests.Noted()
+
+    def _take_up(self, tx: Transaction) -> None:
+        """What waited until this coordinator rules."""
+        for waiting in reign.waiting(tx):
+            self._repeat(tx, waiting)
 
     def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
         membership.tell_roster(tx, self._follower, event)

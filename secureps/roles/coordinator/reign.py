@@ -1,9 +1,17 @@
 """Whether this coordinator rules: where a standby has followed it, another one may.
 
-Until all shards and enough key holders obey its incarnation durably, it acknowledges nothing and
-gives no order but the one that names it. Two coordinators are never obeyed so by the same parties,
-for a party obeys the newer, and is asked what it obeyed before it is given an order. What must not
-live here: how a standby takes over (`roles.coordinator.standby`).
+Until it does, it acknowledges nothing and gives no order but the one that names it. It rules
+
+    followed   while a standby follows that has all of it: nobody else has as much
+    alone      when all shards and enough key holders obey its incarnation, durably
+    as heir    when one shard and enough key holders do, if it has taken over and was followed by
+               nobody since
+
+Two never rule at once: a party obeys the newer, and says what it obeyed before it is given any
+order. Who is alone needs every shard: one that obeys an heir is enough to tell the heir that nobody
+ruled alone, and to keep anybody from it. So an heir goes on with the shards that it reaches, and
+the others obey it when they come. What must not live here: how a standby takes over
+(`roles.coordinator.standby`).
 """
 
 from __future__ import annotations
@@ -18,6 +26,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import founding
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Call, Event, Halt
+from secureps.wording import named
 
 ALWAYS = (
     requests.Register,
@@ -31,8 +40,8 @@ ALWAYS = (
 
 SUPERSEDED = (
     "another coordinator has taken over this run: this one is obeyed no more, and nothing that it "
-    "did since counts. Leave it off; or start it as the other one's standby, with an empty state "
-    "folder: secureps serve coordinator --standby"
+    'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
+    "start it again: it becomes that one's standby"
 )
 STALE = (
     "the coordinator went on without this standby, and has what this one does not have: start it "
@@ -68,32 +77,49 @@ def _ask(tx: Transaction, run: bytes) -> None:
 
 def followed(tx: Transaction, standby: bytes) -> None:
     """A standby has all of the journal, and is waited for from now on."""
-    if tx.federation.reigns.follower != standby:
+    tx.sessions.caught_up = standby
+    confirm(tx)
+
+
+def confirm(tx: Transaction) -> None:
+    """Writes down that a standby follows; one that is not the last one only once this one rules.
+
+    The last one may have taken over meanwhile; then this one never rules, and no other takes over
+    from it.
+    """
+    standby = tx.sessions.caught_up
+    if standby and (standby == tx.federation.reigns.last or rules(tx)):
+        tx.sessions.caught_up = b""
         tx.write(StandbyFollows(standby))
 
 
 def rules(tx: Transaction) -> bool:
-    """Whether all shards and enough holders obey this incarnation, or no other one can be there."""
+    """Whether this one rules: nobody else does, or can from now on without having all of it."""
+    return not waits(tx)
+
+
+def waits(tx: Transaction) -> str:
+    """Whose obedience this one waits for before it rules, in words; empty once it rules."""
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
-    if not reigns.shared or pinned is None:
-        return True
+    if not reigns.shared or pinned is None or reigns.follower:
+        return ""
     obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
-    return obey.issuperset(pinned.placement.shards) and (
-        len(obey.intersection(tx.holders)) >= tx.plan.threshold
-    )
+    placed, few = pinned.placement.shards, tx.plan.threshold - len(obey.intersection(tx.holders))
+    lacking = [shard for shard in (*placed, *reigns.unshared) if shard not in obey]
+    if reigns.heir:
+        lacking = [] if obey.intersection(placed) else ["a shard"]
+    if few > 0:
+        lacking.append("one more key holder" if few == 1 else f"{few} more key holders")
+    return f"waits for {named(lacking)} to obey it, for another one could rule" if lacking else ""
 
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
     """NotReady to whoever needs a coordinator that rules, until this one does."""
-    if isinstance(event, ALWAYS) or rules(tx):
+    if isinstance(event, ALWAYS) or not (waiting := waits(tx)):
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
         return
-    raise NotReady(
-        f"the coordinator waits until all shards and {tx.plan.threshold} key holders obey it, for "
-        "another one could rule",
-        founding.LATER,
-    )
+    raise NotReady(f"the coordinator {waiting}", founding.LATER)
 
 
 def name_itself(tx: Transaction, event: requests.Subscribe) -> bool:
@@ -129,7 +155,7 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
     if not (reigns.foreign(event.seen) or lost):
         return None
-    if event.seen < reigns.incarnation and _has_shards(tx):
+    if event.seen < reigns.incarnation and _has_shard(tx):
         return None  # it obeyed one that never ruled, nor will
     tx.sessions.obeyed.pop(party, None)
     if party in tx.holders:
@@ -171,17 +197,21 @@ def _away(tx: Transaction, holder: str) -> NotReady:
     return founding.said_once(tx, holder, text)
 
 
-def _has_shards(tx: Transaction) -> bool:
-    """Whether a shard obeys a start that no other one knows of: then no lower one ever rules.
+def _has_shard(tx: Transaction) -> bool:
+    """Whether this one rules or a shard obeys it: then no lower one ever rules, nor has.
 
-    Nobody has followed this process. The first shard that obeyed it had obeyed no other one, for
-    it would have said so, and obeys no lower one any more.
+    The first shard that obeyed it had obeyed no other one, for it would have said so, and obeys no
+    lower one any more. A lower one that could rule without that shard would be an heir, of a
+    coordinator that has ruled alone since: all shards would say so.
     """
-    return not tx.federation.reigns.follower and any(_obeying(tx))
+    return rules(tx) or any(_obeying(tx))
 
 
 def _has_all(tx: Transaction) -> bool:
-    """Whether all shards do: then no higher one ever has a first shard either."""
+    """Whether all shards do: then no higher one ever has a first shard either.
+
+    Nobody has followed this process, who could have one.
+    """
     return not tx.federation.reigns.follower and all(_obeying(tx))
 
 
@@ -217,7 +247,7 @@ def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
     lower = event.seen < reigns.incarnation
-    if rules(tx) or (lower and _has_shards(tx)):
+    if rules(tx) or (lower and _has_shard(tx)):
         raise Fenced(SUPERSEDED)
     if not lower and pinned is not None:  # that one may have a shard, and knows
         _ask(tx, pinned.run.id)

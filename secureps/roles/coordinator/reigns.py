@@ -1,8 +1,8 @@
 """Which incarnations a coordinator's journal knows of, and which standby has all of it.
 
 A reign is what one coordinator rules, however often it starts; a standby that takes over begins
-the next one. A party that obeyed an incarnation which the journal does not know has been ruled by
-another coordinator since. What must not live here: what follows from that
+the next one, in a line of its own. A party that obeyed an incarnation which the journal does not
+know has been ruled by another coordinator since. What must not live here: what follows from that
 (`roles.coordinator.reign`, `roles.coordinator.standby`).
 """
 
@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import REIGN, Incarnated
+from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.records import LINE, REIGN, Incarnated
 
 MISSED = 1 << 10
 """Reigns that may have come and gone without a journal; no more are believed in."""
@@ -22,11 +22,13 @@ class Reigns:
     """The fold of what a journal says of its coordinators.
 
     Args:
-        incarnation: of whoever rules; newest: the highest of each reign.
+        incarnation: of whoever rules; newest: the highest of each line.
         follower: the standby that nothing is said before it has it, by the number of its folder;
             empty: nobody.
         shared: a standby has ever followed: another coordinator may rule.
         ruler: the standby that took over last; empty: none did.
+        followers: who has ever followed this ruler, in that order; last: the one that did last.
+        unshared: shards that left the run since a standby was last known to have all of it.
     """
 
     incarnation: int = 0
@@ -34,28 +36,43 @@ class Reigns:
     follower: bytes = b""
     shared: bool = False
     ruler: bytes = b""
+    followers: list[bytes] = field(default_factory=list)
+    last: bytes = b""
+    unshared: list[str] = field(default_factory=list)
 
-    def apply(self, record: Incarnated | StandbyFollows) -> None:
+    def apply(self, record: Incarnated | StandbyFollows | ShardLeft) -> None:
         """Folds one record."""
         match record:
             case Incarnated(number, standby):
-                self.incarnation = self.newest[number // REIGN] = number
-                self.ruler = standby or self.ruler
+                self.incarnation = self.newest[number // LINE] = number
+                if standby:
+                    self.ruler, self.followers, self.last = standby, [], b""
             case StandbyFollows(standby):
                 self.follower = standby
                 self.shared = True
+                if standby:
+                    self.last, self.unshared = standby, []
+                if standby and standby not in self.followers:
+                    self.followers.append(standby)
+            case ShardLeft(shard):
+                if self.shared:
+                    self.unshared.append(shard)
 
     @property
-    def next_reign(self) -> int:
-        """The incarnation with which a standby that has this journal takes over."""
-        return (self.incarnation // REIGN + 1) * REIGN
+    def heir(self) -> bool:
+        """Whether it took over, and nobody has followed it who could have taken over from it."""
+        return bool(self.ruler) and not self.followers
+
+    def next_reign(self, standby: bytes) -> int:
+        """The incarnation with which a standby that followed takes over."""
+        return (self.incarnation // REIGN + 1) * REIGN + self.followers.index(standby) * LINE
 
     def foreign(self, seen: int) -> bool:
         """Whether this incarnation is of another coordinator that the journal does not know of.
 
-        In its own reign a higher one is its own, of which it lost the record.
+        In its own line a higher one is its own, of which it lost the record.
         """
-        own, reign = self.incarnation // REIGN, seen // REIGN
-        if reign == own or reign > own + MISSED:
+        own, line = self.incarnation // LINE, seen // LINE
+        if line == own or seen // REIGN > self.incarnation // REIGN + MISSED:
             return False
-        return seen > self.newest.get(reign, 0)
+        return seen > self.newest.get(line, 0)

@@ -1,7 +1,8 @@
 """A standby: it copies the coordinator's journal row by row, and may take over.
 
 By command it does so as soon as it has everything; by itself when the coordinator is silent, and
-all shards and enough key holders, who lost it too, have come here. All of what was acknowledged it
+enough key holders and all shards, who lost it too, have come here; shards that have not come in a
+while are away too, and one is enough. All of what was acknowledged it
 has only where the journal says that it is waited for. Then the decision is journalled, and this
 process goes on as the coordinator. What must not live here: how it is obeyed then
 (`roles.coordinator.reign`), rows and files.
@@ -10,21 +11,21 @@ process goes on as the coordinator. What must not live here: how it is obeyed th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, Fenced, Malformed, Refused, Unreachable
+from secureps.errors import ConfigError, Fenced, Refused, Unreachable
 from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.requests import Noted, Register, Request, Subscribe
+from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
-from secureps.roles import permissions
 from secureps.roles.coordinator.reign import STALE
 from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.coordinator.tasks import KeepRows, RowsKept
+from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
 from secureps.roles.fold import Fold, from_state
 from secureps.roles.machine import (
     WORKER,
@@ -44,7 +45,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.roster_follower import RosterFollower
+from secureps.wording import named
 
 SILENT = 3.0
 """Seconds without a word of the coordinator after which it is taken to be lost."""
@@ -52,11 +53,16 @@ CAME = 15.0
 """Seconds for which a server counts as here that has asked here for its coordinator."""
 TWICE = 2.0
 """Seconds between two times that it did: in between it did not find the coordinator either."""
+REACHED = 15.0
+"""Seconds of silence after which shards that have not come cannot be reached either."""
 LOOK = 0.5
 """Seconds between two looks at who is here, once the coordinator is silent."""
 
 TAKES_OVER = "takes over from the coordinator"
 """Why this process ends that goes on as the coordinator."""
+
+BEGINS = "begins from a copy of the coordinator's journal"
+"""Why a standby ends that is to be started again at once, with the copy as its journal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +74,7 @@ class Came:
     seen: int
 
 
-class Standby:
+class Standby(Seat):
     """The machine of a standby.
 
     Args:
@@ -78,14 +84,15 @@ class Standby:
     """
 
     def __init__(self, plan: Plan, roster: Roster, number: bytes, seq: int, chain: bytes) -> None:
-        self._plan, self._number = plan, number
-        self._follower = RosterFollower(roster)
+        super().__init__("a standby", plan, roster)
+        self._number = number
         self._seq, self._chain = seq, chain
         self.reigns = Reigns()
         self._pinned: RunPinned | None = None
         self._heard = 0.0
         self._came: dict[str, Came] = {}
-        self._commanded = self._keeps = self._over = False
+        self._commanded = self._answered = self._keeps = self._over = False
+        self._said = ""
         self._wake: float | None = None
 
     # --- Machine ------------------------------------------------------------------
@@ -98,8 +105,8 @@ class Standby:
             case RunPinned():
                 self._pinned = record
             case ShardLeft(shard) if self._pinned is not None:
-                placement = self._pinned.placement.without(shard)
-                self._pinned = replace(self._pinned, placement=placement)
+                self.reigns.apply(record)
+                self._pinned = self._pinned.without(shard)
             case RosterFollowed():
                 self._follower.apply(record)
 
@@ -122,14 +129,6 @@ class Standby:
         """When the coordinator may count as lost, or servers may have come."""
         return self._wake
 
-    def subscription(self) -> Subscribe:
-        """Malformed: it gives orders to nobody, and takes none."""
-        raise Malformed("a standby watches nobody")
-
-    def inspect(self, sender: str, message: Request) -> bool:
-        """Refuses: nobody sends a standby payloads."""
-        raise Malformed("a standby takes no payloads: blocks go to their shards")
-
     def troubled(self, reason: str) -> Sequence[Effect]:
         """Nobody asks it for a status; its log has what is wrong."""
         return ()
@@ -139,20 +138,24 @@ class Standby:
         match event:
             case Tick():
                 return self._look(now)
-            case Answered(Follow(), Rows(rows)):
-                self._heard = now
+            case Answered(Follow(), Rows(rows, part)):
+                self._heard, self._answered = now, True
                 self._came.clear()
+                if part is not None:
+                    return Step(effects=[Work(KeepPart(part))])
                 self._keeps = bool(rows)
                 return Step(effects=[Work(KeepRows(rows)) if rows else self._follow()])
             case RowsKept() if sender == WORKER:
                 return self._kept(now, event)
+            case PartKept(copy, have, whole) if sender == WORKER:
+                return Step(effects=[Halt(BEGINS) if whole else self._follow(copy, have)])
             case Failed(_, error) | WorkFailed(_, error):
                 return Step(effects=[Halt(str(error), type(error))])
             case Answered() | Unwatched() | KitRead():
                 return Step()
         roster = self._follower.roster
         if sender in roster:  # else it came by a roster that is not on record here yet
-            permissions.check("the standby", permissions.TO_COORDINATOR, roster, sender, event)
+            self._demand_permitted(sender, event)
         match event:
             case Register(seen=seen) if sender == COORDINATOR:
                 return Step(effects=[Answer(Noted())])
@@ -166,8 +169,8 @@ class Standby:
 
     # --- following ----------------------------------------------------------------
 
-    def _follow(self) -> Call:
-        return Call(COORDINATOR, Follow(self._number, self._seq, self._chain))
+    def _follow(self, copy: bytes = b"", have: int = 0) -> Call:
+        return Call(COORDINATOR, Follow(self._number, self._seq, self._chain, copy, have))
 
     def _kept(self, now: float, event: RowsKept) -> Step:
         self._seq, self._chain, self._keeps = event.seq, event.chain, False
@@ -218,30 +221,38 @@ class Standby:
         self._wake = now + LOOK if silent or self._commanded else self._heard + SILENT
         if not self.follows or self._keeps or self._over:
             return Step()
-        holders = self._holders
-        if any(self._unknown(came.seen) for who, came in self._came.items() if who not in holders):
+        shards = self._came.keys() & self._follower.roster.names("shard")  # a holder may lie
+        if any(self._unknown(self._came[shard].seen) for shard in shards):
             return Step(effects=[Halt(STALE, Fenced)])
-        present = self._commanded and not silent
-        if not (present or ((silent or self._commanded) and self._all_came(now))):
-            return Step()
+        missing = self._missing(now) if silent else ""
+        if missing or not (silent or (self._commanded and self._answered)):
+            return self._say(now, missing)
         self._over = True
-        taken = Incarnated(self.reigns.next_reign, self._number)
-        why = "by command" if self._commanded else "all shards and enough holders lost it"
+        taken = Incarnated(self.reigns.next_reign(self._number), self._number)
+        why = "by command" if self._commanded else "shards and enough key holders lost it too"
         return Step([taken, StandbyFollows(b"")], [Say(f"takes over: {why}"), Halt(TAKES_OVER)])
 
     def _unknown(self, seen: int) -> bool:
         """Whether the coordinator was obeyed under an incarnation that is not on record here."""
         return self.reigns.foreign(seen) or seen > self.reigns.incarnation
 
-    @property
-    def _holders(self) -> frozenset[str]:
-        """Whose word alone ends nothing; one that obeys an unknown coordinator is not here."""
-        return frozenset(each.name for each in self._follower.roster.holders())
-
-    def _all_came(self, now: float) -> bool:
-        came = [(name, c) for name, c in self._came.items() if not self._unknown(c.seen)]
+    def _missing(self, now: float) -> str:
+        """Who has to come here before it takes over, in words; empty: nobody."""
+        came = self._came.items()
         here = {name for name, c in came if c.last > now - CAME and c.last - c.first >= TWICE}
         if self._pinned is None:
-            return self._commanded
-        shards = set(self._pinned.placement.shards)
-        return shards <= here and len(self._holders & here) >= self._plan.threshold
+            return "" if self._commanded else "a command, for no run was founded yet"
+        holders = {each.name for each in self._follower.roster.holders()}
+        shards = [shard for shard in self._pinned.placement.shards if shard not in here]
+        if now >= self._heard + REACHED and len(shards) < len(self._pinned.placement.shards):
+            shards = []
+        if (few := self._plan.threshold - len(holders & here)) > 0:
+            shards.append("one more key holder" if few == 1 else f"{few} more key holders")
+        return named(shards) if shards else ""
+
+    def _say(self, now: float, missing: str) -> Step:
+        """Says what it waits for, if that takes long; once, and again when it is something else."""
+        before, self._said = self._said, missing
+        if missing in ("", before) or now < self._heard + REACHED:
+            return Step()
+        return Step(effects=[Say(f"hears nothing of the coordinator: takes over with {missing}")])

@@ -219,6 +219,7 @@ class CoordinatorState:
             case RunPinned():
                 self.pinned = record
             case records.ShardLeft(shard, reason):
+                self.reigns.apply(record)
                 self._leave(shard, reason)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
@@ -458,7 +459,7 @@ class CoordinatorState:
         """Whatever others are asked for, they have; what it said before stays said."""
         assert self.pinned is not None
         self.left[shard] = reason
-        self.pinned = replace(self.pinned, placement=self.pinned.placement.without(shard))
+        self.pinned = self.pinned.without(shard)
         for group in self.groups.values():
             if group.phase is Phase.HOLDING:
                 self._hold(group)

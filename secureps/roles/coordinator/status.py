@@ -13,7 +13,7 @@ from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
-from secureps.roles.coordinator import committees, evaluation
+from secureps.roles.coordinator import committees, evaluation, reign
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -208,6 +208,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
     if others := committees.others(tx, group):
         reason = f"{reason}; {others}"
+    if waits := reign.waits(tx):
+        reason = f"{waits}; {reason}"
     return requests.GroupStatus(group.name, group.version, phase, reason, tuple(late), clip)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.evaluation import VersionEvaluated
-from secureps.messages.following import JournalRow
+from secureps.messages.following import CopyPart, JournalRow
 from secureps.messages.orders import GroupVersion
 from secureps.roles.tasks import Task, TaskResult
 
@@ -46,6 +46,22 @@ class KeepRows(Task):
     """Keeps rows of the coordinator's journal, at a standby."""
 
     rows: tuple[JournalRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeepPart(Task):
+    """Keeps a part of a copy of the coordinator's journal, at a standby."""
+
+    part: CopyPart
+
+
+@dataclass(frozen=True, slots=True)
+class PartKept(TaskResult):
+    """So many bytes of a copy, by its digest, are there; `whole` once that is all of it."""
+
+    copy: bytes
+    have: int
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,8 +179,8 @@ class Shard:
             case Answered(requests.GetBlock() as ask):
                 return self._states.fetched(ask)
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
-                step, error = Step(), event.error if isinstance(event, Failed) else None
-                order = self._noise.answered(step, now, sender, noise, error)
+                step, refusal = Step(), event.error if isinstance(event, Failed) else None
+                order = self._noise.answered(step, now, sender, noise, refusal)
                 return self._hold_now(step, order)
             case Answered(requests.Register()) if not self._watches:
                 self._watches = True

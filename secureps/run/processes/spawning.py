@@ -22,7 +22,8 @@ class Program:
     """The command of a process. One that `may_finish` ends by itself, with exit status 0.
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
-    it is likely to import is there, if anything imports for it.
+    it is likely to import is there, if anything imports for it. One that has died is started again
+    after `rests` seconds, if it says so.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Program:
     environment: Mapping[str, str] | None
     may_finish: bool = False
     preloaded: bool = False
+    rests: float | None = None
 
 
 class Process(Protocol):

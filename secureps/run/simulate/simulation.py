@@ -102,8 +102,8 @@ class Cast:
 class Conditions:
     """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
-    `late` are clients that begin when somebody calls `Simulation.start`; with a `standby` the
-    coordinator has one from the start.
+    `late` are parties that begin when somebody calls `Simulation.start`; with a `standby` the
+    coordinator has one.
     """
 
     delay: DelayOf = no_delay
@@ -141,11 +141,10 @@ class Simulation:
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
         shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
-        for name in (COORDINATOR, *shards, *holders, *cast.trainers):
+        standby = (STANDBY,) if self._conditions.standby else ()
+        for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
             if name not in self._conditions.late:
                 self.start(name)
-        if self._conditions.standby:
-            self.start(STANDBY)
 
     # --- processes ----------------------------------------------------------------
 

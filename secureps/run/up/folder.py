@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.atomic_file import replace_text
@@ -79,7 +79,7 @@ class Origin:
         plan: the file; paths in it are relative to its folder.
         directory: of work; paths in a script's settings are relative to it.
         began: seconds since 1970.
-        copies: as in `Order`.
+        copies, standby: as in `Order`.
     """
 
     plan: Path
@@ -87,11 +87,18 @@ class Origin:
     unsafe_seed: int | None
     began: float
     copies: str | None = None
+    standby: bool = False
 
     @classmethod
-    def of(cls, plan: Path, unsafe_seed: int | None, copies: str | None = None) -> Origin:
+    def of(
+        cls,
+        plan: Path,
+        unsafe_seed: int | None,
+        copies: str | None = None,
+        standby: bool = False,
+    ) -> Origin:
         """The origin of a run that begins now."""
-        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies)
+        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby)
 
     def write(self, folder: RunFolder) -> None:
         """Writes the file in a run's folder, which is then complete."""
@@ -106,7 +113,8 @@ class Origin:
             record = json.loads(path.read_text())
             plan, directory = Path(record["plan"]), Path(record["directory"])
             seed, began = record["unsafe_seed"], float(record["began"])
-            return cls(plan, directory, seed, began, record.get("copies"))
+            more = (record.get("copies"), bool(record.get("standby", False)))
+            return cls(plan, directory, seed, began, *more)
         except FileNotFoundError:
             other = f"no origin.json; {_runs(folder.root)}"
             if folder.checkpoints.is_dir():
@@ -177,10 +185,22 @@ def make_folder(root: Path, plan_file: Path, plan: Plan, cast: Cast) -> RunFolde
     return folder
 
 
-def write_coordinator(folder: RunFolder, base: Path, copies: str | None) -> None:
+def write_coordinator(
+    folder: RunFolder, base: Path, copies: str | None, name: str = COORDINATOR, **own: str
+) -> None:
     """Writes the coordinator's configuration; the plan's own paths are relative to `base`."""
     paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
-    _write(folder, COORDINATOR, {"listen": LISTEN, **paths, **_checkpoints(folder, copies)})
+    values = {"listen": LISTEN, **paths, **_checkpoints(folder, copies), **own}
+    _write(folder, name, {**values, "name": COORDINATOR})
+
+
+def write_pair(
+    folder: RunFolder, base: Path, copies: str | None, addresses: tuple[str, str]
+) -> None:
+    """The same of a coordinator and its standby, each of which knows where the other is."""
+    one, other = addresses
+    write_coordinator(folder, base, copies, listen=one, standby=other)
+    write_coordinator(folder, base, copies, STANDBY, listen=other, coordinator=one)
 
 
 def _checkpoints(folder: RunFolder, copies: str | None) -> dict[str, str]:

@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from secureps.client.runner import LOCAL
@@ -18,7 +18,7 @@ from secureps.client.trainer import Setting
 from secureps.config.plan import FederationSection
 from secureps.config.sections import toml_text
 from secureps.errors import InternalError
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
 from secureps.run.processes.spawning import Program, Spawner, Subprocesses
 from secureps.run.processes.supervisor import Supervisor
@@ -26,10 +26,21 @@ from secureps.run.report.terminal import Progress
 from secureps.run.report.trackers import Extras
 from secureps.run.script.process import Assignment
 from secureps.run.up.deaths import Deaths
-from secureps.run.up.folder import Cast, RunFolder, write_coordinator, write_servers
+from secureps.run.up.folder import (
+    LISTEN,
+    Cast,
+    RunFolder,
+    write_coordinator,
+    write_pair,
+    write_servers,
+)
+from secureps.service.process import settle
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
+TAKEOVER_SECONDS = 15.0
+"""Seconds between the death of one that has a standby and its next start, in which that one takes
+over; it is the standby's standby then."""
 
 NOTHING_ELSE = Extras()
 
@@ -58,6 +69,7 @@ class Order:
         extras: where else its figures are written.
         copies: the URL below which its checkpoints are copied; default: the plan's.
         beside: what goes on beside a run in this folder, from before its processes start.
+        standby: the coordinator has one, which takes over from it.
     """
 
     plan: Path
@@ -67,6 +79,7 @@ class Order:
     extras: Extras = NOTHING_ELSE
     copies: str | None = None
     beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
+    standby: bool = False
 
     @property
     def processes(self) -> dict[str, str]:
@@ -145,9 +158,7 @@ class Programs:
     def start(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts all processes; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
-        write_coordinator(self.folder, self.order.plan.parent, self.copies)
-        supervisor.start(self._server("coordinator", COORDINATOR))
-        address = self._await(supervisor, progress)
+        address = self._start_coordinator(supervisor, progress)
         servers = ", ".join((*self.cast.shards, *self.cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
         own = (address, self.order.unsafe_seed, self.copies)
@@ -163,6 +174,24 @@ class Programs:
             deaths.tell(supervisor.poll())
             time.sleep(_TICK)
         return address
+
+    def _start_coordinator(self, supervisor: Supervisor, progress: Progress) -> str:
+        """Starts it, and its standby if it has one; returns its address, or those of both."""
+        folder, own = self.folder, (self.folder, self.order.plan.parent, self.copies)
+        if not self.order.standby:
+            write_coordinator(*own)
+            supervisor.start(self._server("coordinator", COORDINATOR))
+            return self._await(supervisor, progress)
+        one = other = settle(folder.state(COORDINATOR), LISTEN)
+        while other == one:
+            other = settle(folder.state(STANDBY), LISTEN)
+        write_pair(*own, (one, other))
+        for name, more in ((COORDINATOR, ()), (STANDBY, ("--standby",))):
+            program = self._server("coordinator", name)
+            arguments = (*program.arguments, *more)
+            supervisor.start(replace(program, arguments=arguments, rests=TAKEOVER_SECONDS))
+        self._await(supervisor, progress)
+        return f"{one},{other}"
 
     def _await(self, supervisor: Supervisor, progress: Progress) -> str:
         until, deaths = time.monotonic() + START_SECONDS, Deaths(progress)

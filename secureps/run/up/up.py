@@ -93,7 +93,7 @@ def up(order: Order, console: Console) -> Path:
             for part in founding.tables():
                 console.print(part)
             plan = founding.write(folder.root)
-        Origin.of(order.plan, order.unsafe_seed, order.copies).write(folder)
+        Origin.of(order.plan, order.unsafe_seed, order.copies, order.standby).write(folder)
         with claimed(folder.root):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -133,7 +133,7 @@ def resume(
         )
     plan, federation = _read(folder.plan, origin.plan.parent)
     own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
-    order = Order(origin.plan, folder.root, *own)
+    order = Order(origin.plan, folder.root, *own, standby=origin.standby)
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _heading(order, plan, again)

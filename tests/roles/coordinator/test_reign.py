@@ -12,10 +12,10 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import reign
-from secureps.roles.coordinator.reign import SUPERSEDED
+from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.tasks import CaughtUp
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Order, Step
-from tests.kits.roles_kit import HOLDER, SHARDS, World, answers, collecting
+from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting
 
 OWN = REIGN + 1
 """The incarnation of a coordinator that took over as a standby, and was started once more."""
@@ -111,7 +111,7 @@ def test_of_a_higher_start_all_servers_hear() -> None:
     assert world.federation.incarnation == OWN + 5
     assert configured(step) == {FIRST: OWN + 5, HOLDER: OWN + 5}
     world.give(SECOND, requests.Subscribe(SECOND, ()))
-    for party in (FIRST, HOLDER, SECOND):
+    for party in (FIRST, SECOND, HOLDER):
         assert not rules(world)
         register(world, party, OWN + 5)
     assert rules(world)
@@ -133,3 +133,75 @@ def test_on_a_holders_word_a_higher_start_is_begun_once() -> None:
         assert isinstance(answer, NotReady)
         assert "keys obeys another coordinator, or lies" in str(answer)
     assert world.federation.incarnation == 4 * REIGN
+
+
+# --- who rules ---------------------------------------------------------------------
+
+ONE, TWO = b"1" * 16, b"2" * 16
+
+
+def again(*records: Any) -> World:
+    """The same coordinator, started again after these records."""
+    world = collecting()
+    journal = (*world.journal, *((record,) for record in records))
+    return World(world.plan, journal=tuple(journal))
+
+
+def obeys(world: World, party: str) -> list[Any]:
+    """A server comes, is told who this is, and says that it obeys; the last records."""
+    world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, 0, world.run))
+    world.give(party, requests.Subscribe(party, ()))
+    own = world.federation.incarnation
+    return world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, own, world.run)).records
+
+
+def told(world: World) -> str:
+    """Why a client is not answered; empty if it is."""
+    try:
+        world.give(CLIENTS[0], requests.Retire(CLIENTS[0]))
+    except NotReady as error:
+        return str(error)
+    return ""
+
+
+def test_a_start_is_followed_by_nobody_and_knows_who_followed_last() -> None:
+    reigns = again(StandbyFollows(ONE)).federation.reigns
+    assert (reigns.shared, reigns.follower, reigns.last) == (True, b"", ONE)
+
+
+def test_who_followed_last_is_waited_for_at_once_and_another_once_it_rules() -> None:
+    world = again(StandbyFollows(ONE))
+    assert "waits for shard-a, shard-b, one more key holder to obey it" in told(world)
+    assert world.give(WORKER, CaughtUp(ONE)).records == [StandbyFollows(ONE)]
+    assert not told(world)
+    world = again(StandbyFollows(ONE))
+    assert StandbyFollows(TWO) not in world.give(WORKER, CaughtUp(TWO)).records
+    for party in (*SHARDS, HOLDER):
+        assert told(world)
+        last = obeys(world, party)
+    assert StandbyFollows(TWO) in last
+    assert not told(world)
+
+
+def test_an_heir_rules_with_one_shard_and_who_was_followed_since_with_all() -> None:
+    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
+    world = again(*taken)
+    obeys(world, HOLDER)
+    assert "waits for a shard to obey it" in told(world)
+    obeys(world, "shard-b")
+    assert not told(world)
+    world = again(*taken, StandbyFollows(TWO))
+    obeys(world, HOLDER)
+    obeys(world, "shard-b")
+    assert "waits for shard-a to obey it" in told(world)
+
+
+def test_a_shard_that_obeyed_an_unknown_start_ends_an_heir_unless_another_obeys_it() -> None:
+    taken = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
+    world, own = again(*taken), requests.Register("shard-a", "127.0.0.1:1", 1.0, 9)
+    step = world.give("shard-a", own)
+    assert Halt(STALE, Fenced) in step.effects
+    world = again(*taken)
+    obeys(world, "shard-b")
+    step = world.give("shard-a", own)
+    assert not any(isinstance(effect, Halt) for effect in step.effects)

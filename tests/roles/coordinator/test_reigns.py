@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import REIGN, Incarnated, starts
+from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.records import LINE, REIGN, Incarnated, starts
 from secureps.roles.coordinator.reigns import MISSED, Reigns
 
 
-def fold(*records: Incarnated | StandbyFollows) -> Reigns:
+def fold(*records: Incarnated | StandbyFollows | ShardLeft) -> Reigns:
     reigns = Reigns()
     for record in records:
         reigns.apply(record)
@@ -24,11 +24,37 @@ def test_a_coordinator_without_a_standby_shares_with_nobody() -> None:
 def test_a_standby_takes_over_with_a_number_that_no_start_comes_to() -> None:
     reigns = fold(Incarnated(3), StandbyFollows(b"one"))
     assert (reigns.follower, reigns.shared, reigns.ruler) == (b"one", True, b"")
-    assert reigns.next_reign == REIGN
+    assert reigns.next_reign(b"one") == REIGN
     reigns = fold(Incarnated(3), StandbyFollows(b"one"), Incarnated(REIGN, b"one"))
-    assert (reigns.ruler, reigns.next_reign) == (b"one", 2 * REIGN)
+    assert (reigns.ruler, reigns.heir) == (b"one", True)
     reigns.apply(Incarnated(REIGN + 1))
     assert (reigns.incarnation, reigns.ruler) == (REIGN + 1, b"one")
+    reigns.apply(StandbyFollows(b"two"))
+    assert (reigns.heir, reigns.next_reign(b"two")) == (False, 2 * REIGN)
+    reigns.apply(StandbyFollows(b""))
+    assert (reigns.heir, reigns.last) == (False, b"two"), "that one may have taken over from it"
+
+
+def test_two_standbys_of_one_coordinator_never_have_the_same_number() -> None:
+    first = fold(Incarnated(1), StandbyFollows(b"one"))
+    second = fold(Incarnated(1), StandbyFollows(b"one"), Incarnated(2), StandbyFollows(b"two"))
+    assert (first.next_reign(b"one"), second.next_reign(b"two")) == (REIGN, REIGN + LINE)
+    assert second.next_reign(b"one") == REIGN
+    for one, two in ((REIGN, REIGN + LINE), (REIGN + LINE, REIGN)):
+        reigns = fold(Incarnated(1), Incarnated(one, b"."), Incarnated(one + 1))
+        assert reigns.foreign(two + 1)
+        assert not reigns.foreign(one + 9)
+
+
+def test_who_left_is_noted_until_a_standby_has_it() -> None:
+    left = ShardLeft("shard-1", "away")
+    assert fold(Incarnated(1), left).unshared == []
+    reigns = fold(Incarnated(1), StandbyFollows(b"one"), left)
+    assert reigns.unshared == ["shard-1"]
+    reigns.apply(StandbyFollows(b""))
+    assert reigns.unshared == ["shard-1"]
+    reigns.apply(StandbyFollows(b"one"))
+    assert reigns.unshared == []
 
 
 @pytest.mark.parametrize(
@@ -55,3 +81,4 @@ def test_starts_in_words() -> None:
     assert starts(4) == "started 4 times"
     assert starts(REIGN + 1) == "taken over once"
     assert starts(2 * REIGN + 3) == "taken over 2 times, started 3 times"
+    assert starts(REIGN + LINE + 1) == "taken over once"
