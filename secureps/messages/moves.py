@@ -1,4 +1,4 @@
-"""How far the blocks are that move between shards, as a status shows it.
+"""Where blocks lie, and how far those are that move between shards, as a status shows it.
 
 What must not live here: what an operator says for that (`messages.acts`).
 """
@@ -9,11 +9,20 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Holding:
+    """What a shard holds of the model: blocks, and bytes of their values as float32."""
+
+    shard: str
+    blocks: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Move:
     """Blocks that move because a shard comes or goes, while they do.
 
     Args:
-        what: the `ShardDeed`.
+        what: the `ShardDeed`; empty: copies are made again that were lost with a shard.
         shard: whom it is of.
         moved: copies of blocks that are whole at their new shard.
         blocks: copies of blocks that move in all.

@@ -11,7 +11,7 @@ from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.following import Follow, Rows, TakeOver
-from secureps.messages.moves import Move
+from secureps.messages.moves import Holding, Move
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -348,15 +348,6 @@ class GroupStatus:
     reason: str
     late: tuple[str, ...]
     clip: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What a shard holds of the model: blocks, and bytes of their values as float32."""
-
-    shard: str
-    blocks: int
-    bytes: int
 
 
 @dataclass(frozen=True, slots=True)

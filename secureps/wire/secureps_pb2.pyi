@@ -103,6 +103,16 @@ class Act(_message.Message):
     reason: str
     def __init__(self, what: _Optional[str] = ..., party: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class Holding(_message.Message):
+    __slots__ = ("shard", "blocks", "bytes")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    blocks: int
+    bytes: int
+    def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
 class Move(_message.Message):
     __slots__ = ("what", "shard", "moved", "blocks", "moved_bytes", "bytes", "reason")
     WHAT_FIELD_NUMBER: _ClassVar[int]
@@ -708,16 +718,6 @@ class GroupStatus(_message.Message):
     late: _containers.RepeatedScalarFieldContainer[str]
     clip: float
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., clip: _Optional[float] = ...) -> None: ...
-
-class Holding(_message.Message):
-    __slots__ = ("shard", "blocks", "bytes")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    shard: str
-    blocks: int
-    bytes: int
-    def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
 
 class EvaluationStatus(_message.Message):
     __slots__ = ("step", "reason", "late", "results", "best", "skipped", "noise")

@@ -29,6 +29,7 @@ ELSEWHERE = {
         "messages/steps",
     ),
     "golden/test_format.py": ("messages/format",),
+    "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
     "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
     # kernels and their tables; a cohort's parts; what one machine is made of

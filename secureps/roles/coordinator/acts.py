@@ -49,7 +49,7 @@ def do(tx: Transaction, act: Act) -> None:
 
 
 def _deed(act: Act) -> Deed | ShardDeed:
-    known = {deed.value: deed for deed in (*Deed, *ShardDeed)}
+    known: dict[str, Deed | ShardDeed] = {deed.value: deed for deed in (*Deed, *ShardDeed)}
     if (what := known.get(act.what)) is None:
         raise Malformed(f"{act.what!r:.40} is no act: it is one of {', '.join(known)}")
     role = "shard" if isinstance(what, ShardDeed) else "client" if what in OF_A_CLIENT else ""

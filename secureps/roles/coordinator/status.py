@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
+from secureps.messages.moves import Holding
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
@@ -85,7 +86,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
-def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
     """What the placement of this epoch gives to each shard."""
     assert federation.pinned is not None
     placement = federation.pinned.placement
@@ -96,7 +97,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
             for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
-        yield requests.Holding(shard, len(spans), 4 * values)
+        yield Holding(shard, len(spans), 4 * values)
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
@@ -169,18 +170,20 @@ def why(
     Servers are needed always, members while a round waits for them. A holder that accuses more
     clients than it is believed of is named.
     """
-    reason = group.reason
+    reason, pinned = group.reason, federation.pinned
+    if pinned is not None:  # nobody waits for a shard that holds nothing, or has left
+        servers = tuple(
+            s for s in servers if s.role != "shard" or s.name in pinned.placement.shards
+        )
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
     ill = (f"{each.name} {each.trouble}" for each in servers if each.trouble)
     reason = "; ".join([reason, *ill])
-    if group.phase is Phase.DONE or federation.pinned is None:
+    if group.phase is Phase.DONE or pinned is None:
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    placed = federation.pinned.placement.shards  # a spare is waited for by nobody
-    needed = (s for s in servers if s.role == "holder" or s.name in placed)
-    names = [server.name for server in needed if not server.live]
+    names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:

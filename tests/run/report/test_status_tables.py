@@ -18,10 +18,10 @@ from secureps.messages.evaluation import (
     Metric,
     VersionEvaluated,
 )
+from secureps.messages.moves import Holding, Move
 from secureps.messages.requests import (
     AskStatus,
     GroupStatus,
-    Holding,
     Join,
     MemberStatus,
     Register,
@@ -181,6 +181,15 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
     assert ["shard-1", "shard", "away"] in lines
     assert ["holder-0", "key", "holder", "live"] in lines
+
+
+def test_a_move_of_blocks_is_shown() -> None:
+    move = Move("drain-shard", "shard-1", 1, 4, 256, 1024)
+    screen, told = console()
+    show(dataclasses.replace(STATUS, move=move), screen)
+    assert "drain-shard shard-1: 1 of 4 blocks, 256 B of 1.0 kB" in told.getvalue().splitlines()
+    assert record(dataclasses.replace(STATUS, move=move))["move"]["moved"] == 1
+    assert record(STATUS)["move"] is None
 
 
 def test_members_that_a_round_waits_for_are_named() -> None:
