@@ -85,7 +85,8 @@ class Evidence:
 
     def watch_noise(self, worker: ShardWorker) -> None:
         """Notes all noise that a shard draws from now on: the integers, without their cipher."""
-        drawing = worker._noise
+        kept = worker._noise
+        drawing = kept.source
 
         def drawn(plan: Any, layout: Any, cohort: Cohort, block: int) -> bytes:
             plain = plan.mechanism(cohort.group, layout.sent)
@@ -98,7 +99,8 @@ class Evidence:
                 known.append(values)
             return drawing.sealed(plan, layout, cohort, block)
 
-        worker._noise = SimpleNamespace(sealed=drawn)  # type: ignore[assignment]
+        source: Any = SimpleNamespace(sealed=drawn)
+        worker._noise = replace(kept, source=source)
 
     # --- what they journal and send -----------------------------------------------
 

@@ -462,7 +462,9 @@ def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
     simulation.run(reached(simulation, 1))
     simulation.kill("shard-1")
     simulation.lose("shard-1")
-    simulation.run(lambda: bool(simulation.coordinator.federation.left) and follows(simulation))
+    simulation.run(
+        lambda: bool(simulation.coordinator.federation.moving.left) and follows(simulation)
+    )
     number = len(rows(simulation, COORDINATOR))
     simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)
     simulation.kill(COORDINATOR)
