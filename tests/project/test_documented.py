@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.kits.asserted_elsewhere import ELSEWHERE
 from tests.kits.documented import documented, says
 from tests.kits.nursery import ROOT
 from tests.kits.seen_elsewhere import ELSEWHERE
