@@ -7,7 +7,6 @@ import pytest
 from tests.kits.asserted_elsewhere import ELSEWHERE
 from tests.kits.documented import documented, says
 from tests.kits.nursery import ROOT
-from tests.kits.seen_elsewhere import ELSEWHERE
 from tests.processes import test_errors_rpc, test_errors_terminal, test_stolen_keys
 
 
