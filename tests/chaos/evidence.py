@@ -6,7 +6,6 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -85,7 +84,8 @@ class Evidence:
 
     def watch_noise(self, worker: ShardWorker) -> None:
         """Notes all noise that a shard draws from now on: the integers, without their cipher."""
-        drawing = worker._noise
+        drawing = worker._noise.source
+        sealed = drawing.sealed
 
         def drawn(plan: Any, layout: Any, cohort: Cohort, block: int) -> bytes:
             plain = plan.mechanism(cohort.group, layout.sent)
@@ -96,9 +96,9 @@ class Evidence:
             known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
             if not any(np.array_equal(values, each) for each in known):
                 known.append(values)
-            return drawing.sealed(plan, layout, cohort, block)
+            return sealed(plan, layout, cohort, block)
 
-        worker._noise = SimpleNamespace(sealed=drawn)  # type: ignore[assignment]
+        object.__setattr__(drawing, "sealed", drawn)
 
     # --- what they journal and send -----------------------------------------------
 
