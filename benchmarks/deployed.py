@@ -20,6 +20,7 @@ name = "still"
 versions = {{versions}}
 shards = {shards}
 replicas = {replicas}
+{blocks}
 lease = 600.0
 [cipher]
 name = "{{cipher}}"
@@ -36,7 +37,14 @@ deadline = 3600.0
 """
 
 
-def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2, replicas: int = 1) -> str:
+def still_plan(
+    cipher: str,
+    clients: int,
+    minimum: int,
+    shards: int = 2,
+    replicas: int = 1,
+    block_size: int | None = None,
+) -> str:
     """A plan for `still_client` and `Processes`, under `rlwe` with three of four key holders.
 
     Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
@@ -48,7 +56,9 @@ def still_plan(cipher: str, clients: int, minimum: int, shards: int = 2, replica
         "half": vectors.HALF,
         "examples": vectors.EXAMPLES,
     }
-    return _STILL.format(committee=committee, shards=shards, replicas=replicas, **own)
+    blocks = "" if block_size is None else f"block_size = {block_size}"
+    own |= {"shards": shards, "replicas": replicas}
+    return _STILL.format(committee=committee, blocks=blocks, **own)
 
 
 def with_script(command: list[str], script: Path) -> list[str]:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.store.compaction import LEAST
-from secureps.store.journal import read_only
+from secureps.store.journal_rows import read_only
 
 TRANSACTION = 1 << 20
 """Bytes of rows that are written at once, and compacted after that, at most."""

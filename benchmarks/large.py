@@ -84,8 +84,9 @@ class Large(Deployed):
         shards: int = 2,
         insecure: bool = True,
         replicas: int = 1,
+        block_size: int | None = None,
     ) -> None:
-        plan = still_plan(cipher, clients, min(clients, 5), shards, replicas)
+        plan = still_plan(cipher, clients, min(clients, 5), shards, replicas, block_size)
         self.values, self.hold = values, folder / "hold"
         super().__init__(
             folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure

@@ -99,7 +99,7 @@ class LongRun:
             with tempfile.TemporaryDirectory(dir=self._folder) as copies:
                 copy = Path(copies) / name
                 backup(self._folder / name, copy)
-                yield {"versions": version, "of": name} | self._start(name, copy / "journal.db")
+                yield {"versions": version, "of": name, **self._start(name, copy / "journal.db")}
 
     def _start(self, name: str, copy: Path) -> Row:
         here = self._simulation.parties[name].machine

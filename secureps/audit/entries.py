@@ -111,7 +111,7 @@ TOLD: Mapping[type, Told] = {
     VersionEvaluated: Told("course", "version evaluated", ("version",)),
     coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
     coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
-    Act: Told("course", "operator's act", ("what", "client", "reason")),
+    Act: Told("course", "operator's act", ("what", "party", "reason")),
     coordinator.Finished: Told("course", "run over", ("reason", "failure")),
 }
 """Every class of record of which something is told."""
@@ -126,6 +126,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         coordinator.StandbyFollows,
         coordinator.ShardLocated,
         coordinator.ShardLeft,
+        coordinator.PlacementMoved,
         coordinator.BoundAgreed,
         coordinator.RoundExtended,
         coordinator.SumsHeld,
@@ -154,6 +155,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         shard.SumsMade,
         shard.StatePrepared,
         shard.StateCommitted,
+        shard.BlocksAdopted,
         shard.Discarded,
         shard.OpenedForgotten,
     }

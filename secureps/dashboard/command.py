@@ -11,22 +11,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from secureps.run.options import Insecure, PassphraseFd
+from secureps.run.options import AskingKit, Insecure, PassphraseFd, RunFolder, Server
 
 if TYPE_CHECKING:
     from secureps.client.runner import Joining
 
 
 def dashboard(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
-    ] = None,
-    kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The start-up kit of who looks.")
-    ] = None,
+    run: RunFolder = None,
+    server: Server = None,
+    kit: AskingKit = None,
     name: Annotated[
         str | None,
         typer.Option(help="Who looks: by its role there are other pages. Default: an observer."),

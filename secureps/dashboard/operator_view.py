@@ -13,11 +13,18 @@ from dataclasses import dataclass, replace
 
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import AWAITED, AWAY, HERE, SILENT, Change, Cost, Seen
+from secureps.messages.moves import Holding
 from secureps.messages.records import starts
-from secureps.messages.requests import GroupStatus, MemberStatus, ServerStatus, Status
+from secureps.messages.requests import (
+    GroupStatus,
+    MemberStatus,
+    ServerStatus,
+    Status,
+)
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
+from secureps.run.report.moves import told
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
 from secureps.wording import counted, named
@@ -97,6 +104,7 @@ class OperatorView:
         timeline: of the newest cohorts; None before there is a run. `burnt` are all that the
             coordinator's journal has, where it is at hand, or else those of the timeline.
         paused: that an operator has the run wait, and why.
+        move: how far blocks are that move between shards, in a line; empty: none do.
     """
 
     run: str
@@ -119,6 +127,7 @@ class OperatorView:
     burnt_in_all: int
     checkpoint: int | None
     paused: str
+    move: str
 
 
 def operator_view(
@@ -161,6 +170,7 @@ def operator_view(
         burnt_in_all=0 if known is None else known.burnt_in_all,
         checkpoint=None if known is None else known.checkpoint,
         paused=hide(status.paused) if status is not None else "",
+        move=hide(told(status.move)) if status is not None and status.move is not None else "",
     )
 
 
@@ -212,8 +222,11 @@ def _needed(status: Status, plan: Plan | None) -> Iterator[ServerStatus]:
     founded = bool(status.run) and all(group.version >= 0 for group in status.groups)
     here = sum(server.live for server in status.servers if server.role == "holder")
     enough = plan is not None and founded and here >= plan.threshold
+    placed = {holding.shard for holding in status.holdings if holding.blocks}
     for server in status.servers:
         spare = server.name == STANDBY or (server.role == "holder" and enough)
+        if server.role == "shard" and placed and server.name not in placed:
+            continue  # it holds nothing, or has left
         if (not server.live and not spare) or server.trouble:
             yield server
 
@@ -286,8 +299,9 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
             continue
         state = HERE if server.live else AWAY if server.registered else AWAITED
         parts = [server.trouble]
-        if server.name in held:
-            parts.insert(0, counted(held[server.name].blocks, "block"))
+        if server.role == "shard" and held:
+            own = held.get(server.name, Holding(server.name, 0, 0))
+            parts.insert(0, counted(own.blocks, "block"))
         detail = "; ".join(filter(None, parts))
         yield PartyRow(server.name, server.role, state, seen.since.get(server.name), hide(detail))
 

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 
 class Deed(StrEnum):
-    """What is done, in the words of the command line.
+    """What is done to a run and its clients, in the words of `secureps act`.
 
     `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
     made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`.
@@ -28,10 +28,26 @@ OF_A_CLIENT = frozenset({Deed.LEAVE_OUT, Deed.TAKE_BACK})
 """What is done to a client, whom it names."""
 
 
+class ShardDeed(StrEnum):
+    """What is done to a shard, which each of these names (`secureps shards`).
+
+    `ADD`: a shard that holds nothing takes over its share of the blocks; `DRAIN`: all that a shard
+    holds moves to others, and it stays with nothing; `REMOVE`: the same, and it leaves the run.
+    """
+
+    ADD = "add-shard"
+    DRAIN = "drain-shard"
+    REMOVE = "remove-shard"
+
+
+SHARD_DEEDS = frozenset(ShardDeed)
+"""All that is done to a shard."""
+
+
 @dataclass(frozen=True, slots=True)
 class Act:
-    """One act: a `Deed`, to which client if it is of one, and why in the operator's words."""
+    """One act: a `Deed` or `ShardDeed`, to which party if it is of one, and why, as it was said."""
 
     what: str
-    client: str = ""
+    party: str = ""
     reason: str = ""

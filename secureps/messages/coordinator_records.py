@@ -13,7 +13,7 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
-from secureps.messages.run import ShardAddress
+from secureps.messages.run import Placement, ShardAddress
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 
@@ -23,6 +23,18 @@ class ShardLeft:
 
     shard: str
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementMoved:
+    """Blocks are placed so from now on.
+
+    `target` is where a move of blocks leads, while they lie at their old shards and at new ones
+    too; None: it is over, or was given up.
+    """
+
+    placement: Placement
+    target: Placement | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,7 +456,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | ShardLeft | StandbyFollows)
+    | (CommitteeFormed | ShardLeft | PlacementMoved | StandbyFollows)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 4
 
-FINGERPRINT: Final = "a0dee34669d9464f"
+FINGERPRINT: Final = "dc90715394013290"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

@@ -126,7 +126,9 @@ class Commit:
     """Step 5: a version is committed; states older than version `keep` may go.
 
     Said again, with the digests of the shard's own blocks and of its state file: from them a shard
-    that lost its journal knows its part of a checkpoint again.
+    that lost its journal knows its part of a checkpoint again. Without a file's digest these blocks
+    are the shard's by a new placement: what it has of them is made one file, and all else is
+    fetched from others; `anew`: it was no part of the run before, and nothing it has counts.
     """
 
     incarnation: int
@@ -135,6 +137,7 @@ class Commit:
     keep: int
     blocks: tuple[bytes, ...] = ()
     state: bytes = b""
+    anew: bool = False
 
 
 @dataclass(frozen=True, slots=True)

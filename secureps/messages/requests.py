@@ -11,6 +11,7 @@ from secureps.messages.acts import Act
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import Evaluated, EvaluationStatus
 from secureps.messages.following import Follow, Rows, TakeOver
+from secureps.messages.moves import Holding, Move
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
@@ -141,6 +142,7 @@ class Missing:
     group: str
     cohort: int
     ids: tuple[SubmissionId, ...]
+    epoch: int = 0
 
     @classmethod
     def of_cohort(cls, shard: str, cohort: Cohort, ids: tuple[SubmissionId, ...]) -> Missing:
@@ -151,6 +153,11 @@ class Missing:
     def of_founding(cls, shard: str, group: str, ids: tuple[SubmissionId, ...]) -> Missing:
         """Blocks of the founding model, which is part of no cohort."""
         return cls(shard, group, -1, ids)
+
+    @classmethod
+    def of_placement(cls, shard: str, group: str, epoch: int) -> Missing:
+        """All that was taken in of blocks that are the shard's by the placement of this epoch."""
+        return cls(shard, group, -1, (), epoch)
 
     @classmethod
     def of_outbox(cls, client: str, id: SubmissionId) -> Missing:
@@ -227,6 +234,7 @@ class Prepared:
 
     `scale` comes from the shard that holds the group's last block, under adaptive clipping.
     `mean` are the metrics' opened means, sorted by name, in units of their largest magnitudes.
+    `epoch`: the version is committed, and these are the blocks of this placement; 0 else.
     """
 
     shard: str
@@ -236,6 +244,7 @@ class Prepared:
     state: bytes
     scale: float | None = None
     mean: tuple[float, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,15 +351,6 @@ class GroupStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What a shard holds of the model: blocks, and bytes of their values as float32."""
-
-    shard: str
-    blocks: int
-    bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class ServerStatus:
     """One shard or key holder of the roster.
 
@@ -380,7 +380,7 @@ class Status:
     `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
     the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
     number of the newest whole one. `clock` are the Unix seconds of the coordinator's machine, which
-    its server adds; 0 where nobody did.
+    its server adds; 0 where nobody did. `move` is under way; None: all blocks are where they stay.
     """
 
     run: bytes
@@ -401,6 +401,7 @@ class Status:
     burnt: int = 0
     checkpoint: int | None = None
     clock: float = 0.0
+    move: Move | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------

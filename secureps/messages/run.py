@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -121,22 +121,55 @@ class Placement:
         """The shards that hold a block, its primary first."""
         return _views(self)[group].holders[block]
 
+    @classmethod
+    def by_block(
+        cls, epoch: int, shards: Iterable[str], held: Mapping[str, Sequence[tuple[str, ...]]]
+    ) -> Placement:
+        """Of every group's blocks their holders, the primary first."""
+        ranks: list[list[GroupPlacement]] = [[]]
+        for group, blocks in held.items():
+            for rank in range(max(map(len, blocks), default=1)):
+                owners = tuple(each[rank] if rank < len(each) else "" for each in blocks)
+                ranks += [[]] if rank == len(ranks) else []
+                ranks[rank].append(GroupPlacement(group, owners))
+        more = tuple(placed for rank in ranks[1:] for placed in rank)
+        return cls(epoch, tuple(shards), tuple(ranks[0]), Replicas(more) if more else None)
+
+    @property
+    def held(self) -> dict[str, list[tuple[str, ...]]]:
+        """By group: of every block its holders, the primary first."""
+        ranks: dict[str, list[tuple[str, ...]]] = {}
+        for placed in (*self.groups, *(() if self.replicas is None else self.replicas.groups)):
+            ranks.setdefault(placed.group, []).append(placed.owners)
+        return {
+            group: [tuple(filter(None, holders)) for holders in zip(*owners, strict=True)]
+            for group, owners in ranks.items()
+        }
+
     def without(self, shard: str) -> Placement:
         """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
 
         All others hold what they held; "" stands for a copy that there is no more.
         """
-        ranks: list[list[GroupPlacement]] = []
-        for placed in self.groups:
-            blocks = range(len(placed.owners))
-            left = [[s for s in self.holders(placed.group, b) if s != shard] for b in blocks]
-            for rank in range(max(map(len, left), default=1)):
-                owners = tuple(held[rank] if rank < len(held) else "" for held in left)
-                ranks += [[]] if rank == len(ranks) else []
-                ranks[rank].append(GroupPlacement(placed.group, owners))
-        more = tuple(placed for rank in ranks[1:] for placed in rank)
-        shards = tuple(name for name in self.shards if name != shard)
-        return Placement(self.epoch + 1, shards, tuple(ranks[0]), Replicas(more) if more else None)
+        held = {
+            group: [tuple(s for s in holders if s != shard) for holders in blocks]
+            for group, blocks in self.held.items()
+        }
+        shards = (name for name in self.shards if name != shard)
+        return Placement.by_block(self.epoch + 1, shards, held)
+
+    def joined(self, target: Placement) -> Placement:
+        """The next epoch, in which whoever gets a block by `target` holds it besides, last."""
+        wanted = target.held
+        held = {
+            group: [
+                (*holders, *(s for s in wanted[group][block] if s not in holders))
+                for block, holders in enumerate(blocks)
+            ]
+            for group, blocks in self.held.items()
+        }
+        shards = (*self.shards, *(s for s in target.shards if s not in self.shards))
+        return Placement.by_block(self.epoch + 1, shards, held)
 
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that a shard holds, as primary or as replica, ascending."""

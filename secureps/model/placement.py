@@ -8,7 +8,8 @@ here: epochs and the moving of blocks (`roles`), and any knowledge of addresses.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from secureps.errors import PlanRefused
 from secureps.messages.encoding import digest
@@ -91,3 +92,72 @@ def place_copies(
             room[placed[-1]] -= 1
         ranks.append(tuple(placed))
     return tuple(ranks)
+
+
+def move_copies(
+    held: Mapping[str, Sequence[tuple[str, ...]]], nodes: Mapping[str, float], copies: int
+) -> dict[str, list[tuple[str, ...]]]:
+    """Where blocks lie when nodes have come or gone, and as little as can be moves.
+
+    Whoever is not among the nodes any more gives up all, to those that have less than their share;
+    a node that held nothing takes over its share, rounded down, from those that have most for their
+    weight. Nobody else gains a block, and nobody else loses one.
+
+    Args:
+        held: by group, of every block its nodes, first to last.
+        nodes: weight of each node from now on.
+        copies: of a block, if there are as many nodes.
+    Returns:
+        the same for these nodes: who takes a block over from another stands in its place.
+    Raises:
+        PlanRefused: as `place`.
+    """
+    _demand_weights(nodes)
+    had = {node for blocks in held.values() for each in blocks for node in each}
+    copies = min(copies, len(nodes))
+    kept = {
+        group: [tuple(node for node in each if node in nodes)[:copies] for each in blocks]
+        for group, blocks in held.items()
+    }
+    total = sum(nodes.values())
+    for group, blocks in kept.items():
+        load = Counter(node for each in blocks for node in each)
+        most = {n: math.ceil(copies * len(blocks) * w / total) for n, w in nodes.items()}
+        for block, own in enumerate(blocks):
+            while len(own) < copies:
+                free = {node: weight for node, weight in nodes.items() if node not in own}
+                room = {n: w for n, w in free.items() if load[n] < most[n]}
+                taker = place(f"{group}/{block}", room or free)
+                load[taker] += 1
+                own = (*own, taker)
+            blocks[block] = own
+    for node in sorted(nodes.keys() - had):
+        for group, blocks in kept.items():
+            _take_share({group: blocks}, node, nodes, copies)
+        _take_share(kept, node, nodes, copies)  # of groups too small for a share of each
+    return kept
+
+
+def _take_share(
+    kept: Mapping[str, list[tuple[str, ...]]], node: str, nodes: Mapping[str, float], copies: int
+) -> None:
+    """A node takes blocks over until it has its share of these, rounded down."""
+    load = Counter(n for blocks in kept.values() for each in blocks for n in each)
+    share = copies * sum(map(len, kept.values())) * nodes[node] / sum(nodes.values())
+    if load[node] >= math.floor(share):
+        return
+    places = ((group, block) for group, blocks in kept.items() for block in range(len(blocks)))
+    best = sorted(places, key=lambda at: -_uniform(f"{at[0]}/{at[1]}", node))
+    while load[node] < math.floor(share):
+        for giver in sorted(load, key=lambda n: (-load[n] / nodes[n], n)):
+            own = (at for at in best if node not in kept[at[0]][at[1]])
+            found = next((at for at in own if giver in kept[at[0]][at[1]]), None)
+            if found is not None:
+                break
+        else:
+            return  # it has a copy of every block
+        group, block = found
+        each = kept[group][block]
+        kept[group][block] = tuple(node if other == giver else other for other in each)
+        load[giver] -= 1
+        load[node] += 1

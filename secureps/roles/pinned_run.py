@@ -129,10 +129,12 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
     fits = sorted(placed) == sorted(blocks.items()) and set(copied) <= set(placed)
     owners = {owner for each in placement.groups for owner in each.owners}
     others = {owner for each in more for owner in each.owners if owner}
-    if not fits or len(copied) > (copies - 1) * len(placed) or not owners | others <= shards:
+    most = 2 * copies - 1  # while blocks move, they lie at their old shards and at new ones
+    if not fits or len(copied) > most * len(placed) or not owners | others <= shards:
         raise WrongRun(
             "the coordinator's is no placement of this run's blocks on shards of the roster: "
-            "nothing was sent; ask the aggregator's operator"
+            "nothing was sent; get the current kit from the CA, for a shard may have come since, "
+            "or ask the aggregator's operator"
         )
 
 

@@ -6,13 +6,25 @@ What must not live here: what follows from an act (`roles.coordinator.acts`). Er
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from secureps.messages.acts import Act, Deed
-from secureps.run.options import Insecure, PassphraseFd
+from secureps.run.options import (
+    AskingKit,
+    Insecure,
+    PassphraseFd,
+    Reason,
+    RunFolder,
+    Server,
+)
+
+if TYPE_CHECKING:
+    from secureps.run.status_client import StatusClient
 
 SAID = {
     Deed.PAUSE: "the run is paused: no round opens and no cohort closes until it is to go on",
@@ -25,34 +37,23 @@ SAID = {
 
 def told(act: Act) -> str:
     """What an act that was done has done, in a line."""
-    return SAID[Deed(act.what)].format(client=act.client)
+    return SAID[Deed(act.what)].format(client=act.party)
 
 
-def act(
-    what: Annotated[Deed, typer.Argument(help="What to do.")],
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
-    ] = None,
-    kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The coordinator's own start-up kit.")
-    ] = None,
-    client: Annotated[
-        str, typer.Option(metavar="NAME", help="Whom to leave out, or to take back.")
-    ] = "",
-    reason: Annotated[
-        str, typer.Option(metavar="TEXT", help="Why, for the journal and the status.")
-    ] = "",
-    insecure: Insecure = False,
-    passphrase_fd: PassphraseFd = None,
-) -> None:
-    """Have a coordinator do something now, signed by its own key and journalled.
+@contextmanager
+def as_coordinator(
+    run: Path | None,
+    server: str | None,
+    kit: Path | None,
+    insecure: bool,
+    passphrase_fd: int | None,
+) -> Iterator[StatusClient]:
+    """Asks a coordinator with its own key, from the options of the command line.
 
-    pause holds the run between two versions, go-on takes that back; checkpoint makes
-    durable what is committed; leave-out and take-back are of one client (--client).
-    Give RUN, or --server and --kit.
+    Raises:
+        ConfigError: as `run.status.find`.
+        OperatorError: no coordinator answers for that folder now.
+        KitError: the coordinator's key is not in the kit.
     """
     from secureps.errors import OperatorError
     from secureps.messages.run import COORDINATOR
@@ -68,7 +69,29 @@ def act(
     passphrases = Passphrases(passphrase_fd)
     own = StatusClient(whom.kit, COORDINATOR, whom.server, whom.insecure, passphrases)
     try:
-        own.act(done := Act(what.value, client, reason))
+        yield own
     finally:
         own.close()
+
+
+def act(
+    what: Annotated[Deed, typer.Argument(help="What to do.")],
+    run: RunFolder = None,
+    server: Server = None,
+    kit: AskingKit = None,
+    client: Annotated[
+        str, typer.Option(metavar="NAME", help="Whom to leave out, or to take back.")
+    ] = "",
+    reason: Reason = "",
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Have a coordinator do something now, signed by its own key and journalled.
+
+    pause holds the run between two versions, go-on takes that back; checkpoint makes
+    durable what is committed; leave-out and take-back are of one client (--client).
+    Give RUN, or --server and the coordinator's own --kit.
+    """
+    with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+        own.act(done := Act(what.value, client, reason))
     typer.echo(told(done))

@@ -33,6 +33,7 @@ from secureps.run.options import (
     UnsafeSeed,
     settle_environment,
 )
+from secureps.run.shards import shards
 from secureps.service.limits import no_core_dumps
 
 app = typer.Typer(
@@ -50,7 +51,6 @@ app = typer.Typer(
 # Where `--help` shows a command; panels stand in the order of their first commands.
 _HERE, _RUNS = "A federation on this machine", "Its runs"
 _VIRTUAL, _APART = "In virtual time", "Each party on a machine of its own"
-
 
 PROFILED = ("dashboard", "join", "preflight", "status")
 """The commands that a profile saves options."""
@@ -214,8 +214,10 @@ def up(
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
-for _command in (commands.runs, commands.status, dashboard, commands.log, act, commands.stop):
+for _command in (commands.runs, commands.status, dashboard, commands.log):
     app.command(rich_help_panel=_RUNS)(_command)
+for _doing in (act, shards, commands.stop):
+    app.command(rich_help_panel=_RUNS)(_doing)
 
 
 @app.command(rich_help_panel=_RUNS)
@@ -451,11 +453,10 @@ def join(
     typer.echo(reason)
 
 
-app.command(rich_help_panel=_APART)(commands.flower)
-app.command(rich_help_panel=_APART)(commands.preflight)
-app.command(rich_help_panel=_APART)(commands.health)
-for _apart in (commands.takeover, commands.warm, commands.backup, commands.restore):
+for _apart in (commands.flower, commands.preflight, commands.health, commands.takeover):
     app.command(rich_help_panel=_APART)(_apart)
+for _kept in (commands.warm, commands.backup, commands.restore):
+    app.command(rich_help_panel=_APART)(_kept)
 app.add_typer(commands.budget, name="budget", rich_help_panel=_APART)
 app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 

@@ -12,7 +12,14 @@ from typing import Annotated
 
 import typer
 
-from secureps.run.options import Insecure, PassphraseFd, settle_environment
+from secureps.run.options import (
+    AskingKit,
+    Insecure,
+    PassphraseFd,
+    RunFolder,
+    Server,
+    settle_environment,
+)
 
 
 def profile(
@@ -105,15 +112,9 @@ def runs(
 
 
 def status(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
-    ] = None,
-    server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator of any other run.")
-    ] = None,
-    kit: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="A start-up kit with an observer's key.")
-    ] = None,
+    run: RunFolder = None,
+    server: Server = None,
+    kit: AskingKit = None,
     name: Annotated[
         str | None, typer.Option(help="Who asks, if it is no observer: a name on the kit's roster.")
     ] = None,

@@ -41,6 +41,23 @@ InsecureForTests = Annotated[
     typer.Option("--insecure-for-tests", help="What --unsafe-seed needs: no real data."),
 ]
 
+RunFolder = Annotated[
+    Path | None, typer.Argument(metavar="[RUN]", help="The folder of a run of `up`.")
+]
+
+Server = Annotated[
+    str | None,
+    typer.Option("--server", metavar="HOST:PORT", help="The coordinator of any other run."),
+]
+
+AskingKit = Annotated[
+    Path | None, typer.Option("--kit", metavar="DIR", help="The start-up kit of who asks.")
+]
+
+Reason = Annotated[
+    str, typer.Option("--reason", metavar="TEXT", help="Why, for the journal and the status.")
+]
+
 Insecure = Annotated[
     bool,
     typer.Option("--insecure", show_envvar=False, help="Without TLS, on loopback alone."),

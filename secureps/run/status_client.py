@@ -60,7 +60,6 @@ class StatusClient:
             {COORDINATOR: server},
             TIMEOUT,
         )
-        self._welcome: Welcome | None = None
 
     def status(self) -> Status:
         """The run's status; Unreachable if the coordinator does not answer."""
@@ -98,12 +97,11 @@ class StatusClient:
         self._transport.close()
 
     def _run(self) -> Welcome:
-        if self._welcome is None:
-            reply = self._ask(COORDINATOR, AskRun())
-            assert isinstance(reply, Welcome)
-            self._welcome = reply
-            self._transport.belong(reply.run.id)
-        return self._welcome
+        """Asked anew each time: blocks may have moved to other shards."""
+        reply = self._ask(COORDINATOR, AskRun())
+        assert isinstance(reply, Welcome)
+        self._transport.belong(reply.run.id)
+        return reply
 
     def _pull(self, welcome: Welcome, versions: dict[str, int]) -> dict[str, NDArray[Any]]:
         from secureps.policy.plan import Plan  # of a model alone: a status needs none of it

@@ -62,6 +62,12 @@ class LogLines:
                 return f"{shard.name} is at {shard.advertise}{mark}"
             case coordinator_records.ShardLeft(shard_name, reason):
                 return f"{shard_name} has left the run: {reason}"
+            case coordinator_records.PlacementMoved(placement, target):
+                where = f"placement {placement.epoch}, on {named(placement.shards)}"
+                return f"blocks begin to move: {where}" if target else f"blocks lie by {where}"
+            case shard_records.BlocksAdopted(group, version, blocks=blocks):
+                count = f"{len(blocks)} blocks are its own now" if blocks else "no block is its own"
+                return self._of(group, f"version {version}: {count}" if blocks else count)
             case coordinator_records.MemberJoined(client):
                 return f"{client} joined"
             case (

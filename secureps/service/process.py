@@ -207,8 +207,8 @@ def run_process(
         with Shutdown() as shutdown:
             halt = _run(party, addresses, build, serve, listen, shutdown, closed)
     except Exception as error:
-        if refused := exhaustion(error):
-            raise OperatorError(refused) from error
+        if limit := exhaustion(error):
+            raise OperatorError(limit) from error
         if isinstance(error, OSError) and error.errno in NO_SPACE:
             raise DiskFailed(f"{error.filename or party.state}: {error.strerror}") from error
         raise
@@ -287,8 +287,8 @@ def _run(
             else:
                 executor.halted.result()
         except Exception as error:
-            if refused := exhaustion(error):  # what lacks a thread may never be closed
-                tell(party.name, "Limit", refused, logging.ERROR)
+            if limit := exhaustion(error):  # what lacks a thread may never be closed
+                tell(party.name, "Limit", limit, logging.ERROR)
                 shutdown.end_within(LAST_RESORT)
             raise
         finally:

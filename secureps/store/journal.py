@@ -219,7 +219,7 @@ class SqliteJournal:
     Args:
         path: the file, made if it does not exist; PATH.lock and PATH.height lie beside it.
         oldest: the first format that is read; SQLite's user_version has a file's own.
-        least: bytes of rows before which it is not `due`.
+        least: bytes of rows before which it is not `due`; None: `compaction.LEAST`.
 
     Raises:
         OperatorError: it is held already, or the file cannot be made.
@@ -228,7 +228,7 @@ class SqliteJournal:
     """
 
     def __init__(
-        self, path: str | Path, oldest: int = FORMAT, least: int = compaction.LEAST
+        self, path: str | Path, oldest: int = FORMAT, least: int | None = None
     ) -> None:
         self._path = Path(path)
         self._oldest, self._least = oldest, least
@@ -326,7 +326,8 @@ class SqliteJournal:
     @property
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
-        return self._grown >= max(self._least, 0 if self._kept is None else self._kept.size)
+        least = compaction.LEAST if self._least is None else self._least
+        return self._grown >= max(least, 0 if self._kept is None else self._kept.size)
 
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.

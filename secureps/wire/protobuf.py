@@ -32,6 +32,7 @@ from secureps.messages import (
     envelope_keys,
     evaluation,
     following,
+    moves,
     orders,
     requests,
     run,
@@ -61,7 +62,7 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    *(acts, charge, envelope_keys, schema, steps, submission, run, evaluation, following),
+    *(acts, moves, charge, envelope_keys, schema, steps, submission, run, evaluation, following),
     *(requests, orders),
 )
 """Every dataclass that crosses the wire, by name."""

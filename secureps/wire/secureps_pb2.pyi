@@ -94,14 +94,42 @@ class Evaluated(_message.Message):
     def __init__(self, run: _Optional[bytes] = ..., party: _Optional[str] = ..., version: _Optional[int] = ..., model: _Optional[_Iterable[bytes]] = ..., metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., examples: _Optional[int] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Act(_message.Message):
-    __slots__ = ("what", "client", "reason")
+    __slots__ = ("what", "party", "reason")
     WHAT_FIELD_NUMBER: _ClassVar[int]
-    CLIENT_FIELD_NUMBER: _ClassVar[int]
+    PARTY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     what: str
-    client: str
+    party: str
     reason: str
-    def __init__(self, what: _Optional[str] = ..., client: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+    def __init__(self, what: _Optional[str] = ..., party: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Holding(_message.Message):
+    __slots__ = ("shard", "blocks", "bytes")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    blocks: int
+    bytes: int
+    def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class Move(_message.Message):
+    __slots__ = ("what", "shard", "moved", "blocks", "moved_bytes", "bytes", "reason")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FIELD_NUMBER: _ClassVar[int]
+    BLOCKS_FIELD_NUMBER: _ClassVar[int]
+    MOVED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    shard: str
+    moved: int
+    blocks: int
+    moved_bytes: int
+    bytes: int
+    reason: str
+    def __init__(self, what: _Optional[str] = ..., shard: _Optional[str] = ..., moved: _Optional[int] = ..., blocks: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class CohortSteps(_message.Message):
     __slots__ = ("group", "number", "version", "members", "began", "closed", "held", "opened", "prepared", "committed", "ended", "why")
@@ -454,16 +482,18 @@ class Held(_message.Message):
     def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., sums: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class Missing(_message.Message):
-    __slots__ = ("party", "group", "cohort", "ids")
+    __slots__ = ("party", "group", "cohort", "ids", "epoch")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     COHORT_FIELD_NUMBER: _ClassVar[int]
     IDS_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     party: str
     group: str
     cohort: int
     ids: _containers.RepeatedCompositeFieldContainer[SubmissionId]
-    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, party: _Optional[str] = ..., group: _Optional[str] = ..., cohort: _Optional[int] = ..., ids: _Optional[_Iterable[_Union[SubmissionId, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Opened(_message.Message):
     __slots__ = ("holder", "group", "cohort", "sums", "about")
@@ -570,7 +600,7 @@ class Retire(_message.Message):
     def __init__(self, party: _Optional[str] = ..., reason: _Optional[str] = ..., returns: _Optional[bool] = ...) -> None: ...
 
 class Prepared(_message.Message):
-    __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean")
+    __slots__ = ("shard", "group", "version", "blocks", "state", "scale", "mean", "epoch")
     SHARD_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -578,6 +608,7 @@ class Prepared(_message.Message):
     STATE_FIELD_NUMBER: _ClassVar[int]
     SCALE_FIELD_NUMBER: _ClassVar[int]
     MEAN_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     shard: str
     group: str
     version: int
@@ -585,7 +616,8 @@ class Prepared(_message.Message):
     state: bytes
     scale: float
     mean: _containers.RepeatedScalarFieldContainer[float]
-    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, shard: _Optional[str] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., scale: _Optional[float] = ..., mean: _Optional[_Iterable[float]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Checkpointed(_message.Message):
     __slots__ = ("shard", "number", "file", "size", "digest")
@@ -687,16 +719,6 @@ class GroupStatus(_message.Message):
     clip: float
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., step: _Optional[str] = ..., reason: _Optional[str] = ..., late: _Optional[_Iterable[str]] = ..., clip: _Optional[float] = ...) -> None: ...
 
-class Holding(_message.Message):
-    __slots__ = ("shard", "blocks", "bytes")
-    SHARD_FIELD_NUMBER: _ClassVar[int]
-    BLOCKS_FIELD_NUMBER: _ClassVar[int]
-    BYTES_FIELD_NUMBER: _ClassVar[int]
-    shard: str
-    blocks: int
-    bytes: int
-    def __init__(self, shard: _Optional[str] = ..., blocks: _Optional[int] = ..., bytes: _Optional[int] = ...) -> None: ...
-
 class EvaluationStatus(_message.Message):
     __slots__ = ("step", "reason", "late", "results", "best", "skipped", "noise")
     STEP_FIELD_NUMBER: _ClassVar[int]
@@ -732,7 +754,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock", "move")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -751,6 +773,7 @@ class Status(_message.Message):
     BURNT_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
+    MOVE_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -769,7 +792,8 @@ class Status(_message.Message):
     burnt: int
     checkpoint: int
     clock: float
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ...) -> None: ...
+    move: Move
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ..., move: _Optional[_Union[Move, _Mapping]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")
@@ -926,20 +950,22 @@ class Prepare(_message.Message):
     def __init__(self, incarnation: _Optional[int] = ..., cohort: _Optional[_Union[Cohort, _Mapping]] = ..., opened: _Optional[_Iterable[bytes]] = ..., key: _Optional[bytes] = ...) -> None: ...
 
 class Commit(_message.Message):
-    __slots__ = ("incarnation", "group", "version", "keep", "blocks", "state")
+    __slots__ = ("incarnation", "group", "version", "keep", "blocks", "state", "anew")
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     KEEP_FIELD_NUMBER: _ClassVar[int]
     BLOCKS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
+    ANEW_FIELD_NUMBER: _ClassVar[int]
     incarnation: int
     group: str
     version: int
     keep: int
     blocks: _containers.RepeatedScalarFieldContainer[bytes]
     state: bytes
-    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ...) -> None: ...
+    anew: bool
+    def __init__(self, incarnation: _Optional[int] = ..., group: _Optional[str] = ..., version: _Optional[int] = ..., keep: _Optional[int] = ..., blocks: _Optional[_Iterable[bytes]] = ..., state: _Optional[bytes] = ..., anew: _Optional[bool] = ...) -> None: ...
 
 class GroupVersion(_message.Message):
     __slots__ = ("group", "version")

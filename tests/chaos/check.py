@@ -336,7 +336,7 @@ def _next(
     codes: list[BlockCode],
     values: NDArray[np.float32],
     state: Any,
-    mean: NDArray[np.float64],
+    mean: NDArray[Any],
 ) -> tuple[NDArray[np.float32], Any]:
     """The published version that a mean leads to, and the optimizer's state."""
     exact, after = plan.optimizer(GROUP).apply(mean, values, state)
@@ -344,11 +344,11 @@ def _next(
 
 
 def _added(
-    means: list[NDArray[np.float64]],
-    made_of: Callable[[NDArray[np.float64]], NDArray[np.float32]],
+    means: list[NDArray[Any]],
+    made_of: Callable[[NDArray[Any]], NDArray[np.float32]],
     wanted: Mapping[int, bytes],
     layout: GroupLayout,
-) -> NDArray[np.float64]:
+) -> NDArray[Any]:
     """Of means with several noises, block by block that of which shards say they made a version.
 
     A shard that lost its disk has another seed, and draws once more what nobody has added.
@@ -385,7 +385,7 @@ def _means(
     receipts: dict[SubmissionId, Receipt],
     layout: GroupLayout,
     codes: list[BlockCode],
-) -> list[NDArray[np.float64]]:
+) -> list[NDArray[Any]]:
     """What the integers of a cohort's members come to, added one by one: one for every noise."""
     total, weight = [0] * layout.sent, 0
     for member in cohort.members:
@@ -394,7 +394,7 @@ def _means(
         integers, own = known.evidence.integers[member.id, receipt.root]
         weight += member.weight * own
         total = [so_far + member.weight * int(each) for so_far, each in zip(total, integers)]
-    grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[np.float64]]()
+    grid, found = known.plan.grid(GROUP, layout.sent), list[NDArray[Any]]()
     for noise in _noises(known, cohort, layout):
         values = np.array(total, np.int64) + noise
         mean = grid.weighted_mean(values, weight, cohort.weight + known.plan.noisy_shards)

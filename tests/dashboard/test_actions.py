@@ -68,7 +68,7 @@ def test_what_the_coordinator_does_is_said_to_it_and_on_record_there(acts: RunAc
     for deed in Deed:
         text = acts.do(deed.value, {"client": "client-00", "reason": "why", "other": "x"})
         assert text
-    assert [(act.what, act.client, act.reason) for act in SAID] == [
+    assert [(act.what, act.party, act.reason) for act in SAID] == [
         (deed.value, "client-00", "why") for deed in Deed
     ]
     assert acts.done == (), "its journal has them"

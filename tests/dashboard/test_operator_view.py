@@ -10,7 +10,8 @@ import pytest
 from secureps.dashboard.course import Course
 from secureps.dashboard.observation import Observation, Seen
 from secureps.dashboard.operator_view import AT, NAMED, ROWS, STEPS, blocking, operator_view
-from secureps.messages.requests import MemberStatus, Status
+from secureps.messages.moves import Move
+from secureps.messages.requests import MemberStatus, ServerStatus, Status
 from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.group import Phase
 from tests.kits.dashboards import CLIENTS, STATUS, without
@@ -189,3 +190,26 @@ def test_a_pause_is_said_and_names_nobody_to_who_may_not_know() -> None:
     status = replace(STATUS, paused="paused by the operator, client-00 asked for it")
     assert operator_view(seen(status), None, PLAN, True).paused == status.paused
     assert "client-00" not in operator_view(seen(status), None, PLAN, False).paused
+
+
+SPARE = ServerStatus("shard-9", "shard", True, False, trouble="has left: removed by the operator")
+MOVE = Move("add-shard", "shard-9", 1, 4, 256, 1024, "waits for client-00")
+
+
+def test_nobody_waits_for_a_shard_that_holds_nothing() -> None:
+    status = replace(STATUS, servers=(*STATUS.servers, SPARE))
+    assert [each.name for each in blocking(seen(status), PLAN)] == [
+        each.name for each in blocking(seen(STATUS), PLAN)
+    ]
+    (row,) = [
+        r for r in operator_view(seen(status), None, PLAN, True).parties if r.name == "shard-9"
+    ]
+    assert row.detail == "0 blocks; has left: removed by the operator"
+
+
+def test_a_move_is_said_in_a_line_and_names_nobody_to_who_may_not_know() -> None:
+    status = replace(STATUS, move=MOVE)
+    assert operator_view(seen(STATUS), None, PLAN, True).move == ""
+    told = operator_view(seen(status), None, PLAN, True).move
+    assert told == "add-shard shard-9: 1 of 4 blocks, 256 B of 1.0 kB; waits for client-00"
+    assert "client-00" not in operator_view(seen(status), None, PLAN, False).move

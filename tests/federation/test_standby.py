@@ -11,7 +11,7 @@ from secureps.errors import Fenced, NotReady, Refused, UnknownParty, Unreachable
 from secureps.messages.coordinator_records import Received, StandbyFollows
 from secureps.messages.following import Follow, TakeOver
 from secureps.messages.records import REIGN, Incarnated
-from secureps.messages.requests import AskStatus, Register, Retire
+from secureps.messages.requests import AskStatus, Register, Retire, Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
@@ -217,7 +217,9 @@ def test_nothing_is_acknowledged_before_a_shard_obeys(tmp_path: Path) -> None:
         left(simulation, STANDBY)
     answer = simulation.parties[STANDBY].request("client-00", AskStatus())
     simulation.run(answer.done)
-    (group,) = answer.result().groups
+    status = answer.result()
+    assert isinstance(status, Status)
+    (group,) = status.groups
     assert group.reason.startswith("waits for a shard to obey it, for another one could rule; ")
     assert simulation.versions() == versions
     for shard in ("shard-0", "shard-1"):
@@ -460,7 +462,9 @@ def test_a_shard_that_left_the_run_is_not_waited_for(tmp_path: Path) -> None:
     simulation.run(reached(simulation, 1))
     simulation.kill("shard-1")
     simulation.lose("shard-1")
-    simulation.run(lambda: bool(simulation.coordinator.federation.left) and follows(simulation))
+    simulation.run(
+        lambda: bool(simulation.coordinator.federation.moving.left) and follows(simulation)
+    )
     number = len(rows(simulation, COORDINATOR))
     simulation.run(lambda: len(rows(simulation, STANDBY)) >= number)
     simulation.kill(COORDINATOR)

@@ -27,7 +27,12 @@ from tests.kits.flower_grid import LocalGrid, a_task
 
 PARTITION: dict[str, Any] = {"partition-id": 0, "num-partitions": 3}
 OWN = {"secureps-kit": "/srv/kit", "secureps-name": "north"}
-SIMULATES = {"kit": "/run/kit", "unsafe-seed": 5, "simulated": 1, "durable": 0}
+SIMULATES: dict[str, str | int] = {
+    "kit": "/run/kit",
+    "unsafe-seed": 5,
+    "simulated": 1,
+    "durable": 0,
+}
 """What a ServerApp may say that would have nodes wait for nothing."""
 
 

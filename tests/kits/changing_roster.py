@@ -54,7 +54,7 @@ class ChangingRoster:
         trainers = {name: Walker(i) for i, name in enumerate(names)}
         cast = Cast(trainers, UnsafeSeed(3), cost)
         with pytest.MonkeyPatch.context() as patch:  # other runs of the test have kits of their own
-            patch.setattr(simulation, "memory_kit", lambda plan, clients: self._kit)
+            patch.setattr(simulation, "memory_kit", lambda plan, clients, spares: self._kit)
             self.play = Simulation(plan, cast, folder, Conditions(late=late))
 
     @property
@@ -81,6 +81,11 @@ class ChangingRoster:
         self.sign()
         self.tell(*told, at=at)
         self.play.start(name)
+
+    def admit_shard(self, name: str, *told: str, at: float = BEGUN) -> None:
+        """A shard of another name comes, as `admit` has it."""
+        self.certificates[name] = certify(CA, name, "shard", Identity.generate().public.key)
+        self.admit(name, *told, at=at)
 
     def revoke(self, name: str) -> None:
         """A party goes: it is not on the next roster, of which the coordinator hears."""

@@ -10,10 +10,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
+from secureps.messages.moves import Holding
 from secureps.messages.requests import (
     Figure,
     GroupStatus,
-    Holding,
     MemberStatus,
     ServerStatus,
     Status,

@@ -57,7 +57,7 @@ FLOORS = (
     ("flower",),
     ("run/api", "run/preflight", "run/status"),
     ("run/act",),
-    ("dashboard",),
+    ("dashboard", "run/shards"),
     ("run/commands",),
     ("run/cli",),
     ("__init__",),

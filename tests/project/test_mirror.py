@@ -23,11 +23,13 @@ ELSEWHERE = {
         "messages/orders",
         "messages/records",
         "messages/requests",
+        "messages/moves",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",
     ),
     "golden/test_format.py": ("messages/format",),
+    "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
     "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
     # kernels and their tables; a cohort's parts; what one machine is made of

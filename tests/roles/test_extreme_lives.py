@@ -20,7 +20,7 @@ import pytest
 
 from secureps.crypto.identity import Identity, Role
 from secureps.errors import SecurepsError
-from secureps.messages import following, orders, requests
+from secureps.messages import following, moves, orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
 from secureps.roles import permissions
@@ -57,7 +57,7 @@ HEARD: dict[type, frozenset[type]] = {
 PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks, orders.ShardSums}
     | {requests.Figure}
-    | {requests.MemberStatus, requests.GroupStatus, requests.Holding, requests.ServerStatus}
+    | {requests.MemberStatus, requests.GroupStatus, moves.Holding, requests.ServerStatus}
     | {following.JournalRow}
 )
 """Records that are parts of messages."""

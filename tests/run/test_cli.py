@@ -23,7 +23,7 @@ from tests.kits.party_kits import descriptor, phrase
 
 COMMANDS = (
     *("new", "check", "up"),
-    *("runs", "status", "dashboard", "log", "stop", "resume", "export"),
+    *("runs", "status", "dashboard", "log", "shards", "stop", "resume", "export"),
     *("simulate", "study"),
     *("keys", "serve", "join", "flower", "preflight", "warm", "backup", "restore", "budget"),
 )

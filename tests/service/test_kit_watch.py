@@ -55,6 +55,15 @@ def test_a_roster_is_told_once_and_again_when_it_changed(
     assert {event.unix for event in posted.told} == {1234.5}
 
 
+def test_a_party_of_one_wave_looks_once(tmp_path: Path) -> None:
+    path, posted = roster_file(tmp_path), Posted()
+    path.parent.mkdir()
+    path.write_text("one")
+    KitWatch("c0", posted, tmp_path).once()
+    assert posted.turn() == "one"
+    assert posted.later_on == []
+
+
 def test_a_roster_that_is_gone_or_open_to_others_is_not_taken(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -127,7 +127,7 @@ def test_a_thread_that_was_started_and_never_ran_ends_the_process() -> None:
             probing.look()
         assert "there was no memory or thread (ulimit -v: " in exhaustion(caught.value)
     finally:
-        still._started.set()
+        still._started.set()  # type: ignore[attr-defined]
         starter.join()
         threading._limbo.pop(still)  # type: ignore[attr-defined]
 

@@ -396,6 +396,16 @@ def test_it_is_due_by_what_was_written_since(twins: Twins, monkeypatch: pytest.M
         assert again.due
 
 
+def test_who_reads_all_of_it_often_has_it_due_sooner(tmp_path: Path) -> None:
+    with closing(SqliteJournal(tmp_path / "journal.db", least=3_000)) as journal:
+        journal.append(1.0, [untold(0)])
+        assert not journal.due
+        journal.append(2.0, [untold(n) for n in range(60)])
+        assert journal.due
+    with closing(SqliteJournal(tmp_path / "journal.db")) as journal:
+        assert not journal.due
+
+
 def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
     twins.compacted.close()
     with pytest.raises(InternalError, match="closed"):

@@ -15,7 +15,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated
 from secureps.roles.fold import Fold
-from secureps.store import compaction, copy_parts
+from secureps.store import compaction
 from secureps.store.copy_parts import CopyParts, begin, has_copy
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import Mark
@@ -96,7 +96,7 @@ def test_one_that_is_cut_short_is_begun_again(
     def killed(path: Path) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(copy_parts.shutil, "rmtree", killed)
+    monkeypatch.setattr(shutil, "rmtree", killed)
     with pytest.raises(InterruptedError):
         begin(tmp_path, tmp_path)
     monkeypatch.undo()

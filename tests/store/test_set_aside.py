@@ -10,7 +10,6 @@ import pytest
 
 from secureps.errors import OperatorError
 from secureps.messages.records import Incarnated
-from secureps.store import set_aside as module
 from secureps.store.folder_number import folder_number, is_numbered
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.set_aside import half_aside, set_aside
@@ -74,7 +73,7 @@ def test_it_is_done_again_after_a_kill(
         left -= 1
         os.rename(source, target)
 
-    monkeypatch.setattr(module.os, "replace", replace)
+    monkeypatch.setattr(os, "replace", replace)
     with pytest.raises(Killed):
         set_aside(state)
     monkeypatch.undo()

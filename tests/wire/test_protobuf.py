@@ -21,6 +21,7 @@ from secureps.messages import (
     following,
     holder_records,
     member_records,
+    moves,
     orders,
     records,
     requests,
@@ -63,6 +64,7 @@ NESTED = {
     "JournalRow",
     "ServerStatus",
     "Metric",
+    "Move",
     "EvaluationSkipped",
     "VersionEvaluated",
 }
@@ -136,7 +138,7 @@ def test_no_record_of_the_journal_is_on_the_wire() -> None:
 def test_the_envelope_holds_whatever_is_sent_by_itself() -> None:
     sent = {
         name
-        for module in (requests, orders, evaluation, envelope_keys, acts, steps, following)
+        for module in (requests, orders, evaluation, envelope_keys, acts, moves, steps, following)
         for name, kind in vars(module).items()
         if dataclasses.is_dataclass(kind) and kind.__module__ == module.__name__
     }

@@ -15,7 +15,7 @@ export function sections(view) {
     { id: "steps", title: "The six steps of a version", wide: true, data: [view.groups, view.steps], make: steps },
     { id: "timeline", title: "Timeline", data: [view.timeline, view.costs], make: timeline },
     { id: "bytes", title: "Bytes", data: [view.costs, view.up, view.down], make: traffic },
-    { id: "parties", title: "Servers and key holders", data: view.parties, make: parties },
+    { id: "parties", title: "Servers and key holders", data: [view.parties, view.move], make: parties },
     { id: "changes", title: "Who came and went", data: view.changes, make: changes },
     { id: "clients", title: "Clients", wide: true, data: [view.clients, view.states, view.clients_title], make: clients },
     { id: "burnt", title: "Burnt cohorts", data: [view.burnt, view.burnt_in_all, view.checkpoint], make: burnt },
@@ -79,9 +79,9 @@ function traffic([costs, up, down]) {
   return [p(`${bytes(up)} up and ${bytes(down)} down since this page's server began to look.`), columns("Bytes by version", items, ["up", "down"], bytes)];
 }
 
-function parties(rows) {
+function parties([rows, move]) {
   const state = (row) => h("span", { class: STATES[row.state] ?? null }, row.state);
-  return [table("Heartbeats", ["name", "role", "state", "since", ""], rows.map((row) => [row.name, ROLES[row.role] ?? row.role, state(row), time(row.since), row.detail]))];
+  return [move ? p(`Blocks move: ${move}`) : null, table("Heartbeats", ["name", "role", "state", "since", ""], rows.map((row) => [row.name, ROLES[row.role] ?? row.role, state(row), time(row.since), row.detail]))];
 }
 
 function changes(rows) {

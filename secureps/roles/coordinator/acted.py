@@ -40,25 +40,32 @@ class Acted:
         evaluations: Evaluations,
     ) -> None:
         """Folds one act."""
-        match Deed(act.what):
+        match act.what:
             case Deed.PAUSE:
                 self.paused, self.since = _told("paused by the operator", act), at
             case Deed.GO_ON:
                 self.paused = ""
-                evaluations.since = after_pause(evaluations.since, self.since, at)
-                for group in groups:
-                    group.stand_still(self.since, at)
+                stand_still(self.since, at, groups, evaluations)
             case Deed.CHECKPOINT:
                 self.checkpoint = True
             case Deed.LEAVE_OUT:
-                self.out.add(act.client)
-                isolated[act.client] = _told("by the operator", act)
+                self.out.add(act.party)
+                isolated[act.party] = _told("by the operator", act)
                 for group in groups:
-                    group.suspicion = group.suspicion.without(act.client)
-                    group.forget(act.client)
+                    group.suspicion = group.suspicion.without(act.party)
+                    group.forget(act.party)
             case Deed.TAKE_BACK:
-                self.out.discard(act.client)
-                isolated.pop(act.client, None)
+                self.out.discard(act.party)
+                isolated.pop(act.party, None)
+
+
+def stand_still(
+    since: float, until: float, groups: Iterable[GroupState], evaluations: Evaluations
+) -> None:
+    """Nothing that waited has waited longer for it."""
+    evaluations.since = after_pause(evaluations.since, since, until)
+    for group in groups:
+        group.stand_still(since, until)
 
 
 def _told(what: str, act: Act) -> str:

@@ -7,8 +7,8 @@ what follows from one that is on record (`roles.coordinator.acted`).
 from __future__ import annotations
 
 from secureps.errors import Malformed, Refused, UnknownParty
-from secureps.messages.acts import OF_A_CLIENT, Act, Deed
-from secureps.roles.coordinator import checkpointing, membership, synchronous
+from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
+from secureps.roles.coordinator import checkpointing, membership, resharding, synchronous
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -17,13 +17,13 @@ def do(tx: Transaction, act: Act) -> None:
     """Does what an operator says, if it is not so already.
 
     Raises:
-        Malformed: there is no such act, or it names a client where none is due, or none.
+        Malformed: there is no such act, or it names somebody where nobody is due, or nobody.
         UnknownParty: no client of this run has that name.
         Refused: the run is over, or could make no version without that client, or it was left out
             for another reason than an operator's.
     """
     what = _deed(act)
-    act = Act(what.value, act.client, membership.said(act.reason))
+    act = Act(what.value, act.party, membership.said(act.reason))
     known, out = tx.federation.acted, tx.federation.isolated
     if tx.federation.finished:
         raise Refused(f"the run is over: {tx.federation.finished}")
@@ -34,33 +34,34 @@ def do(tx: Transaction, act: Act) -> None:
             tx.write(act)
         case Deed.CHECKPOINT if not known.checkpoint and checkpointing.newer(tx):
             tx.write(act)
-        case Deed.LEAVE_OUT if act.client not in out:
+        case Deed.LEAVE_OUT if act.party not in out:
             _leave_out(tx, act)
-        case Deed.TAKE_BACK if act.client in known.out:
+        case Deed.TAKE_BACK if act.party in known.out:
             tx.write(act)
-        case Deed.TAKE_BACK if act.client in out:
-            raise Refused(f"{act.client} was not left out by an operator: {out[act.client]}")
-        case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.client not in tx.clients:
-            raise UnknownParty(f"no client that trains in this run is called {act.client!r:.80}")
+        case Deed.TAKE_BACK if act.party in out:
+            raise Refused(f"{act.party} was not left out by an operator: {out[act.party]}")
+        case Deed.LEAVE_OUT | Deed.TAKE_BACK if act.party not in tx.clients:
+            raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
+        case ShardDeed():
+            resharding.act(tx, act)
         case _:
             pass  # it is so already
 
 
-def _deed(act: Act) -> Deed:
-    try:
-        what = Deed(act.what)
-    except ValueError:
-        names = ", ".join(deed.value for deed in Deed)
-        raise Malformed(f"{act.what!r:.40} is no act: it is one of {names}") from None
-    if (what in OF_A_CLIENT) != bool(act.client):
-        whom = "a client: name one" if what in OF_A_CLIENT else "no client: name none"
+def _deed(act: Act) -> Deed | ShardDeed:
+    known: dict[str, Deed | ShardDeed] = {deed.value: deed for deed in (*Deed, *ShardDeed)}
+    if (what := known.get(act.what)) is None:
+        raise Malformed(f"{act.what!r:.40} is no act: it is one of {', '.join(known)}")
+    role = "shard" if isinstance(what, ShardDeed) else "client" if what in OF_A_CLIENT else ""
+    if bool(role) != bool(act.party):
+        whom = f"a {role}: name one" if role else "no client: name none"
         raise Malformed(f"{what.value} is of {whom}")
     return what
 
 
 def _leave_out(tx: Transaction, act: Act) -> None:
     """From now on, and out of open rounds; what is in a closed cohort stays there."""
-    federation, client = tx.federation, act.client
+    federation, client = tx.federation, act.party
     if client not in tx.clients:
         raise UnknownParty(f"no client that trains in this run is called {client!r:.80}")
     left = tx.clients - federation.isolated.keys() - federation.retired - {client}

@@ -24,7 +24,7 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import cohort_digest
 from secureps.policy.checks.evaluation import check_mean, from_vector
-from secureps.roles.coordinator import checkpointing, commit, opening, termination
+from secureps.roles.coordinator import checkpointing, commit, opening, resharding, termination
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.validation import check_digests, check_part, check_prepared
@@ -71,6 +71,9 @@ def prepared(tx: Transaction, event: Prepared) -> None:
         Malformed: they are not its blocks, or come with metrics or a scale that nobody asked for.
     """
     group = tx.federation.groups.get(event.group)
+    if group is not None and event.epoch:
+        resharding.adopted(tx, group, event)
+        return
     if group is None or event.version != group.version + 1:
         return
     if group.phase not in (Phase.PREPARING, Phase.FOUNDING):

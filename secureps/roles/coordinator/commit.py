@@ -353,6 +353,19 @@ def make_commit(tx: Transaction, group: GroupState) -> orders.Commit:
     return orders.Commit(tx.federation.incarnation, group.name, group.version, keep)
 
 
+def make_known(
+    tx: Transaction, group: GroupState, shard: str, blocks: tuple[int, ...]
+) -> orders.Commit:
+    """To a shard with these blocks, with all that it needs to have them anew.
+
+    While blocks move to it, it says whether they are there, whatever it said before.
+    """
+    known, states = make_commit(tx, group), group.states
+    own = tuple(group.blocks[block] for block in blocks)
+    state = b"" if tx.federation.moving.gains(group.name, shard) else states.get(shard, b"")
+    return replace(known, blocks=own, state=state, anew=shard not in states)
+
+
 def make_published(tx: Transaction, group: GroupState) -> orders.Published:
     """What clients pull."""
     return orders.Published(tx.federation.incarnation, group.name, group.version, group.blocks)

@@ -84,6 +84,16 @@ BEFORE_A_RUN = (
 """What is said to a coordinator that has founded no run yet."""
 
 
+OF_BLOCKS = (
+    requests.Held,
+    requests.Missing,
+    requests.Spoilt,
+    requests.Prepared,
+    requests.Checkpointed,
+)
+"""What shards say of blocks that they hold."""
+
+
 class Coordinator(Seat):
     """The machine of the one coordinator of a federation."""
 
@@ -241,6 +251,8 @@ class Coordinator(Seat):
             # refusal would end a shard, and drop what a client sealed.
             raise NotReady(f"{sender} speaks of a run, and none is founded here yet", LATER)
         reign.demand_ruling(tx, sender, event)
+        if isinstance(event, OF_BLOCKS) and tx.gave_up(sender):
+            return requests.Noted()  # it held some when it said so
         match event:
             case requests.Register():
                 self._same(sender, event.party)
@@ -255,7 +267,9 @@ class Coordinator(Seat):
                     return waits
                 self._renew(tx.now, client)
                 tx.live |= {client}
-                self._sessions.located[client] = tx.federation.addresses
+                assert tx.federation.pinned is not None
+                epoch = tx.federation.pinned.placement.epoch
+                self._sessions.located[client] = tx.federation.addresses, epoch
                 return self._welcome(tx, client)
             case requests.Subscribe(party, unsettled, epoch):
                 self._same(sender, party)
@@ -267,6 +281,7 @@ class Coordinator(Seat):
                     self._sessions.lost[party] = known.difference(unsettled)
                 self._sessions.watchers.add(party)
                 self._sessions.away.pop(party, None)
+                self._sessions.forget_adopted(party)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
                 if not reign.name_itself(tx, event):
@@ -349,7 +364,7 @@ class Coordinator(Seat):
 
     def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
         membership.tell_roster(tx, self._follower, event)
-        located = self._sessions.located.pop(event.party, ())
+        located = self._sessions.located.pop(event.party, None)
         resubscribe.repeat(tx, event.party, event.unsettled, located)
 
     @staticmethod

@@ -17,7 +17,7 @@ from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
 from secureps.roles.coordinator import founding, reign
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.machine import Halt
+from secureps.roles.machine import Halt, Say
 from secureps.roles.pinned_run import PinnedRun
 
 MOST_AHEAD = 1 << 20
@@ -30,8 +30,10 @@ LONGEST_ADDRESS = 300
 def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
+    A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
+
     Raises:
-        UnknownParty: it holds no blocks of this run.
+        UnknownParty: it has left this run, for it was away.
         Malformed: a weight or an address that is none, or an incarnation that cannot have been.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
@@ -43,17 +45,17 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if party == COORDINATOR:
         return Noted()
     role = settings.roster.find(party).role
-    if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
-        raise Malformed(
-            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
-            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
-        )
     if len(event.advertise) > LONGEST_ADDRESS:
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
     if objection := _objection(tx, event, role):
         return objection
+    if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
+        raise Malformed(
+            f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
+            f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
+        )
     if role == "shard":
         tx.sessions.reached[party] = _whole(tx, event)
         address = ShardAddress(party, event.advertise, event.weight)
@@ -68,7 +70,10 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end
         return away
     reign.obeys(tx, party, event.seen)
-    if moved:
+    if moved and tx.spare(party):
+        text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
+        tx.step.effects.append(Say(text))
+    elif moved:
         founding.moved(tx)
     founding.found_from_file(tx, settings)
     return Noted()
@@ -88,10 +93,12 @@ def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return founding.elsewhere(tx, party, event.run)
-    if role == "shard" and (reason := tx.federation.left.get(party)):
-        raise UnknownParty(f"{party} has left this run: {reason}")
-    if role == "shard" and party not in pinned.placement.shards:
-        raise UnknownParty(f"{party} holds no blocks of this run, which is placed already")
+    reason = tx.federation.moving.left.get(party, "")
+    if role == "shard" and reason and not tx.federation.moving.dismissed(party):
+        raise UnknownParty(
+            f"{party} has left this run: {reason}; whatever it has of the run does not count any "
+            f"more. secureps shards add {party} takes it in again, with nothing"
+        )
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
     return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)

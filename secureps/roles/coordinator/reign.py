@@ -152,6 +152,9 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     party, reigns = event.party, tx.federation.reigns
     if party == COORDINATOR:
         return _other(tx, event)
+    pinned = tx.federation.pinned
+    if pinned is not None and event.run not in (b"", pinned.run.id):
+        return None  # whom it obeyed in another run says nothing of this one, which refuses it
     lost = reigns.shared and party in tx.holders and event.seen > reigns.incarnation
     if not (reigns.foreign(event.seen) or lost):
         return None

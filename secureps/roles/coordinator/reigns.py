@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated
+from secureps.messages.run import Placement
 
 MISSED = 1 << 10
 """Reigns that may have come and gone without a journal; no more are believed in."""
@@ -40,7 +41,7 @@ class Reigns:
     last: bytes = b""
     unshared: list[str] = field(default_factory=list)
 
-    def apply(self, record: Incarnated | StandbyFollows | ShardLeft) -> None:
+    def apply(self, record: Incarnated | StandbyFollows) -> None:
         """Folds one record."""
         match record:
             case Incarnated(number, standby):
@@ -54,9 +55,11 @@ class Reigns:
                     self.last, self.unshared = standby, []
                 if standby and standby not in self.followers:
                     self.followers.append(standby)
-            case ShardLeft(shard):
-                if self.shared:
-                    self.unshared.append(shard)
+
+    def placed(self, before: Placement, now: Placement) -> None:
+        """Blocks are placed anew: shards that hold none any more have left."""
+        if self.shared:
+            self.unshared += (shard for shard in before.shards if shard not in now.shards)
 
     @property
     def heir(self) -> bool:

@@ -6,10 +6,7 @@ here: decisions and records (`roles.coordinator.commit`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from secureps.messages.orders import Discard, Finish, Found, WriteCheckpoint
-from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 from secureps.roles.coordinator import (
     checkpointing,
@@ -22,6 +19,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
+from secureps.roles.coordinator.sessions import Located
 from secureps.roles.coordinator.transaction import Transaction
 
 
@@ -29,19 +27,24 @@ def repeat(
     tx: Transaction,
     party: str,
     unsettled: tuple[SubmissionId, ...],
-    located: tuple[ShardAddress, ...] = (),
+    located: Located | None = None,
 ) -> None:
     """Everything that still concerns `party`, in the order of the steps.
 
     Args:
         unsettled: submissions whose fate it does not know: a client's own that lie in its outbox,
             those of which a shard has blocks.
-        located: where a client was told that shards are, when it joined.
+        located: where a client was told that shards are, and blocks, when it joined.
     """
     federation, pinned = tx.federation, tx.federation.pinned
     if pinned is None:
         return
-    if party in pinned.placement.shards or party in tx.holders:
+    if federation.moving.dismissed(party):
+        tx.order(party, make_configure(tx))
+        tx.order(party, Finish(federation.incarnation, federation.moving.left[party]))
+        return
+    spare = tx.spare(party)  # it hears which run it is part of, and no more
+    if spare or party in pinned.placement.shards or party in tx.holders:
         tx.order(party, make_configure(tx))
     if party in pinned.placement.shards:
         for group in federation.groups.values():
@@ -59,9 +62,10 @@ def repeat(
                 tx.order(party, commit.make_open(tx, group))
             elif group.phase is Phase.PREPARING:
                 commit.prepare_again(tx, group)  # a shard may have lost what this holder opened
-    else:
+    elif not spare:
         committees.repeat(tx, party)
-        if located != federation.addresses:  # a shard moved after its client had joined
+        now = (federation.addresses, pinned.placement.epoch)
+        if located != now:  # a shard or a block moved after its client had joined
             tx.order(party, make_configure(tx))
         for id in unsettled:
             if federation.settled.of(id) is not None:
@@ -91,9 +95,7 @@ def _repeat_to_shard(tx: Transaction, group: GroupState, shard: str) -> None:
         if tx.plan.given(group.name):
             tx.order(shard, Found(tx.federation.incarnation, group.name, None))
         return
-    own = tuple(group.blocks[block] for block in blocks)
-    known = replace(commit.make_commit(tx, group), blocks=own, state=group.states[shard])
-    tx.order(shard, known)
+    tx.order(shard, commit.make_known(tx, group, shard, blocks))
     if group.phase in (Phase.HOLDING, Phase.OPENING, Phase.PREPARING):
         # It may have lost its journal, whatever it said before: what follows, follows its answer.
         if shard in group.coming.blocks:

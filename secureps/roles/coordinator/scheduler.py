@@ -21,6 +21,7 @@ from secureps.roles.coordinator import (
     founding,
     key_release,
     opening,
+    resharding,
     succession,
     synchronous,
     termination,
@@ -34,14 +35,17 @@ def advance(tx: Transaction) -> float | None:
     if tx.federation.pinned is None or tx.federation.finished:
         return None
     leaves = departures.leave(tx)
+    resharding.advance(tx)
     founding.choose_founder(tx)
-    if evaluation.unkept(tx):
+    if evaluation.unkept(tx) and not resharding.due(tx):
         checkpointing.order(tx)  # a round may wait for it
     untils = [_advance_group(tx, group) for group in tx.federation.groups.values()]
     untils += (leaves, _await_evaluator(tx))
-    checkpointing.order(tx)
+    if not resharding.due(tx):
+        checkpointing.order(tx)
     key_release.release(tx)
-    termination.finish(tx)
+    if tx.federation.moving.target is None:
+        termination.finish(tx)
     return min((until for until in untils if until is not None), default=None)
 
 
@@ -77,7 +81,7 @@ def _paused(tx: Transaction, group: GroupState) -> str:
     """
     between = group.phase in (Phase.WAITING, Phase.COLLECTING)
     held = between and not termination.over(tx, group)
-    return tx.federation.acted.paused if held else ""
+    return (tx.federation.acted.paused or resharding.due(tx)) if held else ""
 
 
 def _await_evaluator(tx: Transaction) -> float | None:

@@ -9,6 +9,9 @@ from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
 
+Located = tuple[tuple[ShardAddress, ...], int]
+"""Where shards are, and the epoch of the placement of blocks on them."""
+
 
 @dataclass(slots=True)
 class Sessions:
@@ -30,11 +33,13 @@ class Sessions:
     asked: set[SubmissionId] = field(default_factory=set)
     gone: set[SubmissionId] = field(default_factory=set)
     unconfirmed: set[tuple[str, str]] = field(default_factory=set)
-    located: dict[str, tuple[ShardAddress, ...]] = field(default_factory=dict)
+    located: dict[str, Located] = field(default_factory=dict)
     away: dict[str, float] = field(default_factory=dict)
     """Since when shards of the run are not here."""
     reached: dict[str, frozenset[str]] = field(default_factory=dict)
     """Of which groups shards have what is committed, as they said since they last came up."""
+    adopted: set[tuple[int, str, str]] = field(default_factory=set)
+    """Of which groups shards have all blocks of a placement's epoch: (epoch, group, shard)."""
     epochs: dict[str, int] = field(default_factory=dict)
     """Of the rosters that parties go by, as they said when they last subscribed."""
     troubles: dict[str, str] = field(default_factory=dict)
@@ -67,6 +72,10 @@ class Sessions:
     def holds(self, shard: str, group: str) -> None:
         """A shard has the next version of a group."""
         self.reached[shard] = self.reached.get(shard, frozenset()) | {group}
+
+    def forget_adopted(self, shard: str) -> None:
+        """A shard has come anew, perhaps without what it had."""
+        self.adopted = {each for each in self.adopted if each[2] != shard}
 
     def renew(self, client: str, until: float) -> None:
         """A client's lease runs until then."""

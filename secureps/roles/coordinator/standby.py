@@ -11,15 +11,15 @@ process goes on as the coordinator. What must not live here: how it is obeyed th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.crypto.roster import Roster
 from secureps.errors import ConfigError, Fenced, Refused, Unreachable
-from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft, StandbyFollows
 from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import Noted, Register
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.reign import STALE
 from secureps.roles.coordinator.reigns import Reigns
@@ -105,10 +105,16 @@ class Standby(Seat):
             case RunPinned():
                 self._pinned = record
             case ShardLeft(shard) if self._pinned is not None:
-                self.reigns.apply(record)
-                self._pinned = self._pinned.without(shard)
+                self._place(self._pinned.placement.without(shard))
+            case PlacementMoved(placement):
+                self._place(placement)
             case RosterFollowed():
                 self._follower.apply(record)
+
+    def _place(self, placement: Placement) -> None:
+        assert self._pinned is not None
+        self.reigns.placed(self._pinned.placement, placement)
+        self._pinned = replace(self._pinned, placement=placement)
 
     def unfold(self, fold: Fold) -> None:
         """As `Unfolds`: of a coordinator's state, what a standby goes by."""

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
-from secureps.messages.acts import Act
+from secureps.messages.acts import SHARD_DEEDS, Act
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
@@ -35,6 +35,7 @@ from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.fates import Fate, Fates
 from secureps.roles.coordinator.group import GroupState, Owed, Phase
 from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.moving import Moving
 from secureps.roles.coordinator.reigns import Reigns
 from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
@@ -69,7 +70,7 @@ class CoordinatorState:
     Args:
         members: clients that joined, in that order, and when first; joined: the last three times
             that each did; told: what each tells of how many examples it has, 0 for nothing.
-        left: shards that are part of the run no more, and why.
+        moving: which shards have left, and which blocks are on their way to others.
         settled: what became of submissions, and the digests of their receipts; next: the
             sequence after the newest, by (client, group).
         undurable: those included in a version and in no checkpoint yet; included: how many
@@ -92,7 +93,7 @@ class CoordinatorState:
     reigns: Reigns = field(default_factory=Reigns)
     pinned: RunPinned | None = None
     shards: dict[str, ShardAddress] = field(default_factory=dict)
-    left: dict[str, str] = field(default_factory=dict)
+    moving: Moving = field(default_factory=Moving)
     members: dict[str, float] = field(default_factory=dict)
     joined: dict[str, tuple[float, ...]] = field(default_factory=dict)
     told: dict[str, int] = field(default_factory=dict)
@@ -218,9 +219,8 @@ class CoordinatorState:
                 self.reigns.apply(record)
             case RunPinned():
                 self.pinned = record
-            case records.ShardLeft(shard, reason):
-                self.reigns.apply(record)
-                self._leave(shard, reason)
+            case records.ShardLeft() | records.PlacementMoved():
+                self._move(at, record)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
                 if unsafe:
@@ -271,16 +271,13 @@ class CoordinatorState:
                     group.phase, group.reason = Phase.DONE, group.resigned or reason
             case records.Received(receipt):
                 self._receive(at, receipt)
-            case records.ClientIsolated(client=client, reason=reason):
-                self.isolated[client] = reason
+            case records.ClientIsolated(client=client) | records.ClientRevoked(client=client):
+                self.isolated[client] = getattr(record, "reason", REVOKED)
                 self.acted.out.discard(client)
                 for group in self.groups.values():
                     group.suspicion = group.suspicion.without(client)
-            case records.ClientRevoked(client):
-                self.isolated[client] = REVOKED
-                self.acted.out.discard(client)
-                for group in self.groups.values():
-                    group.suspicion = group.suspicion.without(client)
+            case Act(what) if what in SHARD_DEEDS:
+                self._move(at, record)
             case Act():
                 self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
@@ -411,6 +408,8 @@ class CoordinatorState:
             case records.SubmissionWithdrawn(id=id):
                 self._use(id)
                 group.apply_stream(at, record)
+            case records.ShardPrepared(version=version) if version == group.version:
+                group.states[record.shard] = record.state  # of other blocks than before
             case records.ShardPrepared(shard=shard, blocks=blocks):
                 group.coming.blocks[shard], group.coming.states[shard] = blocks, record.state
                 if record.scale is not None:
@@ -455,14 +454,14 @@ class CoordinatorState:
             group.phase = Phase.OPENING
             group.reason = "every shard holds; the key holders open"
 
-    def _leave(self, shard: str, reason: str) -> None:
-        """Whatever others are asked for, they have; what it said before stays said."""
+    def _move(self, at: float, record: Act | records.ShardLeft | records.PlacementMoved) -> None:
+        """What others are asked for who are left, they may have; what shards said stays said."""
         assert self.pinned is not None
-        self.left[shard] = reason
-        self.pinned = self.pinned.without(shard)
-        for group in self.groups.values():
-            if group.phase is Phase.HOLDING:
-                self._hold(group)
+        groups, before = self.groups.values(), self.pinned
+        self.pinned = self.moving.apply(at, record, before, groups, self.evaluations)
+        self.reigns.placed(before.placement, self.pinned.placement)
+        for group in (each for each in groups if each.phase is Phase.HOLDING):
+            self._hold(group)
 
     def _accuse(self, id: SubmissionId, holder: str) -> None:
         self.accused[id.client] = self.accused.get(id.client, frozenset()) | {holder}

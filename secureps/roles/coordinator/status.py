@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from secureps.crypto.roster import Roster
 from secureps.messages import requests
 from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, EvaluationStatus, Metric
+from secureps.messages.moves import Holding
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
-from secureps.roles.coordinator import committees, evaluation, reign
+from secureps.roles.coordinator import committees, evaluation, reign, resharding
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -41,14 +42,14 @@ def status(
 ) -> requests.Status:
     """Members, groups, what each waits for and why, who holds what, the newest telemetry."""
     federation = tx.federation
-    pinned, privacy = federation.pinned, tx.plan.section.privacy
+    pinned, privacy, gone = federation.pinned, tx.plan.section.privacy, federation.moving.left
     return requests.Status(
         run=pinned.run.id if pinned is not None else b"",
         incarnation=federation.incarnation,
         finished=federation.finished,
         groups=tuple(_group(tx, group, servers) for group in federation.model_groups),
         members=tuple(_member(tx, name) for name in sorted(federation.members)),
-        shards=tuple(federation.shards[name] for name in sorted(federation.shards)),
+        shards=tuple(at for name, at in sorted(federation.shards.items()) if name not in gone),
         telemetry=telemetry,
         holdings=() if tx.layout is None else tuple(_holdings(federation, tx.layout)),
         evaluation=_evaluation(tx, servers),
@@ -59,6 +60,7 @@ def status(
         paused="" if federation.finished else federation.acted.paused,
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
+        move=None if federation.finished else resharding.seen(tx),
         checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
@@ -84,7 +86,7 @@ def _evaluation(tx: Transaction, servers: Servers) -> EvaluationStatus | None:
     return EvaluationStatus(step, reason, late, state.newest, best, skipped, noise)
 
 
-def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests.Holding]:
+def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[Holding]:
     """What the placement of this epoch gives to each shard."""
     assert federation.pinned is not None
     placement = federation.pinned.placement
@@ -95,7 +97,7 @@ def _holdings(federation: CoordinatorState, layout: Layout) -> Iterator[requests
             for block in placement.blocks_of(group.name, shard)
         ]
         values = sum(stop - start for start, stop in spans)
-        yield requests.Holding(shard, len(spans), 4 * values)
+        yield Holding(shard, len(spans), 4 * values)
 
 
 def clip_of(tx: Transaction, group: GroupState) -> float | None:
@@ -112,15 +114,14 @@ def servers(
     here: Sessions,
     threshold: int,
 ) -> Servers:
-    """Shards and holders of the roster, without shards that the founded run has no blocks for.
+    """Shards and holders of the roster, without shards that have never been here once it is placed.
 
     The coordinator is one of them where something is wrong with its disk or its roster, and so is
     its standby, which lives while it follows. `threshold` holders must agree.
     """
     accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
-    placed = None
-    if federation.pinned is not None:
-        placed = (*federation.pinned.placement.shards, *federation.left)
+    gone = federation.moving.left
+    shards = roster.names("shard") if federation.pinned is None else federation.shards
     found = [
         requests.ServerStatus(
             each.name,
@@ -132,11 +133,11 @@ def servers(
                 here.troubles.get(each.name),
                 _other_roster(roster, here.epochs.get(each.name)),
                 NOT_TAKEN if each.name in here.elsewhere else None,
-                f"has left: {federation.left[each.name]}" if each.name in federation.left else None,
+                f"has left: {gone[each.name]}" if each.name in gone else None,
             ),
         )
         for each in roster.certificates
-        if each.role == "holder" or (each.role == "shard" and each.name in (placed or (each.name,)))
+        if each.role == "holder" or each.name in shards
     ]
     if own := _all(here.troubles.get(COORDINATOR), here.roster):
         found.append(requests.ServerStatus(COORDINATOR, COORDINATOR, True, True, trouble=own))
@@ -169,17 +170,20 @@ def why(
     Servers are needed always, members while a round waits for them. A holder that accuses more
     clients than it is believed of is named.
     """
-    reason = group.reason
+    reason, pinned = group.reason, federation.pinned
+    if pinned is not None:  # nobody waits for a shard that holds nothing, or has left
+        servers = tuple(
+            s for s in servers if s.role != "shard" or s.name in pinned.placement.shards
+        )
     if group.phase is Phase.FOUNDING:
         reason = f"not founded: waits for {_lacking(plan, federation, group, servers)}"
     ill = (f"{each.name} {each.trouble}" for each in servers if each.trouble)
     reason = "; ".join([reason, *ill])
-    if group.phase is Phase.DONE or federation.pinned is None:
+    if group.phase is Phase.DONE or pinned is None:
         return reason
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
-    gone = federation.left
-    names = [s.name for s in servers if not s.live and s.role != COORDINATOR and s.name not in gone]
+    names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
     if group.phase is Phase.WAITING:
         names += sorted(federation.members.keys() - live)
     if not names:

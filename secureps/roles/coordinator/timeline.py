@@ -78,7 +78,7 @@ class Timeline:
                 self._step(group, lambda steps: replace(steps, held=at))
             case records.CohortOpened(group=group):
                 self._step(group, lambda steps: replace(steps, opened=at))
-            case records.ShardPrepared(group=group):
+            case records.ShardPrepared(group=group) if self._makes(record):
                 self._step(group, lambda steps: replace(steps, prepared=at))
             case records.VersionCommitted(group=group):
                 self._step(group, lambda steps: replace(steps, committed=at))
@@ -92,6 +92,10 @@ class Timeline:
                     self.burnt.append(ended)
             case _:
                 pass
+
+    def _makes(self, made: records.ShardPrepared) -> bool:
+        making = self._making.get(made.group)
+        return making is not None and making.version == made.version
 
     def _step(self, group: str, done: Callable[[CohortSteps], CohortSteps]) -> None:
         if (making := self._making.get(group)) is not None:

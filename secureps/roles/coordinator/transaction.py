@@ -69,6 +69,17 @@ class Transaction:
             raise Malformed(f"no group is called {name!r}")
         return found
 
+    def spare(self, party: str) -> bool:
+        """Whether a shard has been here that holds no blocks of the run, and is part of it."""
+        federation = self.federation
+        placed = () if federation.pinned is None else federation.pinned.placement.shards
+        here = federation.shards.keys() - federation.moving.left.keys()
+        return bool(placed) and party in here.difference(placed)
+
+    def gave_up(self, party: str) -> bool:
+        """Whether a shard holds no blocks of the run, or none any more, as it should."""
+        return self.spare(party) or self.federation.moving.dismissed(party)
+
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
         """Live trainers (or those among others) that take part in a group."""
         federation = self.federation

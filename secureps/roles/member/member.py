@@ -410,7 +410,7 @@ class Member(MemberFold):
 
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
         roster, own = self._follower.roster, (self._out, self._model)
-        self._pinned = follow(step, self.pinned, told, roster, *own)
+        self._pinned = self._appraiser.pinned = follow(step, self.pinned, told, roster, *own)
 
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:

@@ -11,10 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from secureps.errors import DamagedStore, SecurepsError
+from secureps.errors import DamagedStore, NotReady, SecurepsError
 from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
+from secureps.messages.run import Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answer, Call, Defer, Effect, Step
+from secureps.roles.shard.keys import name_under
+
+LATER = 1.0
+"""Seconds after which whoever goes by another placement asks again, at first."""
 
 Copy = tuple[str, str]
 """(shard, spool key): a block on its way there."""
@@ -64,10 +69,21 @@ class Forwarding:
         """Another shard has stored it, or need not, as it is settled."""
         return Step(effects=self._arrived((sender, header.key)))
 
-    def left(self, shards: frozenset[str]) -> list[Effect]:
-        """These hold nothing any more: nobody waits for what was on its way there."""
-        gone = [copy for copy in self._moving if copy[0] in shards]
-        return [effect for copy in gone for effect in self._arrived(copy)]
+    def placed(self, own: str, placement: Placement) -> list[Effect]:
+        """Blocks are placed anew: nobody waits for copies on their way to who holds them no more.
+
+        Whoever brings a block here that is another shard's by now is told so, and brings it there.
+        """
+        effects: list[Effect] = []
+        for copy in list(self._moving):
+            holders = placement.holders(*_place(copy[1]))
+            if copy[1] in self._waiting and own not in holders:
+                moved = NotReady(f"{own} does not hold this block any more", LATER)
+                effects.append(Answer(moved, ticket=copy[1]))
+                self._end(copy[1])
+            if copy[0] not in holders:
+                effects += self._arrived(copy)
+        return effects
 
     def failed(self, sender: str, header: BlockHeader, error: SecurepsError) -> Step:
         """Another shard refuses it: so does this one, unless it has it no more itself."""
@@ -92,3 +108,9 @@ class Forwarding:
         for copy in self._waiting.pop(ticket):
             self._moving.get(copy, set()).discard(ticket)
         return self._replies.pop(ticket)
+
+
+def _place(key: str) -> tuple[str, int]:
+    """The group and the block of what lies under a spool key."""
+    _, _, group, _, block = name_under(key)
+    return group, block

@@ -46,9 +46,10 @@ def known(state: ShardState, header: BlockHeader) -> bool:
 
 
 def holders(state: ShardState, header: BlockHeader) -> tuple[str, ...]:
-    """The shards that hold a block; none of a block that is not placed here, or that is none."""
-    here = header.block in state.own(header.group)
-    return state.pinned.placement.holders(header.group, header.block) if here else ()
+    """The shards that hold a block; none of one that there is not. Malformed: there is no group."""
+    state.group(header.group)
+    there = 0 <= header.block < state.pinned.layout.group(header.group).blocks
+    return state.pinned.placement.holders(header.group, header.block) if there else ()
 
 
 def check_sender(
@@ -60,7 +61,7 @@ def check_sender(
         NotReady: it is sent by a placement of another epoch: passed on to a shard that does not
             hold it, or by its author to one that is its primary no more, or not yet.
         UnknownParty: neither its author nor another holder of it.
-        Malformed: it is not placed here.
+        Malformed: there is no such block.
     """
     if role == "shard" and not {own, sender} <= {*holders}:
         raise NotReady(
@@ -70,10 +71,13 @@ def check_sender(
         )
     if sender != header.author and sender not in holders:
         raise UnknownParty(f"{sender} sends a block of {header.author}; send your own")
+    if not holders:
+        raise Malformed(f"block {header.block} of {header.group} is not placed: there is none")
     if own not in holders:
-        raise Malformed(
-            f"block {header.block} of {header.group} is not placed on {own}; "
-            "ask the coordinator for the placement"
+        raise NotReady(  # a client that was refused would drop its update
+            f"block {header.block} of {header.group} is not placed on {own}, by the placement that "
+            f"it knows: {holders[0]} takes it in",
+            LATER,
         )
     if sender == header.author and own != holders[0]:
         raise NotReady(  # a client that was refused would drop its update

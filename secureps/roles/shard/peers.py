@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from secureps.errors import UnknownParty
+from secureps.errors import NotReady, UnknownParty
 from secureps.messages.orders import Found, Hold, Prepare, ShardOrder
 from secureps.messages.requests import Missing
-from secureps.messages.submission import OPENED, BlockHeader
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader
 from secureps.roles.machine import Call, Step
 from secureps.roles.shard.keys import submission_of
 from secureps.roles.shard.state import ShardState
@@ -95,14 +95,23 @@ class Peers:
         self._answered.discard((missing.group, missing.cohort))
 
     def has(self, sender: str, missing: Missing) -> Iterator[BlockHeader]:
-        """What of a shard's missing blocks is here; UnknownParty if it speaks for another."""
+        """What of a shard's missing blocks is here.
+
+        Raises:
+            UnknownParty: it speaks for another.
+            NotReady: it goes by a newer placement, and has blocks by it of which more comes here.
+        """
         if missing.party != sender:
             text = f"{sender} speaks as {missing.party}; everyone speaks for themselves"
             raise UnknownParty(text)
         self.state.group(missing.group)  # there is one of that name
-        theirs = set(self.state.pinned.placement.blocks_of(missing.group, sender))
+        placement = self.state.pinned.placement
+        if missing.epoch > placement.epoch:
+            raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
+        theirs = set(placement.blocks_of(missing.group, sender))
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
         for name, header in self.state.spooled.items():
             asked = submission_of(name) in wanted or (name[0], *name[2:4]) == of_cohort
+            asked = asked or (missing.epoch > 0 and header.purpose == UPDATE)
             if asked and header.group == missing.group and header.block in theirs:
                 yield header

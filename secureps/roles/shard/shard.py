@@ -23,17 +23,11 @@ from secureps.messages import orders, requests
 from secureps.messages import shard_records as records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
-from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
+from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
-from secureps.messages.submission import (
-    OPENED,
-    UPDATE,
-    BlockHeader,
-    SubmissionId,
-)
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader, SubmissionId
 from secureps.roles import permissions
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -42,7 +36,6 @@ from secureps.roles.machine import (
     Failed,
     Halt,
     KitRead,
-    Record,
     Say,
     Step,
     Tick,
@@ -51,16 +44,16 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import check_run
-from secureps.roles.roster_follower import RosterFollower
+from secureps.roles.pinned_run import Pinned, check_run
 from secureps.roles.shard import intake
+from secureps.roles.shard.adoption import Adoption
+from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
 from secureps.roles.shard.keys import name_under, submission_of, sum_key
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
 from secureps.roles.shard.serving import serve
-from secureps.roles.shard.state import ShardFold, ShardState
 from secureps.roles.shard.state_copies import StateCopies
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -79,15 +72,16 @@ from secureps.roles.shard.tasks import (
 from secureps.roles.tasks import Prune, Sweep, Task
 from secureps.roles.validation import check_key_sum, check_scale
 
+ALL = 1 << 62
+"""Older than every version."""
 
-class Shard:
+
+class Shard(ShardFoldable):
     """The machine of one shard; the seed of its noise may be `unsafe`."""
 
     def __init__(self, address: ShardAddress, roster: Roster, unsafe: bool = False) -> None:
-        self._name, self._address = address.name, address
-        self._follower = RosterFollower(roster)
-        self._unsafe = unsafe
-        self.state = ShardState(address.name)
+        super().__init__(address.name, roster)
+        self._address, self._unsafe = address, unsafe
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
@@ -96,28 +90,7 @@ class Shard:
         self._noise = NoiseCopies(address.name, self.state)
         self._peers = Peers(address.name, self.state)
         self._states = StateCopies(self.state)
-
-    def apply(self, at: float, record: Record) -> None:
-        """Folds one journalled record into the state."""
-        if isinstance(record, RosterFollowed):
-            self._follower.apply(record)
-        else:
-            self.state.apply(record)
-
-    def folded(self) -> Fold:
-        """As `Foldable`."""
-        records = (*self.state.record, *self._follower.records)
-        return Fold(records, to_state(ShardFold, self.state.folded()))
-
-    def unfold(self, fold: Fold) -> None:
-        """As `Foldable`."""
-        for record in fold.records:
-            self.apply(0.0, record)
-        self.state.unfold(from_state(ShardFold, fold.state))
-
-    @property
-    def _roster(self) -> Roster:
-        return self._follower.roster
+        self._adoption = Adoption(address.name, self.state)
 
     def resume(self, now: float) -> Step:
         """Says that it is up, and has everything deleted from the spool that is not on record."""
@@ -132,24 +105,6 @@ class Shard:
         """When another shard is to be asked for noise again that it refused."""
         return self._noise.wake
 
-    def subscription(self) -> requests.Subscribe:
-        """Of which submissions it has blocks, and its roster."""
-        own = self._roster
-        return requests.Subscribe(self._name, self.state.submissions(), own.number, own.expires)
-
-    def inspect(self, sender: str, message: requests.Request) -> bool:
-        """Is this block wanted? Everything that can be said without its payload.
-
-        Raises:
-            Malformed, Oversized, WrongRun, UnknownParty, Unsigned, Conflict: the sender's fault.
-            NotReady: the run is not founded yet.
-        """
-        if not isinstance(message, requests.PutBlock):
-            raise Malformed(f"a shard takes no payload with a {type(message).__name__}")
-        permissions.check(self._name, permissions.TO_SHARD, self._roster, sender, message)
-        self._check_run(message.header.run)
-        return intake.wanted(self._name, self.state, self._roster, sender, message.header)
-
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """One event: a block or a question of a party, an order, an answer, the end of a work."""
         if type(event) in permissions.SAID:
@@ -163,9 +118,10 @@ class Shard:
                 return self._put(sender, header)
             case requests.GetBlock() | requests.GetSum():
                 self._check_run(event.run)
-                if type(event) is requests.GetSum and self._roster.find(sender).role == "shard":
+                shard = sender != COORDINATOR and self._roster.find(sender).role == "shard"
+                if shard and type(event) is requests.GetSum:
                     return self._noise.serve(sender, event)
-                return serve(self._name, self.state, sender, event)
+                return serve(self._name, self.state, sender, event, shard)
             case requests.Missing():
                 return self._forwarding.supply(sender, event, self._peers.has(sender, event))
             case Answered(requests.PutBlock(header)):
@@ -175,9 +131,20 @@ class Shard:
             case Answered(requests.Missing() as missing) | Failed(
                 requests.Missing() as missing
             ) if sender != COORDINATOR:
-                return self._try_again(Step(), sender, missing)
+                step = Step()
+                if missing.epoch:
+                    self._adoption.heard(step, sender, missing)
+                    return step
+                return self._try_again(step, sender, missing)
             case Answered(requests.GetBlock() as ask):
-                return self._states.fetched(ask)
+                step = Step()
+                if self._adoption.wants(ask):
+                    self._adoption.fetched(step, ask)
+                return self._states.fetched(step, ask)
+            case Failed(requests.GetBlock() as ask) if not (
+                self._adoption.wants(ask) or self._states.wants(ask)
+            ):
+                return Step()
             case Answered(requests.GetSum() as noise) | Failed(requests.GetSum() as noise):
                 step, refusal = Step(), event.error if isinstance(event, Failed) else None
                 order = self._noise.answered(step, now, sender, noise, refusal)
@@ -194,6 +161,8 @@ class Shard:
             case Tick():
                 self._noise.ask_again(step := Step(), now)
                 return step
+            case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
+                return Step(effects=[Halt(f"{self._name} holds nothing of this run: {reason}")])
             case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:
@@ -254,7 +223,9 @@ class Shard:
                 self._prepare(step, order)
             case orders.Commit(group=group, version=version):
                 known = version in self.state.group(group).states
-                if order.state and not known:  # it lost its journal
+                if order.blocks and not order.state:
+                    self._adoption.begin(step, order)
+                elif order.state and not known:  # it lost its journal
                     self._begin(step, ("adopt", group, version), AdoptState(order))
                 else:
                     self._commit(step, order)
@@ -275,16 +246,23 @@ class Shard:
         known = self.state.pinned
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
-            gone = self.state.pinned.left(known)
-            step.effects += gone
-            left = frozenset(each.to for each in gone)
-            step.effects += self._forwarding.left(left)
-            self._noise.left()
-            for shard, missing in self._peers.left(left):
-                self._try_again(step, shard, missing)
-        if known.plan.section.replicas > 1:
+            self._replaced(step, known)
+        if order.placement.replicas is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)
             step.effects += self.state.pinned.located(order.run, peers)
+
+    def _replaced(self, step: Step, before: Pinned) -> None:
+        """A placement of a later epoch: what others and this one waited for may come to nothing."""
+        placement, gone = self.state.pinned.placement, self.state.pinned.left(before)
+        step.effects += gone
+        step.effects += self._forwarding.placed(self._name, placement)
+        self._noise.left()
+        for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
+            self._try_again(step, shard, missing)
+        for group in self.state.pinned.plan.all_groups:
+            if not self.state.placed(group) and self.state.holds(group):
+                nothing = records.BlocksAdopted(group, -1, placement.epoch, (), b"")
+                self._forget(step, nothing, ALL)
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """Whoever came is served from now on; the coordinator hears of it on a new stream."""
@@ -308,6 +286,9 @@ class Shard:
         cohort = order.cohort
         made = self.state.group(cohort.group).sums.get(cohort.number)
         check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
+        if self.state.moves(cohort.group):
+            self._adoption.postponed = True
+            return
         if made is not None:
             if made.cohort != cohort:
                 raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
@@ -362,13 +343,20 @@ class Shard:
             return
         if (version, keep) == (held.committed, held.keep):
             return
-        before, sums = dict(self.state.spooled), dict(held.sums)
-        self._write(step, records.StateCommitted(group, version, keep))
-        self._noise.over(group, version)
+        self._forget(step, records.StateCommitted(group, version, keep), keep)
+
+    def _forget(
+        self, step: Step, record: records.StateCommitted | records.BlocksAdopted, keep: int
+    ) -> None:
+        """What nobody needs any more by a record, and states older than `keep`."""
+        group, before = record.group, dict(self.state.spooled)
+        sums, own = dict(self.state.group(group).sums), self.state.own(group)
+        self._write(step, record)
+        self._noise.over(group, record.version)
         gone = tuple(h.key for name, h in before.items() if name not in self.state.spooled)
-        past = [number for number in sums if number not in held.sums]
-        gone += tuple(sum_key(group, n, block) for n in past for block in self.state.own(group))
-        step.effects.append(Work(Prune(gone, group, version, keep)))
+        past = [number for number in sums if number not in self.state.group(group).sums]
+        gone += tuple(sum_key(group, number, block) for number in past for block in own)
+        step.effects.append(Work(Prune(gone, group, record.version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
         wanted = set(ids)
@@ -405,6 +393,12 @@ class Shard:
                 if newest != task.key:  # it came while the one before was tried
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
+            case AdoptState(order, copies) if event.epoch:
+                if self._adoption.current(event):
+                    self._forget(step, self._adoption.made(event), order.version)
+                    step.effects.append(Work(Prune(copies)))
+                    if self._adoption.done(step, order.group):
+                        step.effects += self._greet().effects
             case AdoptState(at, copies):
                 self._busy.discard(("adopt", at.group, at.version))
                 self._write(
@@ -463,7 +457,7 @@ class Shard:
         """
         step = Step()
         adopts = event.task if isinstance(event.task, AdoptState) else None
-        if adopts is not None and not adopts.copies and self._states.fetch(step, adopts.order):
+        if adopts is not None and self._adopts_again(step, adopts):
             return step
         mendable = isinstance(event.error, ClientError | Refused)
         if not (isinstance(event.task, StepState) and mendable):
@@ -473,16 +467,14 @@ class Shard:
         step.tell(spoilt(self._name, event.task, str(event.error)))
         return step
 
-    def _write(self, step: Step, record: records.ShardRecord) -> None:
-        step.records.append(record)
-        self.apply(0.0, record)
+    def _adopts_again(self, step: Step, task: AdoptState) -> bool:
+        """Whether it does not matter, or others are asked for what is not here."""
+        if task.epoch:
+            return not self._adoption.current(task)
+        return not task.copies and self._states.fetch(step, task.order)
 
     def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""
         if name not in self._busy:
             self._busy.add(name)
             step.effects.append(Work(task))
-
-    def _check_run(self, run: bytes) -> None:
-        if run != self.state.pinned.run.id:
-            raise WrongRun("made for another run; join this one first")

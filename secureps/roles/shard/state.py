@@ -36,13 +36,20 @@ UNSETTLED = 8
 
 @dataclass(slots=True)
 class ShardGroup:
-    """What a shard holds of one group: sums and sums of keys by cohort, states by version."""
+    """What a shard holds of one group: sums and sums of keys by cohort, states by version.
+
+    They are of the blocks `own`; None: of those that are placed here now. The state file of the
+    version `adopted` was made for a placement's `epoch`; 0: there is no such file.
+    """
 
     committed: int = -1
     keep: int = 0
     sums: dict[int, records.SumsMade] = field(default_factory=dict)
     keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
+    own: tuple[int, ...] | None = None
+    adopted: int = -1
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,9 +81,7 @@ class ShardState:
             case Incarnated(number):
                 self.incarnation = number
             case RunPinned():
-                self._pinned = Pinned.of(record)  # again, by a placement of a later epoch
-                for name in self._pinned.plan.all_groups:
-                    self._groups.setdefault(name, ShardGroup())
+                self._place(record)
             case records.BlockSpooled(header):
                 self._put(header)
             case records.SumsMade(cohort):
@@ -87,6 +92,8 @@ class ShardState:
                 self._groups[group].states[version] = record
             case records.StateCommitted():
                 self._commit(record)
+            case records.BlocksAdopted():
+                self._adopt(record)
             case records.Discarded(ids):
                 gone = set(ids)
                 self._drop([n for n in self.spooled if submission_of(n) in gone])
@@ -105,6 +112,28 @@ class ShardState:
         """Takes up what earlier records came to."""
         self.incarnation, self.spooled = known.incarnation, known.spooled
         self._groups, self._sequences = known.groups, known.sequences
+
+    def _place(self, record: RunPinned) -> None:
+        """The run, or again by a placement of a later epoch: what is here keeps its blocks."""
+        own = {name: self.own(name) for name, held in self._groups.items() if held.states}
+        self._pinned = Pinned.of(record)
+        for name in self._pinned.plan.all_groups:
+            held = self._groups.setdefault(name, ShardGroup())
+            moves = name in own and own[name] != self.placed(name)
+            held.own = own[name] if moves else None
+
+    def _adopt(self, record: records.BlocksAdopted) -> None:
+        """All that was of other blocks goes; of what was sent, what is placed here stays."""
+        group, version = record.group, record.version
+        held = ShardGroup(version, max(0, version), adopted=version, epoch=record.epoch)
+        if version >= 0:
+            known = (record.blocks, record.state)
+            held.states[version] = records.StatePrepared(group, version, -1, *known)
+        self._groups[group] = held
+        self._drop([name for name in self.spooled if name[2] == group and self._past(name)])
+
+    def _past(self, name: BlockName) -> bool:
+        return name[0] != UPDATE or name[4] not in self.placed(name[2])
 
     def _put(self, header: BlockHeader) -> None:
         name = block_name(header)
@@ -162,6 +191,11 @@ class ShardState:
         return b"" if self._pinned is None else self._pinned.run.id
 
     @property
+    def apart(self) -> bool:
+        """Whether it knows its run, and is none of the shards that blocks are placed on."""
+        return self._pinned is not None and self._name not in self._pinned.placement.shards
+
+    @property
     def reached(self) -> tuple[GroupVersion, ...]:
         """The committed version of each group of which there is one."""
         known = self._groups.items()
@@ -198,10 +232,24 @@ class ShardState:
         later = (*tuple(held.sums), *(made.cohort for made in tuple(held.states.values())))
         return cohort <= max(later, default=-1)
 
-    def own(self, group: str) -> tuple[int, ...]:
+    def placed(self, group: str) -> tuple[int, ...]:
         """Blocks of a group that are placed here, ascending; Malformed if there is no group."""
         self.group(group)
         return self.pinned.placement.blocks_of(group, self._name)
+
+    def own(self, group: str) -> tuple[int, ...]:
+        """Those that sums and states here are of: others, until those that moved are adopted."""
+        own = self.group(group).own
+        return self.placed(group) if own is None else own
+
+    def moves(self, group: str) -> bool:
+        """Whether they are others."""
+        return self.group(group).own is not None
+
+    def holds(self, group: str) -> bool:
+        """Whether anything of a group is here."""
+        held = self.group(group)
+        return bool(held.states or held.sums) or any(name[2] == group for name in self.spooled)
 
     def others(self, group: str, block: int) -> tuple[str, ...]:
         """The other shards that hold a block that is placed here."""

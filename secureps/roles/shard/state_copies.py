@@ -64,9 +64,14 @@ class StateCopies:
                 lost = True
         return lost
 
-    def fetched(self, ask: GetBlock) -> Step:
+    def wants(self, ask: GetBlock) -> bool:
+        """Whether a block's state is waited for."""
+        found = self._fetched.get((ask.group, ask.version))
+        return found is not None and ask.block in found.waiting
+
+    def fetched(self, step: Step, ask: GetBlock) -> Step:
         """A block's state came: all together make the version's."""
-        step, found = Step(), self._fetched.get((ask.group, ask.version))
+        found = self._fetched.get((ask.group, ask.version))
         if found is None:
             return step
         found.waiting.discard(ask.block)

@@ -25,10 +25,13 @@ class AdoptState(Task, TaskResult):
 
     The order names the digests that it has, of own blocks and of the file; without them the
     answer does. It is made of `copies`, if there are any: spool keys of what other shards gave.
+    With an `epoch` it is of the blocks `own` of a placement, and made of what is here besides.
     """
 
     order: Commit
     copies: tuple[str, ...] = ()
+    own: tuple[int, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -217,9 +217,7 @@ class _Party:
 
     @property
     def _peers(self) -> list[str]:
-        """Other shards, if blocks have copies on them."""
-        if self.federation.plan.section.replicas == 1:
-            return []
+        """Other shards: blocks have copies on them, and move to them while a run trains."""
         shards = (kit.name for kit in self.federation.kits if kit.role == "shard")
         return [_cluster_name(shard) for shard in shards if shard != self.kit.name]
 

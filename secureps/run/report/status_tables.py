@@ -19,17 +19,18 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.evaluation import EvaluationStatus, Metric, VersionEvaluated
+from secureps.messages.moves import Holding
 from secureps.messages.records import starts
 from secureps.messages.requests import (
     GroupStatus,
-    Holding,
     MemberStatus,
     ServerStatus,
     Status,
 )
 from secureps.messages.run import STANDBY
-from secureps.policy.cohorts.accusations import told
+from secureps.policy.cohorts import accusations
 from secureps.run.report.group_labels import line, table
+from secureps.run.report.moves import told
 from secureps.run.report.tables import filled
 from secureps.wording import finite, named, printable, size
 
@@ -84,6 +85,7 @@ def record(status: Status) -> dict[str, Any]:
         "finished": status.finished,
         "failure": status.failure,
         "paused": status.paused,
+        "move": asdict(status.move) if status.move is not None else None,
         "checkpoint": status.checkpoint,
         "burnt": status.burnt,
         "steps": [asdict(each) for each in status.steps],
@@ -137,6 +139,8 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
         ("client", "state", "updates", "charges", "epsilon"),
         list(_clients(status.members, clients)),
     )
+    if status.move is not None:
+        yield Text(told(status.move), "cyan")
     yield from _servers(status)
 
 
@@ -168,13 +172,11 @@ def _servers(status: Status) -> Iterable[Table]:
         [(s.name, ROLES.get(s.role, s.role), _state(s)) for s in status.servers],
     )
     held = {h.shard: (str(h.blocks), size(h.bytes)) for h in status.holdings}
+    none = ("0", size(0)) if held else ("-", "-")  # of a spare, and before there are blocks
     yield filled(
         "shards",
         ("shard", "address", "weight", "blocks", "of the model"),
-        [
-            (s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, ("-", "-")))
-            for s in status.shards
-        ],
+        [(s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, none)) for s in status.shards],
     )
 
 
@@ -182,7 +184,7 @@ def _state(server: ServerStatus) -> str:
     state = "live" if server.live else "away" if server.registered else "awaited"
     if server.name == STANDBY:
         state = "follows" if server.live else "away: it cannot take over"
-    state += f"; {told(server.accuses)}" if server.accuses else ""
+    state += f"; {accusations.told(server.accuses)}" if server.accuses else ""
     return f"{state}; {server.trouble}" if server.trouble else state
 
 

@@ -63,10 +63,10 @@ class MemoryKit:
     secrets: Mapping[str, Secret]
 
 
-def memory_kit(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
-    """Makes keys for every party of a plan."""
+def memory_kit(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
+    """Makes keys for every party of a plan, and for so many shards more."""
     ca = Identity.generate()
-    shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+    shards, holders = shard_names(plan.section.shards + spares), holder_names(plan.holders)
     roles: dict[str, Role] = {COORDINATOR: "coordinator"}
     roles |= dict.fromkeys(shards, "shard")
     roles |= dict.fromkeys(holders, "holder")
@@ -102,8 +102,8 @@ class Cast:
 class Conditions:
     """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
-    `late` are parties that begin when somebody calls `Simulation.start`; with a `standby` the
-    coordinator has one.
+    `late` are parties that begin when somebody calls `Simulation.start`, and so do `spares`, which
+    are shards beyond those of the plan; with a `standby` the coordinator has one.
     """
 
     delay: DelayOf = no_delay
@@ -111,6 +111,7 @@ class Conditions:
     journal: Callable[[str], Journal] = lambda name: MemoryJournal()
     spool: Callable[[str], Spool] = lambda name: MemorySpool()
     late: frozenset[str] = frozenset()
+    spares: int = 0
     standby: bool = False
     meter: Callable[[str], Meter] = lambda name: Meter()
 
@@ -133,7 +134,7 @@ class Simulation:
         self._folder = folder
         self._conditions = conditions or Conditions()
         self._initial = initial
-        self._kit = memory_kit(plan, tuple(cast.trainers))
+        self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}

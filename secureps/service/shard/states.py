@@ -8,6 +8,7 @@ how a version is made (`service.shard.worker`).
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -26,7 +27,7 @@ from secureps.messages.requests import Checkpointed
 from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
 from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState, StepState
+from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
 from secureps.store.checkpoint import (
     Tensors,
     checkpoint_directories,
@@ -116,6 +117,16 @@ class States:
         self._hold(group, found)
         return found
 
+    def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
+        """The task, with the digests of the state file that it made; raises DamagedStore."""
+        order = task.order
+        if task.epoch:
+            return replace(task, order=self._joined(task, parts))
+        if parts:
+            return replace(task, order=self.assemble(order, parts))
+        self.adopt(order.group, order.version, order.state)
+        return task
+
     def adopt(self, group: str, version: int, digest: bytes) -> None:
         """Writes the state file of a version that is not on record, from a part of a checkpoint.
 
@@ -166,10 +177,56 @@ class States:
                 "computes wrongly; begin a new run from the last checkpoint"
             )
         self._hold(group, found)
-        blocks = tuple(
-            payload_digest(values.view(np.uint8).data) for values in found.values.values()
-        )
+        blocks = tuple(_digest(values) for values in found.values.values())
         return replace(order, blocks=order.blocks or blocks, state=digest)
+
+    def _joined(self, task: AdoptState, parts: Sequence[bytes]) -> Commit:
+        """Writes a version's file anew, of other blocks: what others gave, and what is here.
+
+        Raises:
+            DamagedStore: a block is in neither, or is not that of the version.
+        """
+        order, own = task.order, task.own
+        group, version = order.group, order.version
+        wanted = dict(zip(own, order.blocks, strict=True))
+        tensors: dict[str, NDArray[np.generic]] = {}
+        try:
+            for part in parts:
+                tensors |= load(part)
+            found = _group_values(version, tensors)
+        except (SafetensorError, ValueError, KeyError, IndexError):
+            what = "what other shards gave of it is damaged"
+            raise DamagedStore(f"{self._name}: version {version} of {group}: {what}") from None
+        if lacking := {b: digest for b, digest in wanted.items() if b not in found.values}:
+            found = _together(found, self._here(group, version, lacking))
+        if any(_digest(found.values[block]) != digest for block, digest in wanted.items()):
+            text = f"{self._name}: version {version} of {group}: other shards have other blocks"
+            raise DamagedStore(f"{text} than were published: one of them computes wrongly")
+        path = self._path(group, version, task.epoch)
+        tensors = _tensors(group, _only(found, own))
+        return replace(order, state=write_state(path, tensors, {"version": str(version)}))
+
+    def _here(self, group: str, version: int, wanted: Mapping[int, bytes]) -> GroupValues:
+        """A version with these blocks: on record, or in a part of a checkpoint with their digests.
+
+        Raises:
+            DamagedStore: there is none.
+        """
+        if version in self._state.group(group).states:
+            found = self.values(group, version)
+            if found.values.keys() >= wanted.keys():
+                return found
+        gone = self._not_here(group, version)
+        parts = map(self._part, checkpoint_directories(self._folders.checkpoints))
+        for part in itertools.chain(parts, self._folders.elsewhere()):
+            with suppress(DamagedStore, ClientError, ValueError, KeyError):
+                if read_metadata(part).get(f"version.{group}") != str(version):
+                    continue
+                found = _group_values(version, read_state(part, None, f"{group}/")[0])
+                if all(_digest(found.values[block]) == each for block, each in wanted.items()):
+                    log.warning("%s: %s; taken from %s", self._name, gone, part)
+                    return found
+        raise gone
 
     def _not_here(self, group: str, version: int) -> DamagedStore:
         found, whole = [], []
@@ -202,15 +259,18 @@ class States:
 
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
-        held = self._newest.get(group, {})
-        for old in [v for v in held if v < version - 1]:
-            del held[old]
-        codes = self._codes.get(group, {})
+        held, codes = self._newest.get(group, {}), self._codes.get(group, {})
+        known, own = self._state.group(group), set(self._state.own(group))
+        for old in [v for v, made in held.items() if v < version - 1 or made.values.keys() != own]:
+            if held.pop(old).values.keys() != own:
+                codes.pop(old, None)
         for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
         for path in self._folders.states.glob(f"{group}-*.safetensors"):
             name, _, number = path.stem.rpartition("-")
-            if name == group and int(number) < keep:
+            at, epoch = map(int, [*number.split("."), "0"][:2])
+            older = at == known.adopted and epoch < known.epoch
+            if name == group and (at < keep or older):
                 path.unlink(missing_ok=True)
 
     # --- when files are damaged ---------------------------------------------------
@@ -316,7 +376,13 @@ class States:
     # --- files --------------------------------------------------------------------
 
     def _file(self, group: str, version: int) -> Path:
-        return self._folders.states / f"{group}-{version:06d}.safetensors"
+        held = self._state.group(group)
+        return self._path(group, version, held.epoch if held.adopted == version else 0)
+
+    def _path(self, group: str, version: int, epoch: int) -> Path:
+        """Beside a file with other blocks, that of a placement's epoch has another name."""
+        name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
+        return self._folders.states / f"{name}.safetensors"
 
     def _part(self, directory: Path) -> Path:
         return directory / f"{self._name}.safetensors"
@@ -326,6 +392,32 @@ class States:
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
         return write_state(self._file(group, version), tensors, {"version": str(version)})
+
+
+def _digest(values: Values) -> bytes:
+    """Of a block, as it is published."""
+    return payload_digest(values.astype("<f4", copy=False).view(np.uint8).data)
+
+
+def _together(first: GroupValues, others: GroupValues) -> GroupValues:
+    """The blocks of both."""
+    return GroupValues(
+        first.version,
+        {**others.values, **first.values},
+        {**others.optimizer, **first.optimizer},
+        {**others.codes, **first.codes},
+    )
+
+
+def _only(made: GroupValues, own: Iterable[int]) -> GroupValues:
+    """These blocks of it, in their order."""
+    blocks = tuple(own)
+    return GroupValues(
+        made.version,
+        {block: made.values[block] for block in blocks},
+        {block: made.optimizer[block] for block in blocks},
+        {block: made.codes[block] for block in blocks if block in made.codes},
+    )
 
 
 def _tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:

@@ -155,8 +155,9 @@ class ShardWorker(Worker):
                 return b"".join(self._states.codes(group, at)[int(block)].data for at in steps)
         try:
             values = self._states.values(group, int(number)).values[int(block)]
-        except DamagedStore:
-            if int(number) in self._state.group(group).states:
+        except (DamagedStore, KeyError) as error:
+            here = int(number) in self._state.group(group).states
+            if isinstance(error, DamagedStore) and here:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
         return _published(values)
@@ -197,12 +198,8 @@ class ShardWorker(Worker):
                 return NoiseDrawn(cohort, blocks)
             case SumCohort() | MakeState() | StepState():
                 return self._try(task)
-            case AdoptState(order, ()):
-                self._states.adopt(order.group, order.version, order.state)
-                return task
-            case AdoptState(order, copies):
-                parts = [self._spool.get(key) for key in copies]
-                return AdoptState(self._states.assemble(order, parts), copies)
+            case AdoptState():
+                return self._states.adopted(task, [self._spool.get(key) for key in task.copies])
             case WritePart(number, versions):
                 return PartWritten(self._states.write_part(number, versions))
             case Prune():

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from safetensors.numpy import load_file
 
-from secureps.client.flower.records import KEPT, FlowerModel, States
+from secureps.client.flower.records import KEPT, FlowerModel, States, single_bytes
 from secureps.errors import DamagedStore, WrongShape
 
 
@@ -89,6 +89,27 @@ def test_a_state_is_a_safetensors_file_that_damage_does_not_pass(tmp_path: Path)
     path.write_bytes(path.read_bytes()[:-4])
     with pytest.raises(DamagedStore, match=path.name):
         states.before(1)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((), np.float32),
+        np.zeros((0, 3)),
+        np.arange(6.0).reshape(2, 3),
+        np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        np.arange(12, dtype=np.float32)[::2],
+        np.arange(5, dtype=">i4"),
+        np.array([True, False]),
+    ],
+    ids=lambda each: f"{each.dtype.str}{each.shape}",
+)
+def test_a_record_is_the_one_that_flower_makes(values: np.ndarray[Any, Any]) -> None:
+    (found,) = FlowerModel({"w": values}, nameless=False).record({"w": values}).values()
+    by_flower = Array(values)
+    assert found == by_flower
+    assert found.data == by_flower.data
+    assert bytes(single_bytes(values)) == values.tobytes()
 
 
 def test_names_that_flower_makes_up_are_told_apart_from_real_ones() -> None:

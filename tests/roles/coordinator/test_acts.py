@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import Malformed, NotReady, Refused, SecurepsError, UnknownParty
-from secureps.messages.acts import OF_A_CLIENT, Act, Deed
+from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import ClientIsolated, ClientRevoked
 from secureps.messages.requests import Noted, Submit
 from secureps.messages.run import COORDINATOR
@@ -45,6 +45,8 @@ def say(world: World, act: Act) -> list[Any]:
         (Act("x" * 9000), Malformed, "is no act"),
         (Act("pause", "c1"), Malformed, "pause is of no client: name none"),
         (Act("leave-out"), Malformed, "leave-out is of a client: name one"),
+        (Act("add-shard"), Malformed, "add-shard is of a shard: name one"),
+        (Act("remove-shard"), Malformed, "remove-shard is of a shard: name one"),
         (Act("leave-out", "nobody"), UnknownParty, "no client that trains in this run is called"),
         (Act("leave-out", "shard-a"), UnknownParty, "no client that trains in this run is called"),
         (Act("take-back", "nobody"), UnknownParty, "no client that trains in this run is called"),
@@ -61,11 +63,12 @@ def test_what_is_no_act_changes_nothing(act: Act, error: type[SecurepsError], te
 
 
 @pytest.mark.parametrize("sender", [*CLIENTS, *SHARDS, HOLDER])
-@pytest.mark.parametrize("deed", Deed)
-def test_nobody_but_the_coordinators_own_key_acts(sender: str, deed: Deed) -> None:
+@pytest.mark.parametrize("deed", [*Deed, *ShardDeed])
+def test_nobody_but_the_coordinators_own_key_acts(sender: str, deed: Deed | ShardDeed) -> None:
     world = collecting()
     before = state_of(world.federation)
-    act = Act(deed.value, "c1" if deed in OF_A_CLIENT else "")
+    party = "shard-a" if isinstance(deed, ShardDeed) else "c1" if deed in OF_A_CLIENT else ""
+    act = Act(deed.value, party)
     with pytest.raises(UnknownParty, match="sends no Act to the coordinator"):
         world.give(sender, act)
     assert state_of(world.federation) == before

@@ -443,7 +443,7 @@ def test_a_shard_that_is_not_of_the_run() -> None:
         refused(world, "shard-b", event, NotReady, "none is founded here yet")
     world.give("shard-a", requests.Register("shard-a", "a:1", 1.0, 0))
     world.give("c0", JOIN)
-    for event in (*events, requests.Register("shard-b", "b:1", 1.0, 0)):
+    for event in events:
         refused(world, "shard-b", event, UnknownParty, "holds no blocks of this run")
 
 

@@ -145,11 +145,11 @@ def test_a_restarted_coordinator_waits_anew_and_knows_who_left() -> None:
     world.give(GOES, Unwatched(GOES))
     passes(world, 60.0)
     again = World(world.plan, journal=tuple(world.journal))
-    assert again.federation.left.keys() == {GOES}
+    assert again.federation.moving.left.keys() == {GOES}
     assert again.federation.pinned == world.federation.pinned
     compacted = World(world.plan).coordinator
     compacted.unfold(world.coordinator.folded())
-    assert compacted.federation.left == world.federation.left
+    assert compacted.federation.moving.left == world.federation.moving.left
     assert compacted.federation.pinned == world.federation.pinned
 
 

@@ -10,6 +10,7 @@ import pytest
 from secureps.errors import DamagedStore, NotReady, Refused, WrongRun
 from secureps.messages import coordinator_records, member_records, requests
 from secureps.messages.orders import GroupVersion
+from secureps.messages.records import REIGN
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Answered, Halt, Say, Step
@@ -25,6 +26,7 @@ from tests.kits.roles_kit import (
     holding,
     make_placement,
     make_plan,
+    orders_of,
 )
 
 OTHER = bytes([9]) * 32
@@ -219,3 +221,46 @@ def test_a_client_without_its_state_begins_after_what_was_sealed() -> None:
     client.pull(0)
     step = client.contributed(client.sealed(0, 3))
     assert [type(record) for record in step.records] == [member_records.Sealed]
+
+
+# --- a shard that comes to a run --------------------------------------------------
+
+
+def with_a_spare() -> World:
+    """A run of one shard, and another one that has come since."""
+    world = World(make_plan(shards=1))
+    world.give("shard-a", register("shard-a"))
+    world.give("c0", JOIN)
+    return world
+
+
+def test_a_shard_that_comes_to_a_run_is_here_and_holds_nothing() -> None:
+    world = with_a_spare()
+    step = world.give("shard-b", register("shard-b"))
+    assert step.effects[-1] == Answer(requests.Noted())
+    assert [type(r) for r in step.records][:1] == [coordinator_records.ShardLocated]
+    assert said(step) == [
+        "shard-b is here, and holds no blocks: secureps shards add shard-b moves some to it"
+    ]
+    assert said(world.give("shard-b", register("shard-b"))) == []
+    assert world.federation.pinned is not None
+    assert world.federation.pinned.placement.shards == ("shard-a",)
+    assert "shard-b" not in why(world)
+
+
+def test_a_spare_shard_moves_and_nobody_need_know() -> None:
+    world = with_a_spare()
+    world.give("c0", requests.Subscribe("c0", ()))
+    world.give("shard-b", register("shard-b"))
+    moved = dataclasses.replace(register("shard-b"), advertise="y:2")
+    assert orders_of(world.give("shard-b", moved), "c0") == []
+    assert world.federation.shards["shard-b"].advertise == "y:2"
+
+
+def test_a_spare_shard_of_another_run_ends_itself_alone() -> None:
+    """It obeyed another coordinator there, which says nothing of who rules here."""
+    world = with_a_spare()
+    foreign = dataclasses.replace(register("shard-b", OTHER), seen=REIGN * 3 + 1)
+    with pytest.raises(WrongRun, match="has another run's state folder"):
+        world.give("shard-b", foreign)
+    assert world.give("shard-b", register("shard-b")).effects[-1] == Answer(requests.Noted())

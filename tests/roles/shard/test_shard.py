@@ -127,7 +127,7 @@ def test_blocks_of_a_submission_come_in_once() -> None:
         ("c0", {"purpose": "opened"}, UnknownParty, "a client sends no 'opened' blocks"),
         ("c0", {"digest": b"short"}, Malformed, "a 32-byte digest"),
         ("c0", {"sequence": -1}, Malformed, "a sequence >= 0"),
-        ("c0", {"block": 1}, Malformed, "block 1 of all is not placed on shard-a"),
+        ("c0", {"block": 1}, NotReady, "block 1 of all is not placed on shard-a"),
         ("c0", {"block": 4}, Malformed, "block 4 of all is not placed"),
         ("c0", {"block": -1}, Malformed, "block -1 of all is not placed"),
         ("c0", {"group": "none"}, Malformed, "no group is called 'none'"),
@@ -239,7 +239,8 @@ def test_differences_from_a_version_that_the_asker_has() -> None:
     [
         ({"run": bytes(32)}, WrongRun, "made for another run"),
         ({"group": "none"}, Malformed, "no group is called"),
-        ({"block": 1}, Malformed, "block 1 of all is not placed on shard-a"),
+        ({"block": 1}, WrongVersion, "block 1 of all is with another shard"),
+        ({"block": 4}, Malformed, "block 4 of all is not placed on shard-a"),
         ({"version": 3}, NotReady, "version 3 of all is not made yet"),
         ({"version": 0}, WrongVersion, "version 0 of all is gone; pull the newest"),
         ({"version": -1}, WrongVersion, "is gone"),
@@ -265,7 +266,7 @@ def test_sums_go_to_holders_alone() -> None:
     for sender in ("c0", "shard-b", STRANGER):
         with pytest.raises(UnknownParty):
             desk.give(sender, ask)
-    for changes, error in (({"run": bytes(32)}, WrongRun), ({"block": 1}, Malformed)):
+    for changes, error in (({"run": bytes(32)}, WrongRun), ({"block": 1}, NotReady)):
         refused(desk, HOLDER, dataclasses.replace(ask, **changes), error, "run|placed")
 
 

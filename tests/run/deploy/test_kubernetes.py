@@ -339,13 +339,13 @@ def test_nobody_dials_a_key_holder_or_a_client() -> None:
     assert [n for n, rules in ingress.items() if rules] == ["coordinator", "shard-0", "shard-1"]
 
 
-def test_the_coordinator_dials_nobody_and_a_shard_the_coordinator_alone() -> None:
+def test_the_coordinator_dials_nobody_and_a_shard_the_coordinator_and_other_shards() -> None:
     egress = {e["metadata"]["name"]: e["spec"]["egress"] for e in of_kind("NetworkPolicy")}
     assert egress["coordinator"] == []
     names, calls = egress["shard-0"]
     assert {port["port"] for port in names["ports"]} == {53}
-    (to,) = calls["to"]
-    assert to["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "coordinator"
+    to = [each["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] for each in calls["to"]]
+    assert to == ["coordinator", "shard-1"]
     assert [port["port"] for port in calls["ports"]] == [7600]
 
 

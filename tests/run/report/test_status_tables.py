@@ -18,10 +18,10 @@ from secureps.messages.evaluation import (
     Metric,
     VersionEvaluated,
 )
+from secureps.messages.moves import Holding, Move
 from secureps.messages.requests import (
     AskStatus,
     GroupStatus,
-    Holding,
     Join,
     MemberStatus,
     Register,
@@ -36,7 +36,7 @@ from secureps.run.report.status_tables import evaluations, record, show, show_fi
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
 from tests.kits.federations import small_federation, small_plan
-from tests.kits.roles_kit import CLIENTS, SCHEMA, World, make_plan
+from tests.kits.roles_kit import CLIENTS, SCHEMA, SHARDS, World, make_plan
 
 STATUS = Status(
     run=b"\x01" * 32,
@@ -61,7 +61,7 @@ def test_tables_say_who_holds_what_and_what_a_group_waits_for() -> None:
     assert "waits for 1 of 6" in told.getvalue()
     lines = [line.split() for line in told.getvalue().replace("\u2502", " ").splitlines()]
     assert ["shard-0", "here:1", "1", "3", "768", "B"] in lines
-    assert ["shard-1", "here:2", "0.5", "-", "-"] in lines
+    assert ["shard-1", "here:2", "0.5", "0", "0", "B"] in lines
 
 
 def test_a_coordinator_moves_no_cursor() -> None:
@@ -183,6 +183,15 @@ def test_who_is_away_is_named_by_the_group_that_waits(tmp_path: Path) -> None:
     assert ["holder-0", "key", "holder", "live"] in lines
 
 
+def test_a_move_of_blocks_is_shown() -> None:
+    move = Move("drain-shard", "shard-1", 1, 4, 256, 1024)
+    screen, told = console()
+    show(dataclasses.replace(STATUS, move=move), screen)
+    assert "drain-shard shard-1: 1 of 4 blocks, 256 B of 1.0 kB" in told.getvalue().splitlines()
+    assert record(dataclasses.replace(STATUS, move=move))["move"]["moved"] == 1
+    assert record(STATUS)["move"] is None
+
+
 def test_members_that_a_round_waits_for_are_named() -> None:
     world = World(make_plan())
     world.servers()
@@ -194,9 +203,9 @@ def test_members_that_a_round_waits_for_are_named() -> None:
     tx.live = frozenset({"c0", "c2"})
     assert status.status(tx, ()).groups[0].reason == "waits; c1 is away"
     tx.live = frozenset()
-    gone = tuple(ServerStatus(f"shard-{i}", "shard", True, False) for i in range(2))
+    gone = tuple(ServerStatus(name, "shard", True, False) for name in SHARDS)
     told = status.status(tx, (), gone).groups[0].reason
-    assert told == "waits; shard-0, shard-1, c0 and 2 more are away"
+    assert told == "waits; shard-a, shard-b, c0 and 2 more are away"
     world.group().phase = Phase.COLLECTING
     assert status.status(tx, ()).groups[0].reason == "waits"
 

@@ -1,0 +1,113 @@
+"""What it takes to move blocks while a run trains: a shard comes, and one goes.
+
+Two shards, five clients and the key holders of `rlwe` as processes on loopback, whose training
+costs next to nothing. A third shard takes over its share, and then the first gives up all that it
+holds. "part" is of the copies of blocks that there are; "a version" is the median of those before
+the move, "the slowest" the longest that had any part of it in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+
+from benchmarks.large import LOOK, Large
+from benchmarks.report import Row, report
+from secureps.messages.acts import Act, ShardDeed
+from secureps.messages.moves import Move
+from secureps.messages.requests import Status
+from secureps.store.issuing import issue
+
+SHARDS, CLIENTS, BLOCKS = 2, 5, 12
+COMES, GOES = "shard-2", "shard-0"
+BEFORE = 4
+"""Versions that are timed before a move."""
+
+
+class Moving(Large):
+    """The shard that comes is on the roster, and is started later."""
+
+    def _make_kit(self) -> None:
+        super()._make_kit()
+        issue(self._kit, "shard", COMES)
+
+    @property
+    def here(self) -> Status:
+        found = self.status()
+        if found is None:
+            raise RuntimeError(f"the coordinator does not answer: {self.log('coordinator')}")
+        return found
+
+    @property
+    def version(self) -> int:
+        return min(group.version for group in self.here.groups)
+
+    def come(self) -> None:
+        """The new shard starts, and is there."""
+        self.start(COMES)
+        self.wait(lambda: any(s.name == COMES and s.live for s in self.here.servers), COMES)
+
+    def move(self, deed: ShardDeed, shard: str) -> Row:
+        """Has a shard come or go; what that took."""
+        first = self.version
+        self.committed(first + BEFORE + 1)
+        began, at = self.version, time.monotonic()
+        self.observer().act(Act(deed.value, shard))
+        last: Move | None = None
+        while (move := self.here.move) is not None:
+            last = move
+            time.sleep(LOOK)
+        seconds, ended = time.monotonic() - at, self.version
+        if last is None:
+            raise RuntimeError("the move was over before anybody looked: take more values")
+        before = self._took(range(first, began + 1))
+        during = self._took(range(began, ended + 2))
+        copies = sum(each.blocks for each in self.here.holdings)
+        usual, slowest = statistics.median(before), max(during)
+        return {
+            "move": f"{deed.value} {shard}",
+            "blocks": f"{last.blocks} of {copies}",
+            "part": last.blocks / copies,
+            "MB": last.bytes / 1e6,
+            "seconds": seconds,
+            "versions meanwhile": ended - began,
+            "a version, s": usual,
+            "the slowest, s": slowest,
+            "longer by, s": slowest - usual,
+        }
+
+    def _took(self, versions: range) -> list[float]:
+        """Seconds from each of these versions to the next of them."""
+        return [b - a for a, b in pairwise([self.committed(version) for version in versions])]
+
+
+def rows(values: int) -> list[Row]:
+    """A shard comes, and another goes."""
+    with (
+        tempfile.TemporaryDirectory(prefix="secureps-resharding-") as folder,
+        Moving(
+            *(Path(folder), "rlwe", values, CLIENTS, 10_000, SHARDS),
+            block_size=-(-values // BLOCKS) + 8,  # the weight is in the first of them
+        ) as parties,
+    ):
+        parties.start_all()
+        parties.committed(1)
+        parties.come()
+        came = parties.move(ShardDeed.ADD, COMES)
+        return [came, parties.move(ShardDeed.DRAIN, GOES)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--values", type=int, default=1_000_000)
+    values = parser.parse_args().values
+    title = f"{values / 1e6:g}M values, {CLIENTS} clients, {SHARDS} shards, rlwe: blocks move"
+    report(f"resharding-{values / 1e6:g}M", title, rows(values))
+
+
+if __name__ == "__main__":
+    main()

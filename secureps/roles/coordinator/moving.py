@@ -1,0 +1,107 @@
+"""Where blocks are placed, and on their way to: folded from the journal.
+
+Blocks move in two placements. By the first they lie at their old shards and at the new ones too,
+which are filled meanwhile; by the second, the target, at the new ones. What must not live here:
+when which is journalled, and who hears of it (`roles.coordinator.resharding`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from secureps.messages.acts import Act, ShardDeed
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
+from secureps.messages.records import RunPinned
+from secureps.messages.run import Placement
+from secureps.roles.coordinator.acted import stand_still
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.judgements import Evaluations
+
+REMOVED = "removed by the operator"
+"""Why a shard has left whose blocks were moved first."""
+
+
+@dataclass(slots=True)
+class Moving:
+    """Of one run.
+
+    Args:
+        left: shards that are part of the run no more, and why.
+        what: the `ShardDeed` that is not done yet, empty if there is none; shard: whom it is of.
+        before: while blocks move, the placement that they had, in which each is whole where it is;
+            target: the one that they get; since: when that began.
+    """
+
+    left: dict[str, str] = field(default_factory=dict)
+    what: str = ""
+    shard: str = ""
+    before: Placement | None = None
+    target: Placement | None = None
+    since: float = 0.0
+
+    def dismissed(self, shard: str) -> bool:
+        """Whether an operator has removed a shard: it is told so, and ends in order."""
+        return self.left.get(shard, "").startswith(REMOVED)
+
+    def gains(self, group: str, shard: str) -> tuple[int, ...]:
+        """The blocks of a group that move to a shard now, ascending."""
+        if self.target is None or self.before is None:
+            return ()
+        had = set(self.before.blocks_of(group, shard))
+        return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
+
+    def apply(
+        self,
+        at: float,
+        record: Act | ShardLeft | PlacementMoved,
+        pinned: RunPinned,
+        groups: Collection[GroupState],
+        evaluations: Evaluations,
+    ) -> RunPinned:
+        """Folds one record; returns the run by the placement that follows."""
+        old, new, begun = pinned.placement, pinned.placement, self.target is not None
+        match record:
+            case Act():
+                self._act(record, old)
+            case ShardLeft(shard, reason):
+                self.left[shard], new = reason, old.without(shard)
+                self.before = self.target = None
+                if self.shard == shard:
+                    self.what = self.shard = ""
+                for group in groups:
+                    group.states.pop(shard, None)
+            case PlacementMoved(new, target):
+                if new == self.target:
+                    self._end()
+                else:
+                    self.before, self.target = None if target is None else old, target
+                    self.since = at
+                for group in groups:
+                    _files(group, old, new)
+        if begun and self.target is None:
+            stand_still(self.since, at, groups, evaluations)
+        return replace(pinned, placement=new)
+
+    def _act(self, act: Act, placement: Placement) -> None:
+        self.what, self.shard = act.what, act.party
+        if act.what == ShardDeed.ADD:
+            self.left.pop(act.party, None)
+        elif act.what == ShardDeed.REMOVE and act.party not in placement.shards:
+            self._end()
+
+    def _end(self) -> None:
+        if self.what == ShardDeed.REMOVE:
+            self.left[self.shard] = REMOVED
+        self.before = self.target = None
+        self.what = self.shard = ""
+
+
+def _files(group: GroupState, old: Placement, new: Placement) -> None:
+    """Of whose state files digests are known: not of those that have other blocks from now on."""
+    for shard in {*old.shards, *new.shards}:
+        blocks = new.blocks_of(group.name, shard)
+        if not blocks:
+            group.states.pop(shard, None)
+        elif blocks != old.blocks_of(group.name, shard) and shard in group.states:
+            group.states[shard] = b""

@@ -1,0 +1,249 @@
+"""Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
+
+A move is fenced: no cohort closes and no checkpoint begins from when it is due until it is over.
+Clients train and send meanwhile. It takes two placements, each journalled before anybody hears of
+it. By the first, blocks are on their new shards besides: these ask the others for what they took
+in, and for the version that is committed. When all say that they have it, the second is in force:
+clients send to the new shards, and the old ones delete what is theirs no more.
+
+What must not live here: which blocks go where (`model.placement`), and who leaves because it is
+away (`roles.coordinator.departures`).
+"""
+
+from __future__ import annotations
+
+from secureps.errors import Refused, UnknownParty
+from secureps.messages.acts import Act, ShardDeed
+from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
+from secureps.messages.moves import Move
+from secureps.messages.orders import Finish
+from secureps.messages.requests import Prepared
+from secureps.messages.run import Placement
+from secureps.model.placement import move_copies
+from secureps.roles.coordinator import departures
+from secureps.roles.coordinator.founding import make_configure
+from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.moving import REMOVED
+from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.validation import check_digests
+from secureps.wording import named
+
+SHOWN = 3
+"""Blocks that a refusal names."""
+
+
+# --- what an operator says --------------------------------------------------------
+
+
+def act(tx: Transaction, act: Act) -> None:
+    """A shard is to be added, drained or removed, if it is not so already.
+
+    Raises:
+        UnknownParty: no shard of that name has come yet.
+        Refused: another move is not over, there is no version yet, or blocks would have no shard.
+    """
+    moving, name = tx.federation.moving, act.party
+    placed, what = _placement(tx).shards, ShardDeed(act.what)
+    if (moving.what, moving.shard) == (act.what, name):
+        return
+    if name not in tx.federation.shards:
+        raise UnknownParty(
+            f"no shard called {name!r:.80} has come to this run: put it on the roster and start it "
+            "with its kit, then say so again"
+        )
+    if any(group.version < 0 for group in tx.federation.groups.values()):
+        raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
+    if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
+        if name in placed:
+            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}")
+        else:
+            tx.write(act)
+        _dismiss(tx, name)
+        return
+    if name in placed if what is ShardDeed.ADD else name not in placed:
+        if what is ShardDeed.REMOVE and name not in moving.left:
+            tx.write(act)
+            _dismiss(tx, name)
+        return
+    if moving.what or moving.target is not None:
+        raise Refused(f"one move at a time: {told(tx)}; say it again when that is over")
+    if what is not ShardDeed.ADD:
+        _demand_others(tx, what, name, placed)
+        if name not in tx.watchers:  # what it has, others have
+            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}")
+            return
+    tx.write(act)
+
+
+def _why(act: Act) -> str:
+    return f": {act.reason}" if act.reason else ""
+
+
+def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[str, ...]) -> None:
+    """Refused if blocks of a shard would be lost with it, or have fewer copies than they should."""
+    if name in tx.watchers:
+        least = tx.plan.section.replicas
+        if len(placed) <= least:
+            raise Refused(
+                f"without {name} there are {len(placed) - 1} shards, and the plan has every block "
+                f"on {least}: add another one first"
+            )
+        return
+    if what is ShardDeed.DRAIN:
+        raise Refused(f"{name} is away: start it, and it hands its blocks over; or remove it")
+    if alone := departures.alone(tx, name):
+        blocks = ", ".join(f"block {block} of {group}" for group, block in alone[:SHOWN])
+        more = f", and {len(alone) - SHOWN} more" if len(alone) > SHOWN else ""
+        raise Refused(
+            f"{name} is away, and nobody else who is here has {blocks}{more}: they would be lost; "
+            "start it again, and it hands them over"
+        )
+
+
+# --- fence, begin and end ---------------------------------------------------------
+
+
+def due(tx: Transaction) -> str:
+    """Why no cohort closes now and no checkpoint begins; empty where nothing is to move."""
+    if tx.federation.moving.target is None and _wanted(tx) is None:
+        return ""
+    return told(tx)
+
+
+def told(tx: Transaction) -> str:
+    """What moves, or is to, and what it waits for."""
+    moving = tx.federation.moving
+    match moving.what:
+        case ShardDeed.ADD:
+            text = f"blocks move to {moving.shard}, which is added"
+        case ShardDeed.DRAIN | ShardDeed.REMOVE:
+            text = f"blocks move from {moving.shard} to others"
+        case _:
+            text = "blocks are copied again, since a shard has left"
+    waits = _waits(tx)
+    return f"{text}; {waits}" if waits else text
+
+
+def _waits(tx: Transaction) -> str:
+    """What a move waits for besides the copying; empty for nothing."""
+    moving = tx.federation.moving
+    if moving.target is not None:
+        away = [s for s in _placement(tx).shards if s not in tx.watchers]
+    elif (shards := _wanted(tx)) is not None:
+        away = [s for s in {*shards, *_placement(tx).shards} if s not in tx.watchers]
+        if not away and not _between(tx):
+            return "waits for the cohorts and the checkpoint that are being made"
+    else:
+        return f"waits for {moving.shard} to come"
+    return f"waits for {named(sorted(away))}" if away else ""
+
+
+def advance(tx: Transaction) -> None:
+    """Begins a move that is due as soon as nothing is between two versions; ends it when it can."""
+    federation, moving = tx.federation, tx.federation.moving
+    assert federation.pinned is not None
+    if moving.target is None:
+        shards, placement = _wanted(tx), federation.pinned.placement
+        here = shards is not None and tx.watchers.issuperset({*shards, *placement.shards})
+        if shards is None or not here or not _between(tx):
+            return
+        weights = {name: federation.shards[name].weight for name in shards}
+        held = move_copies(placement.held, weights, tx.plan.section.replicas)
+        target = Placement.by_block(placement.epoch + 2, shards, held)
+        tx.write(PlacementMoved(placement.joined(target), target))
+        departures.go_on(tx)
+    if moving.target is not None and not _lacking(tx):
+        leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
+        gone = [s for s in _placement(tx).shards if s not in moving.target.shards]
+        tx.write(PlacementMoved(moving.target))
+        departures.go_on(tx, gone)
+        if leaving:
+            _dismiss(tx, leaving)
+
+
+def _wanted(tx: Transaction) -> tuple[str, ...] | None:
+    """The shards that are to hold the blocks, if they are others, or blocks have too few copies."""
+    moving, placement = tx.federation.moving, _placement(tx)
+    match moving.what:
+        case ShardDeed.ADD:
+            here = moving.shard in tx.watchers and moving.shard in tx.federation.shards
+            return (*placement.shards, moving.shard) if here else None
+        case ShardDeed.DRAIN | ShardDeed.REMOVE:
+            return tuple(s for s in placement.shards if s != moving.shard)
+    copies = min(tx.plan.section.replicas, len(placement.shards))
+    thin = tx.cache.of("thin", placement.epoch, lambda: _least(placement) < copies)
+    return placement.shards if thin else None
+
+
+def _least(placement: Placement) -> int:
+    """How many copies the block has that has fewest."""
+    return min(len(each) for blocks in placement.held.values() for each in blocks)
+
+
+def _between(tx: Transaction) -> bool:
+    """Whether no version and no checkpoint is in the making."""
+    groups, checkpoints = tx.federation.groups.values(), tx.federation.checkpoints
+    idle = all(group.making is None and group.version >= 0 for group in groups)
+    return idle and (not checkpoints or checkpoints[-1].complete)
+
+
+def _lacking(tx: Transaction) -> list[tuple[str, str]]:
+    """Shards, and groups of which they have not said since they last came that all is there."""
+    moving, epoch = tx.federation.moving, _placement(tx).epoch
+    return [
+        (shard, group)
+        for shard in _placement(tx).shards
+        for group in tx.federation.groups
+        if moving.gains(group, shard)
+        and (shard not in tx.watchers or (epoch, group, shard) not in tx.sessions.adopted)
+    ]
+
+
+def _dismiss(tx: Transaction, shard: str) -> None:
+    """It is told that it takes part no more, and ends."""
+    tx.order(shard, make_configure(tx))
+    tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))
+
+
+# --- what shards say --------------------------------------------------------------
+
+
+def adopted(tx: Transaction, group: GroupState, event: Prepared) -> None:
+    """A shard has its blocks of a new placement, of the committed version, and what was sent.
+
+    Raises:
+        Malformed: they are not its blocks of that version.
+    """
+    if event.epoch != _placement(tx).epoch or event.version != group.version:
+        return  # what it says of is past
+    owned = tx.federation.owners(group.name).get(event.shard, ())
+    check_digests(event.shard, group.name, owned, event.blocks)
+    if event.blocks != tuple(group.blocks[block] for block in owned):
+        return
+    if group.states.get(event.shard) != event.state:
+        known = (event.shard, event.blocks, event.state)
+        tx.write(ShardPrepared(group.name, group.version, *known))
+    tx.sessions.adopted.add((event.epoch, group.name, event.shard))
+    tx.sessions.holds(event.shard, group.name)
+
+
+def seen(tx: Transaction) -> Move | None:
+    """How far a move is, for a status; None if there is none."""
+    moving = tx.federation.moving
+    if tx.federation.pinned is None or not (moving.what or due(tx)):
+        return None
+    moved = blocks = moved_bytes = bytes = 0
+    lacking = set(_lacking(tx))
+    for group in tx.layout.all_groups if tx.layout is not None else ():
+        for shard in _placement(tx).shards:
+            for block in moving.gains(group.name, shard):
+                start, stop = group.span(block)
+                whole = (shard, group.name) not in lacking
+                blocks, bytes = blocks + 1, bytes + 4 * (stop - start)
+                moved, moved_bytes = moved + whole, moved_bytes + whole * 4 * (stop - start)
+    return Move(moving.what, moving.shard, moved, blocks, moved_bytes, bytes, _waits(tx))
+
+
+def _placement(tx: Transaction) -> Placement:
+    assert tx.federation.pinned is not None
+    return tx.federation.pinned.placement

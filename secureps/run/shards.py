@@ -1,0 +1,133 @@
+"""`secureps shards`: has a coordinator move blocks to a shard that comes, or from one that goes.
+
+It asks, and then shows how far the move is: the coordinator moves, whether anybody looks or not.
+What must not live here: which blocks move, and how (`roles.coordinator`), and the bar that shows
+it (`run.report.moves`). Errors go up to `run.cli`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from secureps.messages.acts import Act, ShardDeed
+from secureps.run.act import as_coordinator
+from secureps.run.options import AskingKit, Insecure, PassphraseFd, Reason, RunFolder, Server
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from secureps.messages.moves import Move
+    from secureps.messages.requests import Status
+
+EVERY = 0.5
+"""Seconds between two looks at a move."""
+
+
+def shards(
+    what: Annotated[Literal["add", "drain", "remove"], typer.Argument(help="What to do.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The shard, as on the roster.")],
+    run: RunFolder = None,
+    server: Server = None,
+    kit: AskingKit = None,
+    reason: Reason = "",
+    insecure: Insecure = False,
+    passphrase_fd: PassphraseFd = None,
+) -> None:
+    """Move blocks to a shard that comes, or from one that goes, while a run trains.
+
+    add gives its share to a shard that is on the roster, and was started; drain
+    moves all that a shard holds to the others, and remove has it leave the run
+    besides. The model is the same. Ctrl-C ends the looking, and not the move.
+    Give RUN, or --server and the coordinator's own --kit.
+    """
+    from rich.console import Console
+
+    from secureps.errors import ConfigError, UnknownParty
+
+    deed = ShardDeed(f"{what}-shard")
+    if run is not None and deed is ShardDeed.REMOVE:
+        raise ConfigError(
+            f"`secureps resume` starts all shards of {run}, also one that has left: drain it "
+            f"instead, secureps shards drain {name} {run}"
+        )
+    with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+        try:
+            own.act(act := Act(deed.value, name, reason))
+        except UnknownParty as error:
+            if run is None:
+                raise
+            text = "`secureps up` starts the shards of its plan: put another one on the roster of"
+            raise UnknownParty(f"{error}; {text} {run}/kit, and start it beside") from None
+        try:
+            typer.echo(follow(own.status, act, Console()))
+        except KeyboardInterrupt:
+            typer.echo("the move goes on without this: secureps status shows it", err=True)
+            raise
+
+
+def follow(
+    ask: Callable[[], Status],
+    act: Act,
+    console: Console,
+    pause: Callable[[float], None] = time.sleep,
+) -> str:
+    """Shows the move that follows an act until it is over; what came of it, in a line.
+
+    Args:
+        ask: for the next status; raises PeerError while there is no answer.
+        pause: between two looks, for EVERY seconds.
+
+    Raises:
+        OperatorError: it was given up, or the run was over first.
+    """
+    from secureps.errors import PeerError
+    from secureps.run.report.moves import shown
+
+    last: Move | None = None
+    began, silent = time.monotonic(), False
+    with shown(console) as show:
+        while True:
+            try:
+                status, silent = ask(), False
+            except PeerError as error:  # it may be started again, and then goes on
+                if not silent:
+                    text = f"no answer: {error}; this goes on asking, Ctrl-C ends it"
+                    console.print(text, soft_wrap=True, markup=False, highlight=False)
+                silent = True
+            else:
+                move = status.move
+                if move is None or (move.what, move.shard) != (act.what, act.party):
+                    return _outcome(act, status, last, time.monotonic() - began)
+                show(move)
+                last = move
+            pause(EVERY)
+
+
+def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
+    from secureps.errors import OperatorError
+    from secureps.wording import counted, duration, printable, size
+
+    name, moved = act.party, ""
+    held = next((h for h in status.holdings if h.shard == name), None)
+    here = name in [each.name for each in status.shards]
+    if last is not None:
+        moved = f"; {counted(last.blocks, 'block')} moved, {size(last.bytes)}, within "
+        moved += duration(seconds)
+    if act.what == ShardDeed.ADD and held is not None and not held.blocks:
+        count = counted(sum(each.blocks for each in status.holdings), "block")
+        return f"{name} holds nothing: {count} are too few for it; a plan's block_size has more"
+    if act.what == ShardDeed.ADD and held is not None:
+        own = counted(held.blocks, "block")
+        return f"{name} holds {own}, {size(held.bytes)} of the model{moved}"
+    if act.what == ShardDeed.DRAIN and (held is None or not held.blocks):
+        return f"{name} holds nothing: it may be stopped, and added again later{moved}"
+    if act.what == ShardDeed.REMOVE and not here:
+        return f"{name} has left the run, and its process ends{moved}"
+    if status.finished:
+        over = printable(status.finished)
+        raise OperatorError(f"the run is over ({over}), and {name} is as it was")
+    raise OperatorError(f"nothing came of it: {name} is as it was; the coordinator's log says why")

@@ -1,0 +1,235 @@
+"""Blocks move between shards while a run trains: the same model, bit for bit, as if none had."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages.acts import Act, ShardDeed
+from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
+from secureps.messages.run import COORDINATOR, Placement
+from secureps.policy.plan import Plan
+from secureps.run.simulate.simulation import Conditions, Simulation
+from tests.kits.cheats import journalled
+from tests.kits.evaluations import evaluated_plan, examined, metrics_of
+from tests.kits.federations import (
+    Walker,
+    events_of,
+    finished,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
+from tests.kits.privacy_kit import adaptive_plan
+from tests.kits.privacy_kit import federation as private_federation
+from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
+from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
+from tests.kits.thin_group import FED_BACK, RULE
+
+NEW = "shard-2"
+"""A spare one, of plans with two shards."""
+
+
+def sharded(cipher: str = "plain", **changes: object) -> Plan:
+    return small_plan(cipher, **({"versions": 4} | changes))
+
+
+def federation(plan: Plan, folder: Path) -> Simulation:
+    return small_federation(plan, folder, Conditions(spares=1))
+
+
+def until(moment: int) -> Callable[[], bool]:
+    """True at that event from now."""
+    left = moment
+
+    def come() -> bool:
+        nonlocal left
+        left -= 1
+        return left <= 0
+
+    return come
+
+
+def say(play: Simulation, what: ShardDeed, shard: str) -> Future[Any]:
+    return play.network.transport(COORDINATOR).call(COORDINATOR, Act(what.value, shard))
+
+
+def acted(play: Simulation, what: ShardDeed, shard: str, moment: int) -> None:
+    """Plays to an event; there an operator has a shard added, drained or removed."""
+    play.run(until(moment))
+    if what is ShardDeed.ADD and not finished(play):
+        play.start(shard)
+        play.run(lambda: finished(play) or shard in play.coordinator.federation.shards)
+    while not finished(play):  # one move at a time
+        done = say(play, what, shard)
+        play.run(done.done)
+        if (error := done.exception()) is None:
+            return
+        assert "one move at a time" in str(error) or finished(play), error
+
+
+def placement(play: Simulation) -> Placement:
+    pinned = play.coordinator.federation.pinned
+    assert pinned is not None
+    return pinned.placement
+
+
+def begun(plan: Plan, folder: Path) -> int:
+    """Events until version 0 is there on all shards."""
+    play, events = federation(plan, folder), 0
+
+    def made() -> bool:
+        nonlocal events
+        events += 1
+        return bool(play.coordinator.federation.checkpoints)
+
+    play.run(made)
+    return events
+
+
+def play_out(play: Simulation) -> None:
+    play.run(lambda: finished(play))
+
+
+def whole(play: Simulation, copies: int = 1) -> None:
+    """The move is over, and every block is where it belongs, nobody trained twice."""
+    known = play.coordinator.federation
+    assert (known.moving.what, known.moving.target) == ("", None)
+    version = known.groups["all"].version
+    for block, held in enumerate(placement(play).held["all"]):
+        assert len(held) == len(set(held)) == copies
+        keys = [play._shard(shard).fetch(f"model/all/{version}/{block}") for shard in held]
+        assert len({bytes(each) for each in keys}) == 1
+    trainers = play._cast.trainers.values()
+    assert {each.fits for each in trainers if isinstance(each, Walker)} == {
+        play.plan.section.versions
+    }
+    assert not journalled(play, CohortBurnt)
+    assert not journalled(play, CohortReopened), "nothing was asked for again"
+
+
+@pytest.mark.parametrize("what", ShardDeed)
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_blocks_move_at_any_event_and_the_model_is_the_same(
+    cipher: str, what: ShardDeed, tmp_path: Path
+) -> None:
+    expected, _ = unharmed("plain")
+    shard = NEW if what is ShardDeed.ADD else "shard-1"
+    first = begun(sharded(cipher), tmp_path / "first")
+    events = events_of(federation(sharded(cipher), tmp_path / "whole"))
+    moments = {"plain": 16, "bfv": 4, "rlwe": 4}[cipher]
+    for moment in range(first, events - 1, (events - first) // moments):
+        play = federation(sharded(cipher), tmp_path / str(moment))
+        acted(play, what, shard, moment)
+        play_out(play)
+        assert same(play.model(), expected), f"{what} at event {moment}"
+        if journalled(play, PlacementMoved):
+            whole(play)
+            assert (shard in placement(play).shards) == (what is ShardDeed.ADD)
+
+
+# --- whoever dies meanwhile -------------------------------------------------------
+
+
+def disturbed(
+    plan: Plan,
+    folder: Path,
+    what: ShardDeed,
+    moment: int,
+    party: str,
+    later: int,
+    disk: bool = False,
+) -> Simulation:
+    """A move begins at an event, and some events later a party dies, and comes back."""
+    play = federation(plan, folder)
+    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", moment)
+    play.run(until(later))
+    if not finished(play):
+        play.kill(party)
+        if disk:
+            play.lose(party)
+        play.loop.call_later(1.0, lambda: back(play, party))
+    play.run(lambda: finished(play))
+    return play
+
+
+def back(play: Simulation, party: str) -> None:
+    if party not in play.coordinator.federation.moving.left:  # else it would be told so, and end
+        play.start(party)
+
+
+@pytest.mark.parametrize("what", [ShardDeed.ADD, ShardDeed.REMOVE])
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
+    cipher: str, what: ShardDeed, tmp_path: Path
+) -> None:
+    expected, _ = unharmed("plain")
+    gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
+    parties = (COORDINATOR, gains, loses, "client-00")
+    first = begun(sharded(cipher), tmp_path / "first")
+    step = {"plain": 9, "bfv": 45, "rlwe": 45}[cipher]
+    for number, later in enumerate(range(1, 290, step)):
+        party, moment = parties[number % 4], first + 17 * number
+        play = disturbed(sharded(cipher), tmp_path / str(later), what, moment, party, later)
+        assert same(play.model(), expected), f"{party} killed {later} after {moment}"
+        whole(play)
+
+
+# --- every kind of plan -----------------------------------------------------------
+
+
+def of_rule(rule: dict[str, Any]) -> Callable[[Path], Simulation]:
+    plan = stream_plan("plain", rule)
+    return lambda folder: stream(plan, folder, conditions=Conditions(spares=1))
+
+
+def fed_back(folder: Path) -> Simulation:
+    group = FED_BACK | {"rule": RULE, "pull_bits": 4, "most_examples": 32}
+    return small_federation(sharded("rlwe", group=[group]), folder, Conditions(spares=1))
+
+
+def clipped(folder: Path) -> Simulation:
+    return private_federation(adaptive_plan("local"), folder, conditions=Conditions(spares=1))
+
+
+def evaluated(folder: Path) -> Simulation:
+    return examined(evaluated_plan("rlwe"), folder, Conditions(spares=1))
+
+
+def shopped(folder: Path) -> Simulation:
+    return shopping(sparse_plan("plain", SYNC), folder, Conditions(spares=1))[0]
+
+
+PLANS: dict[str, Callable[[Path], Simulation]] = {
+    "buffered": of_rule(BUFFERED),
+    "async": of_rule(ASYNC),
+    "ssp": of_rule(SSP),
+    "codec, feedback and differences": fed_back,
+    "adaptive clip": clipped,
+    "evaluated": evaluated,
+    "sparse": shopped,
+}
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) -> None:
+    """A shard is added, and later another one drained."""
+    plain = PLANS[name](tmp_path / "whole")
+    events = events_of(plain)
+    for part in (4, 7):
+        play = PLANS[name](tmp_path / str(part))
+        acted(play, ShardDeed.ADD, NEW, events * part // 10)
+        acted(play, ShardDeed.DRAIN, "shard-0", 20)
+        play_out(play)
+        # a fence may have others in a buffer when it closes, and nobody else
+        met = name != "buffered" or cohorts(play, "all") == cohorts(plain, "all")
+        assert same(play.model(), plain.model()) is met
+        if name == "evaluated":
+            assert metrics_of(play) == metrics_of(plain)
+        assert placement(play).shards == ("shard-1", NEW)
+        assert not journalled(play, CohortBurnt)

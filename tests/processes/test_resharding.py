@@ -1,0 +1,142 @@
+"""Shards come and go while a run of processes trains: the model is that of a run without."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from secureps.errors import Refused, UnknownParty
+from secureps.messages.acts import Act
+from secureps.messages.coordinator_records import CohortBurnt
+from secureps.messages.requests import ServerStatus, Status
+from secureps.run.shards import follow
+from tests.kits.federations import same, unharmed
+from tests.kits.own_keys import secureps
+from tests.kits.party_kits import give
+from tests.kits.processes import Processes
+
+NEW, FULL, GONE, LAST = "shard-2", "shard-1", "shard-0", 1000
+
+
+class Resharding(Processes):
+    """NEW makes its own keys while the run trains; one folder has those of all others."""
+
+    def kit(self, name: str) -> Path:
+        return self.folder / NEW / "kit" if name == NEW else super().kit(name)
+
+    def admit(self) -> None:
+        """NEW asks for a certificate, the issuer puts it on the roster, and it starts."""
+        own, issuer = self.kit(NEW), self.kit("coordinator")
+        made = secureps("keys", "request", own, "--role", "shard", "--name", NEW)
+        assert made.returncode == 0, made.stderr
+        told = made.stdout.split("fingerprint ")[1].split()[0]
+        asked = own / "requests" / f"{NEW}.json"
+        done = secureps("roster", "add", issuer, asked, "--fingerprint", told)
+        assert f"shard {NEW}: approved" in done.stdout, done.stderr
+        give(issuer, own)
+        self.wait(lambda: "goes by roster" in self.log("coordinator"), "the new roster")
+        self.start(NEW)
+        self.wait(lambda: self.here(NEW), f"{NEW} to be there")
+
+    def server_of(self, name: str) -> ServerStatus | None:
+        status = self.status()
+        servers = () if status is None else status.servers
+        return next((each for each in servers if each.name == name), None)
+
+    def here(self, name: str) -> bool:
+        server = self.server_of(name)
+        return server is not None and server.live
+
+    def seen(self) -> Status:
+        self.wait(lambda: self.status() is not None, "the coordinator")
+        found = self.status()
+        assert found is not None
+        return found
+
+    @property
+    def held(self) -> dict[str, int]:
+        """How many blocks each shard holds; the others none."""
+        return {each.shard: each.blocks for each in self.seen().holdings if each.blocks}
+
+    def makes(self, more: int = 2) -> None:
+        """So many versions are made from now on."""
+        known = min(group.version for group in self.seen().groups)
+        self.wait(lambda: self.reached(known + more), f"{more} more versions")
+
+    def asked(self, what: str, name: str) -> subprocess.CompletedProcess[str]:
+        """`secureps shards`, as an operator says it."""
+        own = ("--server", self.server, "--kit", self.kit("coordinator"), "--reason", "a test")
+        return secureps("shards", what, name, *own)
+
+    def moves(self, what: str, name: str) -> str:
+        """The same in this process, to its end; what came of it."""
+        self.observer().act(act := Act(f"{what}-shard", name, "a test"))
+        return follow(self.observer().status, act, Console(file=io.StringIO()))
+
+    def same_as_without(self) -> bool:
+        """Whether its model, at whichever version, is that of a run in which nothing moves."""
+        versions, model = self.model()
+        return same(model, unharmed("rlwe", versions=versions["all"])[0])
+
+
+NONSENSE = (
+    Act("add-shard", "nobody"),
+    Act("add-shard", "client-00"),
+    Act("drain-shard", "holder-0"),
+    Act("remove-shard", "coordinator"),
+    Act("remove-shard", "../shard-0"),
+    Act("drain-shard", "x" * 5000),
+)
+
+
+@pytest.mark.timeout(300)
+def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Path) -> None:
+    with Resharding(tmp_path, "rlwe", versions=LAST) as parties:
+        parties.pace = 0.2
+        parties.start_all()
+        parties.wait(lambda: parties.reached(1), "version 1")
+        before, own = parties.held, parties.observer()
+        whole = sum(before.values())
+        parties.admit()
+        parties.makes(1)
+        for act in NONSENSE:
+            with pytest.raises((Refused, UnknownParty)):
+                own.act(act)
+        assert parties.held == before, "it is there, and holds nothing"
+        added = parties.asked("add", NEW)
+        assert (added.returncode, added.stderr) == (0, "")
+        assert added.stdout.splitlines()[-1].startswith(f"{NEW} holds 1 block, ")
+        assert parties.held[NEW] == 1
+        assert sum(parties.held.values()) == whole
+        parties.makes()
+        assert parties.moves("drain", FULL).startswith(f"{FULL} holds nothing: it may be stopped")
+        assert parties.held.keys() == {GONE, NEW}
+        parties.kill(FULL)  # nobody needs it
+        parties.makes()
+        parties.start(FULL)
+        parties.wait(lambda: parties.here(FULL), f"{FULL} to be back")
+        own.act(Act("drain-shard", FULL))  # it is so already
+        assert parties.moves("add", FULL).startswith(f"{FULL} holds 1 block, ")
+        assert parties.moves("remove", GONE).startswith(f"{GONE} has left the run, and ")
+        parties.wait(lambda: not parties.alive(GONE), f"the end of {GONE}")
+        own.act(Act("remove-shard", GONE))  # it is so already
+        assert parties.held.keys() == {FULL, NEW}
+        assert sum(parties.held.values()) == whole
+        parties.moves("drain", FULL)
+        done = parties.asked("remove", NEW)
+        assert (done.returncode, done.stdout) == (1, ""), "the last shard stays"
+        assert done.stderr.startswith("error: ")
+        assert done.stderr.count("\n") == 1
+        with pytest.raises(Refused):
+            own.act(Act("drain-shard", NEW))
+        for name in ("coordinator", NEW, "client-00"):  # what they know is in their journals
+            parties.kill(name)
+            parties.start(name)
+        parties.makes()
+        assert parties.held == {NEW: whole}
+        assert parties.same_as_without()
+        assert parties.journal("coordinator", CohortBurnt) == []

@@ -1,0 +1,206 @@
+"""What an operator may say of shards, what moves then, and that nothing does for anybody else."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
+from secureps.messages.acts import Act
+from secureps.messages.coordinator_records import PlacementMoved
+from secureps.messages.moves import Move
+from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
+from secureps.messages.run import COORDINATOR
+from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Answer, Step
+from tests.kits.roles_kit import CLIENTS, SHARDS, World, digest, make_plan, orders_of, state_of
+
+FIRST, SPARE = SHARDS
+ADD, DRAIN, REMOVE = (Act(f"{what}-shard", SPARE) for what in ("add", "drain", "remove"))
+PATIENT: dict[str, Any] = {"lease": 1e4, "rule": {"deadline": 1e4}}
+
+
+class OneShard(World):
+    """Four blocks on one shard; the other one comes when the run is there."""
+
+    def servers(self, seen: int = 0) -> None:
+        for shard in self.federation.shards or (FIRST,):
+            self.come(shard, seen)
+
+    def come(self, shard: str = SPARE, seen: int = 0) -> list[str]:
+        """A shard is there; what it is ordered."""
+        self.give(shard, Register(shard, f"{shard}:1", 1.0, seen))
+        return ordered(self.give(shard, Subscribe(shard, ())), shard)
+
+    def has(self, shard: str = SPARE) -> list[Any]:
+        """A shard says that it has all that is its own by now; the records that follow."""
+        pinned, group = self.federation.pinned, self.group()
+        assert pinned is not None
+        owned = self.federation.owners("all")[shard]
+        blocks = tuple(group.blocks[block] for block in owned)
+        own = (shard, "all", group.version, blocks, digest("s"))
+        return self.give(shard, Prepared(*own, epoch=pinned.placement.epoch)).records
+
+
+def ordered(step: Step, to: str) -> list[str]:
+    return [type(order).__name__ for order in orders_of(step, to)]
+
+
+def world(come: bool = True, **changes: Any) -> OneShard:
+    made = OneShard(make_plan("plain", shards=1, **(PATIENT | changes)))
+    made.found()
+    if come:
+        made.come()
+    return made
+
+
+def say(at: World, act: Act) -> list[Any]:
+    step = at.give(COORDINATOR, act)
+    assert step.effects[-1] == Answer(Noted())
+    return step.records
+
+
+def status(at: World) -> Status:
+    (answer,) = at.give(COORDINATOR, AskStatus()).effects
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.message, Status)
+    return answer.message
+
+
+def placed(at: World) -> dict[str, int]:
+    return {each.shard: each.blocks for each in status(at).holdings}
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "text"),
+    [
+        (Act("add-shard", "nobody"), UnknownParty, "no shard called 'nobody' has come to this run"),
+        (Act("add-shard", "c0"), UnknownParty, "no shard called 'c0' has come"),
+        (Act("remove-shard", COORDINATOR), UnknownParty, "no shard called 'coordinator'"),
+        (Act("drain-shard", "x" * 9000), UnknownParty, "no shard called 'xxx"),
+        (Act("drain-shard", FIRST), Refused, "without shard-a there are 0 shards"),
+        (Act("remove-shard", FIRST), Refused, "without shard-a there are 0 shards"),
+    ],
+)
+def test_what_is_not_possible_changes_nothing(
+    act: Act, error: type[SecurepsError], text: str
+) -> None:
+    at = world()
+    before = state_of(at.federation)
+    with pytest.raises(error, match=text) as raised:
+        at.give(COORDINATOR, act)
+    assert len(str(raised.value)) < 300
+    assert state_of(at.federation) == before
+    assert status(at).move is None
+
+
+def test_a_shard_that_never_came_is_none() -> None:
+    with pytest.raises(UnknownParty, match="put it on the roster and start it"):
+        world(come=False).give(COORDINATOR, ADD)
+
+
+def test_nothing_moves_before_there_is_a_run() -> None:
+    with pytest.raises(NotReady):
+        OneShard(make_plan("plain", shards=1)).give(COORDINATOR, ADD)
+
+
+@pytest.mark.parametrize("act", [DRAIN, Act("add-shard", FIRST)])
+def test_what_is_so_already_writes_nothing(act: Act) -> None:
+    at = world()
+    assert say(at, act) == []
+    assert status(at).move is None
+
+
+def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
+    at = world()
+    first = say(at, ADD)
+    assert first[0] == ADD
+    assert [type(record) for record in first[1:]] == [PlacementMoved]
+    assert status(at).move == Move("add-shard", SPARE, 0, 2, 0, status(at).move.bytes)  # type: ignore[union-attr]
+    assert say(at, ADD) == [], "it is under way"
+    assert placed(at) == {FIRST: 4, SPARE: 2}, "until it is over both have them"
+    assert PlacementMoved in [type(record) for record in at.has()]
+    assert (placed(at), status(at).move) == ({FIRST: 2, SPARE: 2}, None)
+    assert say(at, ADD) == [], "it is so already"
+    say(at, DRAIN)
+    at.has(FIRST)
+    assert (placed(at), status(at).move) == ({FIRST: 4}, None)
+    assert {each.name for each in status(at).shards} == {FIRST, SPARE}, "it stays, as a spare"
+
+
+def test_one_move_at_a_time() -> None:
+    at = world()
+    say(at, ADD)
+    for act in (DRAIN, Act("drain-shard", FIRST), Act("remove-shard", FIRST)):
+        with pytest.raises(Refused, match="one move at a time: blocks move to shard-b"):
+            at.give(COORDINATOR, act)
+
+
+def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
+    at = world()
+    say(at, ADD)
+    say(at, REMOVE)
+    assert (placed(at), status(at).move) == ({FIRST: 4}, None)
+    (gone,) = (each for each in status(at).servers if each.name == SPARE)
+    assert gone.trouble.startswith("has left: removed by the operator")
+    assert say(at, REMOVE) == []
+    assert "Finish" in at.come()
+
+
+def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:
+    at = world()
+    assert say(at, REMOVE) == [REMOVE]
+    assert SPARE not in [each.name for each in status(at).shards]
+    assert "Finish" in at.come()
+    say(at, ADD)  # an operator may want it back
+    at.come()
+    assert status(at).move is not None
+
+
+def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() -> None:
+    at = world()
+    say(at, ADD)
+    at.pump()
+    group = at.group()
+    assert (group.phase, group.version) == (Phase.COLLECTING, 0)
+    assert len(group.open_receipts.clients) == len(CLIENTS), "what is sent is acknowledged"
+    at.has()
+    assert group.phase is Phase.HOLDING
+    at.pump()
+    assert at.group().version >= 1
+
+
+def test_what_another_shard_says_ends_no_move() -> None:
+    at = world()
+    say(at, ADD)
+    group = at.group()
+    wrong = Prepared(SPARE, "all", 0, (bytes(32), bytes(32)), digest("s"), epoch=2)
+    for event in (wrong, Prepared(FIRST, "all", 0, group.blocks, digest("s"), epoch=2)):
+        at.give(event.shard, event)
+        assert status(at).move is not None
+    with pytest.raises(UnknownParty):
+        at.give("c0", wrong)
+
+
+@pytest.mark.parametrize("moment", ["moving", "over"])
+def test_a_coordinator_that_is_started_again_moves_on(moment: str) -> None:
+    at = world()
+    say(at, ADD)
+    if moment == "over":
+        at.has()
+    again = OneShard(at.plan, journal=tuple(at.journal))
+    assert again.federation.pinned == at.federation.pinned
+    assert again.federation.moving == at.federation.moving
+    again.servers(again.federation.incarnation)
+    if moment == "moving":
+        assert status(again).move is not None
+        again.has()
+    assert (placed(again), status(again).move) == ({FIRST: 2, SPARE: 2}, None)
+
+
+def test_everybody_hears_where_blocks_are_before_they_are_asked_for() -> None:
+    at = world()
+    step = at.give(COORDINATOR, ADD)
+    for party in (FIRST, SPARE, *CLIENTS):
+        assert ordered(step, party)[:1] == ["Configure"]
