@@ -227,9 +227,7 @@ class SqliteJournal:
         DamagedStore: it is no journal, or its end is missing.
     """
 
-    def __init__(
-        self, path: str | Path, oldest: int = FORMAT, least: int | None = None
-    ) -> None:
+    def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
         self._oldest, self._least = oldest, least
         self._closed = False
