@@ -449,13 +449,10 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
-        newest = name in (
-            COORDINATOR,
-            STANDBY,
-            *self.successors.values(),
-            *self.newcomers,
-            *self.spares,
-        )
+        later = (*self.successors.values(), *self.newcomers, *self.spares)
+        # whoever begins anew where a shard came gets the current kit: with its first it cannot join
+        anew = self.lost.keys() if self.spares else ()
+        newest = name in (COORDINATOR, STANDBY, *later, *anew)
         self._kit = self.issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:
