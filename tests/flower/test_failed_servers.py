@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(
 
     def silent(self: Executor, sender: str, message: Any) -> Any:
         if isinstance(message, AskStatus):
-            return aggregator.Future[Any]()
+            return Future[Any]()
         return request(self, sender, message)
 
     monkeypatch.setattr(Executor, "request", silent)
