@@ -163,6 +163,17 @@ def test_a_data_holder_acts_on_its_client_and_the_others_go_on(faults: str) -> N
     assert end in outcome.ends["client-01"]
 
 
+def test_what_who_left_has_sent_keeps_nobody_waiting_where_too_few_are_left() -> None:
+    """With it there would be a cohort, and of two members that are left the rule asks neither."""
+    faults = (
+        "power:shard-1@394+3.1,kill:coordinator@1114+6.3,part:client-02>coordinator@45+9,"
+        "revoked:client-00@338+6.5,quits:client-01@976,quits:client-04@617"
+    )
+    outcome = play(152, parsed(faults))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("fewer than 3 clients are left for version 3")
+
+
 @pytest.mark.parametrize("seed", [84, 147, 171, 182])
 def test_what_else_a_plan_may_say_keeps_every_promise(seed: int) -> None:
     """A frozen part, a bound that is agreed on, a client that judges, noise that shards add."""
