@@ -105,7 +105,8 @@ def waits(tx: Transaction) -> str:
         return ""
     obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
     placed, few = pinned.placement.shards, tx.plan.threshold - len(obey.intersection(tx.holders))
-    lacking = [shard for shard in (*placed, *reigns.unshared) if shard not in obey]
+    needed = dict.fromkeys((*placed, *reigns.unshared))
+    lacking = [shard for shard in needed if shard not in obey]
     if reigns.heir:
         lacking = [] if obey.intersection(placed) else ["a shard"]
     if few > 0:
