@@ -264,7 +264,10 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
     faults += _own(random.Random(f"chaos-own/{seed}"), setting, lost)
-    return (*faults, *_moved(random.Random(f"chaos-shards/{seed}")))
+    moved = _moved(random.Random(f"chaos-shards/{seed}"))
+    if moved and setting.replicas == 1:  # until the next checkpoint moved blocks are nowhere else
+        faults = [fault for fault in faults if fault.kind != ROTS]
+    return (*faults, *moved)
 
 
 def _act(rng: random.Random) -> Fault:

@@ -261,6 +261,7 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     ("seed", "faults"),
     [
         (321, "pause:shard-1@99+32.9,frozen:coordinator@660+15.4"),
+        (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
         (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
     ],
 )
