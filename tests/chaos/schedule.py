@@ -285,6 +285,8 @@ def _moved(rng: random.Random) -> Sequence[Fault]:
     for number in range(rng.randint(1, 3)):
         kind = ADDED if number == 0 and rng.random() < 0.7 else rng.choice(MOVES)
         who = names[-1] if kind == ADDED and number == 0 else rng.choice(names)
+        if kind == REMOVED and rng.random() < 0.3:  # while it is away
+            found.append(Fault("kill", who, at, round(rng.uniform(1.0, 40.0), 1)))
         found.append(Fault(kind, who, at))
         at += rng.randrange(2 * SOON)
     return found

@@ -287,7 +287,8 @@ class World(Simulation):
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
         name = fault.who
-        if name in self.down or name in self.successors or name in self.gone:
+        away = self.down | self.gone | self.successors.keys()
+        if name in away or name not in self.parties:  # a spare shard may be yet to come
             return
         if (name, fault.kind) == (STANDBY, WIPED) and not takeover.spare(self):
             return  # it may rule, or be all that is left of the run
