@@ -264,7 +264,10 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
     faults += _own(random.Random(f"chaos-own/{seed}"), setting, lost)
-    return (*faults, *_moved(random.Random(f"chaos-shards/{seed}")))
+    moved = _moved(random.Random(f"chaos-shards/{seed}"))
+    if moved and setting.replicas == 1:  # until the next checkpoint moved blocks are nowhere else
+        faults = [fault for fault in faults if fault.kind != ROTS]
+    return (*faults, *moved)
 
 
 def _act(rng: random.Random) -> Fault:
@@ -282,6 +285,8 @@ def _moved(rng: random.Random) -> Sequence[Fault]:
     for number in range(rng.randint(1, 3)):
         kind = ADDED if number == 0 and rng.random() < 0.7 else rng.choice(MOVES)
         who = names[-1] if kind == ADDED and number == 0 else rng.choice(names)
+        if kind == REMOVED and rng.random() < 0.3:  # while it is away
+            found.append(Fault("kill", who, at, round(rng.uniform(1.0, 40.0), 1)))
         found.append(Fault(kind, who, at))
         at += rng.randrange(2 * SOON)
     return found

@@ -26,7 +26,7 @@ from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Subm
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Machine
+from secureps.roles.machine import Halt, Machine
 from secureps.roles.shard.shard import Shard
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
@@ -287,7 +287,8 @@ class World(Simulation):
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
         name = fault.who
-        if name in self.down or name in self.successors or name in self.gone:
+        away = self.down | self.gone | self.successors.keys()
+        if name in away or name not in self.parties:  # a spare shard may be yet to come
             return
         if (name, fault.kind) == (STANDBY, WIPED) and not takeover.spare(self):
             return  # it may rule, or be all that is left of the run
@@ -425,6 +426,16 @@ class World(Simulation):
                 spoils(self, name, fault.at)
             elif fault.who == name:
                 lies(self, name, small_error, fault.at)
+
+    def _ended(self, name: str, halted: Future[Halt]) -> None:
+        super()._ended(name, halted)
+        if name.startswith("shard-"):
+            self.loop.call_later(0.0, partial(self._left, name, self.parties[name]))
+
+    def _left(self, name: str, executor: Executor) -> None:
+        """A shard was removed: its process ends, and with it its connections."""
+        if self.parties[name] is executor and not self.coordinator.federation.finished:
+            self.network.detach(name)
 
     def _again(self, name: str) -> None:
         if name not in self.down:
