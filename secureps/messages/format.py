@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 4
 
-FINGERPRINT: Final = "dc90715394013290"
+FINGERPRINT: Final = "12f1657563fa900a"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

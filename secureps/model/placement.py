@@ -95,13 +95,16 @@ def place_copies(
 
 
 def move_copies(
-    held: Mapping[str, Sequence[tuple[str, ...]]], nodes: Mapping[str, float], copies: int
+    held: Mapping[str, Sequence[tuple[str, ...]]],
+    nodes: Mapping[str, float],
+    copies: int,
+    joining: str = "",
 ) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks lie when nodes have come or gone, and as little as can be moves.
 
     Whoever is not among the nodes any more gives up all, to those that have less than their share;
-    a node that held nothing takes over its share, rounded down, from those that have most for their
-    weight. Nobody else gains a block, and nobody else loses one.
+    the node that is `joining` takes over its share, rounded down, from those that have most for
+    their weight. Nobody else gains a block, and nobody else loses one.
 
     Args:
         held: by group, of every block its nodes, first to last.
@@ -113,7 +116,6 @@ def move_copies(
         PlanRefused: as `place`.
     """
     _demand_weights(nodes)
-    had = {node for blocks in held.values() for each in blocks for node in each}
     copies = min(copies, len(nodes))
     kept = {
         group: [tuple(node for node in each if node in nodes)[:copies] for each in blocks]
@@ -131,10 +133,10 @@ def move_copies(
                 load[taker] += 1
                 own = (*own, taker)
             blocks[block] = own
-    for node in sorted(nodes.keys() - had):
+    if joining:
         for group, blocks in kept.items():
-            _take_share({group: blocks}, node, nodes, copies)
-        _take_share(kept, node, nodes, copies)  # of groups too small for a share of each
+            _take_share({group: blocks}, joining, nodes, copies)
+        _take_share(kept, joining, nodes, copies)  # of groups too small for a share of each
     return kept
 
 

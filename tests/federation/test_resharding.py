@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
 from secureps.messages.run import COORDINATOR, Placement
@@ -233,3 +234,111 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
             assert metrics_of(play) == metrics_of(plain)
         assert placement(play).shards == ("shard-1", NEW)
         assert not journalled(play, CohortBurnt)
+
+
+# --- copies, and disks that are gone ----------------------------------------------
+
+
+def doubled(cipher: str = "plain") -> Plan:
+    return sharded(cipher, shards=3, replicas=2, shards_wait=5.0)
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
+    cipher: str, tmp_path: Path
+) -> None:
+    expected, _ = unharmed("plain")
+    first = begun(sharded(cipher), tmp_path / "first")
+    for number, later in enumerate(range(1, 40, {"plain": 3, "bfv": 12, "rlwe": 12}[cipher])):
+        folder, moment = tmp_path / str(later), first + 31 * number
+        play = federation(sharded(cipher), folder)
+        acted(play, ShardDeed.ADD, NEW, moment)
+        play.run(until(later))
+        if play.coordinator.federation.moving.target is None:
+            continue  # by now it is the only one that has them
+        play.kill(NEW)
+        play.lose(NEW)
+        play.loop.call_later(1.0, lambda: play.start(NEW))  # noqa: B023
+        play_out(play)
+        assert same(play.model(), expected), f"its disk was lost {later} after {moment}"
+        whole(play)
+
+
+@pytest.mark.parametrize("what", ShardDeed)
+@pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
+def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path: Path) -> None:
+    expected, _ = unharmed("plain")
+    plan, shard = doubled(cipher), "shard-3" if what is ShardDeed.ADD else "shard-0"
+    first = begun(plan, tmp_path / "first")
+    events = events_of(federation(plan, tmp_path / "whole"))
+    for number in range({"plain": 6, "bfv": 2, "rlwe": 2}[cipher]):
+        moment = first + number * (events - first) // 7
+        play = federation(plan, tmp_path / str(number))
+        acted(play, what, shard, moment)
+        play.run(until(1 + 13 * number))
+        party = (COORDINATOR, "shard-1", "shard-2")[number % 3]
+        if number % 2 and not finished(play):
+            play.kill(party)
+            play.lose(party) if party != COORDINATOR else None
+            play.loop.call_later(1.0, lambda: play.start(party))  # noqa: B023
+        play_out(play)
+        assert same(play.model(), expected), f"{what} at event {moment}"
+        whole(play, copies=2)
+
+
+def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path: Path) -> None:
+    """What it has of the run does not count: it is told so, and added with nothing."""
+    expected, _ = unharmed("plain", versions=8)
+    plan = sharded(shards=3, replicas=2, shards_wait=0.5, versions=8)
+    play = federation(plan, tmp_path)
+    play.run(until(begun(plan, tmp_path / "first")))
+    play.kill("shard-1")
+    play.run(lambda: "shard-1" not in placement(play).shards)
+    play.run(lambda: placement(play).epoch == 4)
+    assert all(len(each) == 2 for each in placement(play).held["all"])
+    play.start("shard-1")
+    with pytest.raises(SecurepsError, match=r"has left this run: away for .* add shard-1 takes"):
+        play.run(lambda: finished(play))
+    play.kill("shard-1")
+    done = say(play, ShardDeed.ADD, "shard-1")
+    play.run(done.done)
+    assert done.exception() is None
+    play.start("shard-1")
+    play_out(play)
+    assert same(play.model(), expected)
+    assert "shard-1" in placement(play).shards
+    whole(play, copies=2)
+
+
+# --- what cannot be done ----------------------------------------------------------
+
+
+def refused(play: Simulation, what: ShardDeed, shard: str) -> str:
+    done = say(play, what, shard)
+    play.run(done.done)
+    error = done.exception()
+    assert isinstance(error, SecurepsError)
+    return str(error)
+
+
+def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> None:
+    play = federation(sharded(), tmp_path)
+    play.run(until(begun(sharded(), tmp_path / "first")))
+    assert "no shard called 'shard-2' has come" in refused(play, ShardDeed.ADD, NEW)
+    play.kill("shard-1")
+    play.run(until(5))
+    text = "shard-1 is away, and nobody else who is here has block 0 of all, block 1 of all"
+    assert text in refused(play, ShardDeed.REMOVE, "shard-1")
+    assert "shard-1 is away" in refused(play, ShardDeed.DRAIN, "shard-1")
+    assert "without shard-0 there are" not in refused(play, ShardDeed.DRAIN, "shard-1")
+    play.start("shard-1")
+    play.run(until(20))
+    done = say(play, ShardDeed.DRAIN, "shard-1")
+    play.run(done.done)
+    assert "one move at a time: blocks move from shard-1" in refused(
+        play, ShardDeed.REMOVE, "shard-0"
+    )
+    play.run(lambda: placement(play).shards == ("shard-0",))
+    assert "without shard-0 there are 0 shards" in refused(play, ShardDeed.REMOVE, "shard-0")
+    play_out(play)
+    assert same(play.model(), unharmed("plain")[0])

@@ -11,7 +11,10 @@ from hypothesis import strategies as st
 
 from secureps.errors import PlanRefused
 from secureps.model import placement
-from secureps.model.placement import place, place_copies, place_group
+from secureps.model.placement import move_copies, place, place_copies, place_group
+
+Held = dict[str, list[tuple[str, ...]]]
+"""By group, of every block its nodes."""
 
 KEYS = [f"group/{i}" for i in range(20_000)]
 
@@ -152,3 +155,71 @@ def test_no_hash_is_at_an_end_of_the_interval(
     monkeypatch.setattr(placement, "digest", lambda *_: hashed)
     assert 0.0 < placement._uniform("key", "node") < 1.0
     assert place("key", {"b": 1.0, "a": 2.0}) in {"a", "b"}
+
+
+# --- blocks that move -------------------------------------------------------------
+
+
+def placed(blocks: int, nodes: dict[str, float], copies: int) -> Held:
+    """Two groups, by the placement that a run is founded with."""
+    return {
+        group: list(zip(*place_copies(group, count, nodes, copies), strict=True))
+        for group, count in (("all", blocks), ("small", 1))
+    }
+
+
+def changed(before: Held, after: Held) -> list[tuple[set[str], set[str]]]:
+    """Of every block that moves, who gave a copy up, and who got one."""
+    pairs = ((old, new) for group in before for old, new in zip(before[group], after[group]))
+    return [({*old} - {*new}, {*new} - {*old}) for old, new in pairs if {*old} != {*new}]
+
+
+@given(st.integers(1, 120), st.integers(2, 6), st.integers(1, 3), weights)
+def test_who_comes_takes_its_share_and_nobody_else_gains(
+    blocks: int, count: int, copies: int, weight: float
+) -> None:
+    nodes = {f"shard-{i}": 1.0 for i in range(max(count, copies))}
+    before = placed(blocks, nodes, copies)
+    after = move_copies(before, nodes | {"new": weight}, copies, "new")
+    moved = changed(before, after)
+    assert all(gained == {"new"} and len(gave) == 1 for gave, gained in moved)
+    share = copies * (blocks + 1) * weight / (len(nodes) + weight)
+    assert len(moved) <= share
+    assert len(moved) == min(math.floor(share), blocks + 1)
+    assert all(len(set(each)) == copies for group in after.values() for each in group)
+
+
+@given(st.integers(1, 120), st.integers(2, 6), st.integers(1, 3))
+def test_who_goes_gives_up_its_own_and_nothing_else_moves(
+    blocks: int, count: int, copies: int
+) -> None:
+    nodes = {f"shard-{i}": 1.0 + i % 2 for i in range(max(count, copies + 1))}
+    before = placed(blocks, nodes, copies)
+    left = {name: weight for name, weight in nodes.items() if name != "shard-0"}
+    after = move_copies(before, left, copies)
+    held = sum("shard-0" in each for group in before.values() for each in group)
+    moved = changed(before, after)
+    assert len(moved) == held
+    assert all(gave == {"shard-0"} and len(gained) == 1 for gave, gained in moved)
+    assert move_copies(after, left, copies) == after, "nothing moves twice"
+
+
+@given(st.integers(1, 60), st.integers(2, 5))
+def test_copies_that_are_gone_are_made_again(blocks: int, count: int) -> None:
+    nodes = {f"shard-{i}": 1.0 for i in range(count)}
+    before = placed(blocks, nodes | {"gone": 1.0}, 2)
+    thin = {g: [tuple(n for n in each if n != "gone") for each in own] for g, own in before.items()}
+    after = move_copies(thin, nodes, 2)
+    for old, new in zip(thin["all"], after["all"], strict=True):
+        assert new[: len(old)] == old, "who has a block keeps it, and its place"
+        assert len(set(new)) == 2
+
+
+def test_who_comes_has_a_share_of_each_group_that_is_large_enough() -> None:
+    nodes = {f"shard-{i}": 1.0 for i in range(3)}
+    before = {group: list(zip(*place_copies(group, 40, nodes, 2), strict=True)) for group in "abc"}
+    after = move_copies(before, nodes | {"new": 1.0}, 2, "new")
+    for group in "abc":
+        counts = Counter(node for each in after[group] for node in each)
+        assert counts["new"] == 20
+        assert max(counts.values()) <= 28, counts

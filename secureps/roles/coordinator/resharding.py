@@ -148,7 +148,8 @@ def advance(tx: Transaction) -> None:
         if shards is None or not here or not _between(tx):
             return
         weights = {name: federation.shards[name].weight for name in shards}
-        held = move_copies(placement.held, weights, tx.plan.section.replicas)
+        joins = moving.shard if moving.what == ShardDeed.ADD else ""
+        held = move_copies(placement.held, weights, tx.plan.section.replicas, joins)
         target = Placement.by_block(placement.epoch + 2, shards, held)
         tx.write(PlacementMoved(placement.joined(target), target))
         departures.go_on(tx)

@@ -58,6 +58,8 @@ class Adoption:
             known.order = order
             return
         others = {peer for block in own for peer in self.state.others(group, block)}
+        if held.shrunk and order.version in held.states and not order.anew:
+            others = set()  # whatever came in for these blocks came here too
         self._under_way[group] = adopting = _Adopting(order, epoch, others)
         missing = Missing.of_placement(self.name, group, epoch)
         step.effects += [Call(other, missing) for other in sorted(others)]

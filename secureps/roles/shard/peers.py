@@ -109,6 +109,9 @@ class Peers:
         if missing.epoch > placement.epoch:
             raise NotReady(f"{self.name} has yet to hear of placement {missing.epoch}")
         theirs = set(placement.blocks_of(missing.group, sender))
+        theirs &= set(
+            self.state.placed(missing.group)
+        )  # what is no more its own it may not pass on
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
         for name, header in self.state.spooled.items():
             asked = submission_of(name) in wanted or (name[0], *name[2:4]) == of_cohort

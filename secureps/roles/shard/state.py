@@ -38,8 +38,9 @@ UNSETTLED = 8
 class ShardGroup:
     """What a shard holds of one group: sums and sums of keys by cohort, states by version.
 
-    They are of the blocks `own`; None: of those that are placed here now. The state file of the
-    version `adopted` was made for a placement's `epoch`; 0: there is no such file.
+    They are of the blocks `own`; None: of those that are placed here now. `shrunk`: it had all
+    these by the placement before. The state file of the version `adopted` was made for a
+    placement's `epoch`; 0: there is no such file.
     """
 
     committed: int = -1
@@ -48,6 +49,7 @@ class ShardGroup:
     keys: dict[int, bytes] = field(default_factory=dict)
     states: dict[int, records.StatePrepared] = field(default_factory=dict)
     own: tuple[int, ...] | None = None
+    shrunk: bool = False
     adopted: int = -1
     epoch: int = 0
 
@@ -115,11 +117,14 @@ class ShardState:
 
     def _place(self, record: RunPinned) -> None:
         """The run, or again by a placement of a later epoch: what is here keeps its blocks."""
+        before = 0 if self._pinned is None else self._pinned.placement.epoch
         own = {name: self.own(name) for name, held in self._groups.items() if held.states}
         self._pinned = Pinned.of(record)
         for name in self._pinned.plan.all_groups:
-            held = self._groups.setdefault(name, ShardGroup())
-            moves = name in own and own[name] != self.placed(name)
+            held, placed = self._groups.setdefault(name, ShardGroup()), self.placed(name)
+            moves = name in own and own[name] != placed
+            settled = held.own is None and record.placement.epoch == before + 1
+            held.shrunk = moves and settled and set(placed) <= set(own[name])
             held.own = own[name] if moves else None
 
     def _adopt(self, record: records.BlocksAdopted) -> None:

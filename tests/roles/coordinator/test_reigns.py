@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.messages.coordinator_records import ShardLeft, StandbyFollows
+from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated, starts
+from secureps.messages.run import GroupPlacement, Placement
 from secureps.roles.coordinator.reigns import MISSED, Reigns
 
 
-def fold(*records: Incarnated | StandbyFollows | ShardLeft) -> Reigns:
+def fold(*records: Incarnated | StandbyFollows) -> Reigns:
     reigns = Reigns()
     for record in records:
         reigns.apply(record)
@@ -47,9 +48,13 @@ def test_two_standbys_of_one_coordinator_never_have_the_same_number() -> None:
 
 
 def test_who_left_is_noted_until_a_standby_has_it() -> None:
-    left = ShardLeft("shard-1", "away")
-    assert fold(Incarnated(1), left).unshared == []
-    reigns = fold(Incarnated(1), StandbyFollows(b"one"), left)
+    owners = (GroupPlacement("all", ("shard-0",)),)
+    both, left = (Placement(1, shards, owners) for shards in (("shard-0", "shard-1"), ("shard-0",)))
+    alone = fold(Incarnated(1))
+    alone.placed(both, left)
+    assert alone.unshared == []
+    reigns = fold(Incarnated(1), StandbyFollows(b"one"))
+    reigns.placed(both, left)
     assert reigns.unshared == ["shard-1"]
     reigns.apply(StandbyFollows(b""))
     assert reigns.unshared == ["shard-1"]
