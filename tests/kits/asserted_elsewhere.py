@@ -8,7 +8,7 @@ ELSEWHERE = {
         "has left this run: ",
     ),
     "... holds a copy of block ... of ..., and by the placement that it knows ... takes it in and "
-    "passes it on (the sender's fault)": ("roles/shard/test_forwarding.py", "that it knows"),
+    "passes it on (the sender's fault)": ("roles/shard/test_intake.py", "that it knows"),
     "what parameters returned: tensor ... has values that are NaN or infinite; nothing was sent: "
     "mend the script (the script's fault)": (
         "run/script/test_process.py",
