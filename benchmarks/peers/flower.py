@@ -152,12 +152,19 @@ def _play(
 
 
 def _log(stage: Stage, programs: Path, around: Mapping[str, str]) -> str:
-    """The end of what a run's apps have logged, of which the SuperLink alone knows."""
+    """Why a run ended by the SuperLink, which gives up apps that do not begin within 30 s, and the
+    end of what they have logged, of which it alone knows."""
     found = re.search(r"run (\d+)", (stage.folder / "run.log").read_text(errors="replace"))
-    command = [str(programs / "flwr"), "log", found[1] if found else "", "peers", "--show"]
     own = stage.environment(around)
-    done = subprocess.run(command, env=own, cwd=stage.folder, capture_output=True, text=True)
-    return (done.stdout + done.stderr)[-2000:]
+
+    def said(*words: str) -> str:
+        command = [str(programs / "flwr"), *words]
+        done = subprocess.run(command, env=own, cwd=stage.folder, capture_output=True, text=True)
+        return done.stdout + done.stderr
+
+    why = re.search(r'"status-details": "([^"]*)"', said("ls", "peers", "--format", "json"))
+    log = said("log", found[1] if found else "", "peers", "--show")[-2000:]
+    return f"{why[1] if why else ''}; {log}"
 
 
 def _app(folder: Path, parts: tuple[str, str]) -> Path:

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,12 +59,14 @@ from secureps.wire.transport import InProcessNetwork
 from secureps.wire.waves.batch import Entry, about
 from secureps.wire.waves.relay import Relay, answering
 
-ANSWER = 60.0
-"""Seconds within which a server of this process answers."""
+ANSWER, LOOK = 600.0, 1.0
+"""Seconds within which a server of this process answers, if it has not ended, and between two looks
+at whether it has: who waits for one that failed would never hear why."""
 MOST_BYTES_A_VALUE = 64
 """Of a sealed block: more than any cipher takes for one."""
 
 Tensors = dict[str, NDArray[Any]]
+T = TypeVar("T")
 
 
 class Aggregator:
@@ -153,7 +155,7 @@ class Aggregator:
         """Returns when the coordinator has told all that follows from what it has handled."""
         told: Future[None] = Future()
         self._parties[COORDINATOR].later(partial(told.set_result, None))
-        told.result(ANSWER)
+        self._answered(COORDINATOR, told)
 
     def foreseen(
         self, client: str, orders: Iterable[object]
@@ -195,18 +197,17 @@ class Aggregator:
         Raises:
             SecurepsError: whatever ended a server, or the whole run before its last version.
         """
-        for executor in self._parties.values():
-            if executor.halted.done() and not self._over:
-                halt = executor.halted.result()
-                raise (halt.error or SecurepsError)(halt.reason)
-        found: Status = self._ask(AskStatus())
+        self._refuse_ended()
+        found: Status = self._ask(COORDINATOR, AskStatus())
         if found.finished and found.failure:
             raise from_wire(found.failure, found.finished, None)
         return found
 
-    @property
-    def _over(self) -> bool:
-        return self._parties[COORDINATOR].halted.done()
+    def _refuse_ended(self) -> None:
+        for executor in self._parties.values():
+            if executor.halted.done():
+                halt = executor.halted.result()
+                raise (halt.error or SecurepsError)(halt.reason)
 
     def model(self) -> Tensors | None:
         """The published model by names of tensors; None before there is one."""
@@ -231,17 +232,32 @@ class Aggregator:
         return bytes(found.payload)
 
     def _fetch(self, owner: str, ask: GetBlock) -> Payload:
-        found = self._parties[owner].request(COORDINATOR, ask).result(ANSWER)
+        found = self._ask(owner, ask)
         assert isinstance(found, Payload)
         return found
 
     def _run_info(self) -> Welcome:
         if self._welcome is None:
-            self._welcome = self._ask(AskRun())
+            self._welcome = self._ask(COORDINATOR, AskRun())
         return self._welcome
 
-    def _ask(self, message: Any) -> Any:
-        return self._parties[COORDINATOR].request(COORDINATOR, message).result(ANSWER)
+    def _ask(self, server: str, message: Any) -> Any:
+        return self._answered(server, self._parties[server].request(COORDINATOR, message))
+
+    def _answered(self, server: str, answer: Future[T]) -> T:
+        """What a server says.
+
+        Raises:
+            NotReady: it says nothing for too long.
+            SecurepsError: a refusal, or whatever ended a server.
+        """
+        until = time.monotonic() + ANSWER
+        while time.monotonic() < until:
+            try:
+                return answer.result(LOOK)
+            except TimeoutError:
+                self._refuse_ended()
+        raise NotReady(f"{server} has not answered for {ANSWER:g} s: is this machine overloaded?")
 
     # --- servers ------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ appended, in one transaction, before any effect of the step that made them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from secureps.messages.charge import Charge, Release
 from secureps.messages.run import Placement, RunInfo, ShardAddress
@@ -81,10 +81,6 @@ class RunPinned:
     run: RunInfo
     placement: Placement
     shards: tuple[ShardAddress, ...]
-
-    def without(self, shard: str) -> RunPinned:
-        """The same run by the placement of the next epoch, after a shard has left it."""
-        return replace(self, placement=self.placement.without(shard))
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Any
 
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
-from secureps.messages.coordinator_records import ShardLeft
+from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
 from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart, Follow, Rows
 from secureps.messages.requests import Reply, Request
@@ -147,7 +147,7 @@ class Lead(Executor):
     def hear(self, record: Record) -> None:
         """As `Executor`; that a shard has left, a standby has to have for certain (`Reigns`)."""
         super().hear(record)
-        self._unconfirmed |= isinstance(record, ShardLeft)
+        self._unconfirmed |= isinstance(record, PlacementMoved | ShardLeft)
 
     def _caught_up(self) -> None:
         if self._follows and not self._unconfirmed:

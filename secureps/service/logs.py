@@ -76,6 +76,13 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, ensure_ascii=False, default=str)
 
 
+def _bare(record: logging.LogRecord) -> bool:
+    """What gRPC says of a connection may be no UTF-8, which is a line without a traceback."""
+    if record.exc_info and isinstance(record.exc_info[1], UnicodeDecodeError):
+        record.exc_info = None
+    return True
+
+
 @contextmanager
 def _limits_named() -> Iterator[None]:
     try:
@@ -93,6 +100,7 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
     A limit of the operating system that ends the `with` is the operator's error, which names it. In
     JSON an error that ends it is a line too, and the process ends with `exit_status`.
     """
+    logging.getLogger("grpc._cython.cygrpc").addFilter(_bare)
     if verbose:
         _LOG.setLevel(logging.DEBUG)
     if form == "text":

@@ -18,7 +18,7 @@ from secureps.errors import DamagedStore, SecurepsError, WrongRun
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -261,12 +261,7 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
         return made, found
     (pinned,) = of_kind(journal, RunPinned)
     layout = known.plan.layout(pinned.run.schema).group(GROUP)
-    prepared = {
-        (r.version, r.shard): r.blocks
-        for r in of_kind(journal, records.ShardPrepared)
-        if r.group == GROUP
-    }
-    placement = pinned.placement
+    prepared = _prepared(journal, pinned.placement)
     *_, founder = (r for r in receipts.values() if (r.purpose, r.id.group) == (FOUNDING, GROUP))
     values = known.evidence.founding[founder.root]
     state = known.plan.optimizer(GROUP).init(values)
@@ -278,19 +273,37 @@ def by_receipts(known: Known, journal: list[Any]) -> tuple[list[NDArray[np.float
             made_of = partial(_next, known.plan, layout, codes, values, state)
             wanted = {
                 block: digest
-                for (at, shard), blocks in prepared.items()
-                for block, digest in zip(placement.blocks_of(GROUP, shard), blocks)
+                for (at, _), blocks in prepared.items()
+                for block, digest in blocks.items()
                 if at == version
             }
             mean = _added(means, lambda mean: made_of(mean)[0], wanted, layout)  # noqa: B023
             values, state = made_of(mean)
         made.append(values)
         for (at, shard), blocks in prepared.items():
-            spans = (layout.span(block) for block in placement.blocks_of(GROUP, shard))
-            parts = (values[slice(*span)].astype("<f4").tobytes() for span in spans)
-            if at == version and tuple(map(payload_digest, parts)) != blocks:
+            known_as = (
+                (values[slice(*layout.span(block))].astype("<f4").tobytes(), each)
+                for block, each in blocks.items()
+            )
+            if at == version and any(payload_digest(part) != each for part, each in known_as):
                 found.append(f"version {version} of {shard} is not what its receipts come to")
     return made, found
+
+
+def _prepared(journal: list[Any], placement: Placement) -> dict[tuple[int, str], dict[int, bytes]]:
+    """By version and shard: of each of its blocks what the shard said, as they were placed then."""
+    found = dict[tuple[int, str], dict[int, bytes]]()
+    for record in journal:
+        match record:
+            case records.PlacementMoved():
+                placement = record.placement
+            case records.ShardLeft(shard):
+                placement = placement.without(shard)
+            case records.ShardPrepared() if record.group == GROUP:
+                blocks = placement.blocks_of(GROUP, record.shard)
+                known = found.setdefault((record.version, record.shard), {})
+                known |= dict(zip(blocks, record.blocks, strict=True))
+    return found
 
 
 def _checkpoint(world: World, known: list[list[NDArray[np.float32]]]) -> list[str]:

@@ -6,6 +6,7 @@ import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,8 @@ class Evidence:
 
     def watch_noise(self, worker: ShardWorker) -> None:
         """Notes all noise that a shard draws from now on: the integers, without their cipher."""
-        drawing = worker._noise.source
-        sealed = drawing.sealed
+        kept = worker._noise
+        drawing = kept.source
 
         def drawn(plan: Any, layout: Any, cohort: Cohort, block: int) -> bytes:
             plain = plan.mechanism(cohort.group, layout.sent)
@@ -96,9 +97,10 @@ class Evidence:
             known = self.noise[cohort_digest(b"", replace(cohort, committee=None)), block]
             if not any(np.array_equal(values, each) for each in known):
                 known.append(values)
-            return sealed(plan, layout, cohort, block)
+            return drawing.sealed(plan, layout, cohort, block)
 
-        object.__setattr__(drawing, "sealed", drawn)
+        source: Any = SimpleNamespace(sealed=drawn)
+        worker._noise = replace(kept, source=source)
 
     # --- what they journal and send -----------------------------------------------
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from unittest.mock import patch
 
 from secureps.crypto.envelope import EnvelopeKey
-from secureps.crypto.identity import Identity
+from secureps.crypto.identity import Identity, Role
 from secureps.crypto.roster import certify, first_roster, next_roster
 from secureps.messages.encoding import digest, file_digest
 from secureps.roles.machine import KitRead
@@ -60,10 +60,10 @@ class Issuer:
         del self._certificates[name]
         self._sign({n: key for n, key in self.kit.public.holder_keys.items() if n != name})
 
-    def admit(self, new: str) -> None:
-        """A client comes."""
+    def admit(self, new: str, role: Role) -> None:
+        """A client or a shard comes."""
         own = Identity(digest("chaos-identity", new.encode()))
-        self._certificates[new] = certify(self._ca, new, "client", own.public.key)
+        self._certificates[new] = certify(self._ca, new, role, own.public.key)
         self.kit = replace(self.kit, identities={**self.kit.identities, new: own})
         self._sign(self.kit.public.holder_keys)
 

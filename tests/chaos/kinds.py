@@ -24,7 +24,6 @@ MODULES = (coordinator_tasks, holder_tasks, member_tasks, shard_tasks)
 _OBSERVER = "asked by observers, who are no party: tests/run/test_status.py"
 _WIRE = "asked by gRPC itself, of a block that was cut off: tests/wire/grpc/test_resuming.py"
 _OPERATOR = "said by operators, who are no party: tests/federation/test_acts.py"
-_GONE = "where a shard is away for good: tests/federation/test_replicas.py"
 _RATE = "where a site's policy bounds its trainings: tests/federation/test_site_policies.py"
 
 _LEAD = "answered by the executor: tests/service/test_lead.py"
@@ -36,7 +35,6 @@ KNOWN: dict[str, str] = {
     **dict.fromkeys(("orders Call AskRun", "orders Call AskStatus"), _OBSERVER),
     **dict.fromkeys(("hears AskBlock", "orders Call AskBlock"), _WIRE),
     "orders Call Act": _OPERATOR,
-    "orders CallOff": _GONE,
     "hears Resting": _RATE,
 }
 """What chaos does not play, and why."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from secureps.errors import Malformed, Refused, SecurepsError, UnknownParty
@@ -16,6 +17,10 @@ from tests.chaos.schedule import OMITS, SAVES, STANDS, Fault
 
 AGAIN = 1.0
 """Seconds after which an act is said once more that nobody heard."""
+PATIENCE = 3.0
+"""The same, of one that may be done later."""
+AGAINST = "again"
+"""In the words of a refusal of what may be done later."""
 
 ACTS = {
     STANDS: (Deed.PAUSE, Deed.GO_ON),
@@ -46,18 +51,31 @@ class Operator:
         back = None if undoes is None else Act(undoes.value, client)
         self._say(Act(does.value, client, "chaos"), fault.seconds, back)
 
-    def _say(self, act: Act, seconds: float = 0.0, back: Act | None = None) -> None:
-        answer = self._way.call(COORDINATOR, act)
-        answer.add_done_callback(lambda done: self._heard(act, seconds, back, done))
+    def demand(self, act: Act) -> None:
+        """Does it, again and again while it is told to say it again."""
+        self._say(act, demanded=True)
 
-    def _heard(self, act: Act, seconds: float, back: Act | None, done: Future[Any]) -> None:
+    def _say(
+        self, act: Act, seconds: float = 0.0, back: Act | None = None, demanded: bool = False
+    ) -> None:
+        answer = self._way.call(COORDINATOR, act)
+        answer.add_done_callback(lambda done: self._heard(act, seconds, back, demanded, done))
+
+    def _heard(
+        self, act: Act, seconds: float, back: Act | None, demanded: bool, done: Future[Any]
+    ) -> None:
         reply = done.exception() or done.result()
+        if isinstance(reply, Refused | UnknownParty) and demanded and AGAINST in str(reply):
+            if not self._over():
+                again = partial(self._say, act, demanded=True)
+                self._clock.call_later(PATIENCE, again)
+            return
         if isinstance(reply, Noted | Refused | UnknownParty):
             if back is not None:
                 self._clock.call_later(seconds, lambda: self._say(back))
             return
         if isinstance(reply, SecurepsError) and not isinstance(reply, Malformed):
             if not self._over():
-                self._clock.call_later(AGAIN, lambda: self._say(act, seconds, back))
+                self._clock.call_later(AGAIN, lambda: self._say(act, seconds, back, demanded))
             return
         self._evidence.broken(f"an operator said {act} and heard {reply!r}")

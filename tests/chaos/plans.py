@@ -102,6 +102,8 @@ def plan_of(setting: Setting) -> Plan:
     if setting.privacy:
         changes["privacy"] = PRIVACY[setting.privacy]
         changes["training"] = {"local_steps": STEPS}
+    if setting.privacy == "shards" and setting.rule in ("buffered", "priority"):
+        group["rule"] = group["rule"] | {"power": 0.0}  # all weigh 1
     if setting.privacy in ("client", "shards"):
         group |= {"weighting": "uniform", "bits": 16}
     elif "codec" not in CODECS[setting.codec]:

@@ -29,7 +29,7 @@ def happen(world: World, fault: Fault) -> None:
         case "revoked":
             world.issuer.revoke(fault.who)
             world.revoked.add(fault.who)
-            world.loop.call_later(fault.seconds, partial(_tell, world))
+            world.loop.call_later(fault.seconds, partial(tell, world))
         case "renewed":
             told = world.issuer.expire()
             for name in [n for n in world.parties if n not in world.down]:
@@ -41,10 +41,11 @@ def happen(world: World, fault: Fault) -> None:
 
 def _renew(world: World) -> None:
     world.issuer.renew()
-    _tell(world)
+    tell(world)
 
 
-def _tell(world: World) -> None:
+def tell(world: World) -> None:
+    """The coordinator looks at its kit, and so does a standby whose coordinator is gone."""
     for place in {COORDINATOR, world.ruler} - world.down - world.gone:
         world.parties[place].heard(WORKER, world.issuer.told)
     takeover.brought(world)
@@ -52,8 +53,8 @@ def _tell(world: World) -> None:
 
 def _admit(world: World, name: str) -> None:
     """A client is on the next roster before it comes: who comes earlier is sent away."""
-    world.issuer.admit(name)
-    _tell(world)
+    world.issuer.admit(name, "client")
+    tell(world)
     world.admit(name)
 
 
@@ -72,7 +73,7 @@ def _replace(world: World, fault: Fault) -> None:
 
     def come() -> None:
         world.issuer.replace(lost, new)
-        _tell(world)
+        tell(world)
         world.start(new)
 
     world.loop.call_later(fault.seconds, come)

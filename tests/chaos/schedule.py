@@ -24,6 +24,9 @@ stops     the client's process is told to take part no more, and may be started 
 replaced  the key holder, or who came for it, dies for good, and another comes by the next roster
 revoked   the client is taken off the roster
 comes     a client that was on no roster comes, by the next one
+added     a shard that holds nothing takes over its share of the blocks; a spare one comes first
+drained   all that a shard holds moves to others
+removed   the same, and the shard leaves the run
 renewed   the roster expires for everybody, and is signed anew
 gone      the coordinator dies for good, and its standby takes over
 frozen    the coordinator's process is stopped for so long, as by SIGSTOP, and goes on afterwards
@@ -107,6 +110,10 @@ ACTED = 0.4
 
 RESTS, LOWERS, QUITS, STOPS = "rests", "lowers", "quits", "stops"
 OWN_ACTS = (RESTS, LOWERS, QUITS, STOPS)
+ADDED, DRAINED, REMOVED = "added", "drained", "removed"
+MOVES = (ADDED, DRAINED, REMOVED)
+MOVED = 0.35
+"""How often shards come or go."""
 OWN = 0.3
 """How often data holders act on their own clients."""
 
@@ -121,7 +128,7 @@ TAKEOVERS = (GONE, FROZEN, COMMANDED)
 FOLLOWED = 0.4
 """How often there is a standby, where no disk is lost."""
 
-EVERY = frozenset((*KINDS, *LOSSES, *ROSTERS, *ACTS, *OWN_ACTS, *TAKEOVERS, ROTS, ASKS))
+EVERY = frozenset((*KINDS, *LOSSES, *ROSTERS, *ACTS, *OWN_ACTS, *MOVES, *TAKEOVERS, ROTS, ASKS))
 
 EVENTS = 2000
 """Below this most runs have had their last event."""
@@ -163,7 +170,8 @@ class Fault:
     """One thing that goes wrong.
 
     Args:
-        kind: of KINDS, LOSSES, ROSTERS, ACTS, OWN_ACTS or TAKEOVERS, ROTS or ASKS.
+        kind: of KINDS, LOSSES, ROSTERS, ACTS, OWN_ACTS, MOVES or TAKEOVERS, ROTS
+            or ASKS.
         who: the party, the first of two, or the sender.
         at: the event of the whole run before which it happens; of `dies` and `torn`: the party's
             operation on its disk; of a message: which of its class on this way; of CHEATS: how
@@ -255,13 +263,33 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
         faults += [_act(rng) for _ in range(rng.randint(1, 3))]
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
-    return (*faults, *_own(random.Random(f"chaos-own/{seed}"), setting, lost))
+    faults += _own(random.Random(f"chaos-own/{seed}"), setting, lost)
+    moved = _moved(random.Random(f"chaos-shards/{seed}"))
+    if moved and setting.replicas == 1:  # until the next checkpoint moved blocks are nowhere else
+        faults = [fault for fault in faults if fault.kind != ROTS]
+    return (*faults, *moved)
 
 
 def _act(rng: random.Random) -> Fault:
     kind, at = rng.choice(ACTS), rng.randrange(1, EVENTS)
     who = rng.choice(client_names(CLIENTS)) if kind == OMITS else COORDINATOR
     return Fault(kind, who, at, round(rng.uniform(1.0, 60.0), 1))
+
+
+def _moved(rng: random.Random) -> Sequence[Fault]:
+    """A shard comes, or one goes; then others, and the first may come again."""
+    found: list[Fault] = []
+    if rng.random() >= MOVED:
+        return found
+    at, names = rng.randrange(1, EVENTS), shard_names(SHARDS + 1)
+    for number in range(rng.randint(1, 3)):
+        kind = ADDED if number == 0 and rng.random() < 0.7 else rng.choice(MOVES)
+        who = names[-1] if kind == ADDED and number == 0 else rng.choice(names)
+        if kind == REMOVED and rng.random() < 0.3:  # while it is away
+            found.append(Fault("kill", who, at, round(rng.uniform(1.0, 40.0), 1)))
+        found.append(Fault(kind, who, at))
+        at += rng.randrange(2 * SOON)
+    return found
 
 
 def _own(rng: random.Random, setting: Setting, lost: bool) -> Sequence[Fault]:

@@ -18,9 +18,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
-
-from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
@@ -29,7 +26,7 @@ from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Subm
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
-from secureps.roles.machine import Machine
+from secureps.roles.machine import Halt, Machine
 from secureps.roles.shard.shard import Shard
 from secureps.run.party_names import client_names, shard_names
 from secureps.run.simulate import simulation
@@ -39,7 +36,7 @@ from secureps.service.executor import Executor
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
-from tests.chaos import rosters, takeover
+from tests.chaos import rosters, shards, takeover
 from tests.chaos.data_holders import DataHolders
 from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
@@ -60,10 +57,8 @@ from tests.chaos.schedule import (
     Setting,
     holders_of,
 )
+from tests.chaos.trainers import Subject
 from tests.kits.cheats import lies, small_error, spoils
-from tests.kits.evaluations import judged
-from tests.kits.federations import Tensors
-from tests.kits.feedback_kit import Recorded
 from tests.kits.streams import seconds
 
 BOUND = 1500.0
@@ -76,25 +71,6 @@ PATIENCE = 200.0
 
 WRITES = ("append", "sync", "rename")
 """Operations that a full disk refuses."""
-
-
-class Subject(Recorded):
-    """A trainer of the federation, which evaluates too; `frozen`: it has a base that stays."""
-
-    def __init__(self, number: int, shape: tuple[int, ...], frozen: bool = False) -> None:
-        super().__init__(number, shape)
-        self._base: Tensors = {"base.scale": np.full(3, 1.5, np.float32)} if frozen else {}
-
-    def parameters(self, seed: int) -> Tensors:
-        return self._base | super().parameters(seed)
-
-    def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
-        moving = {name: each for name, each in parameters.items() if name not in self._base}
-        made = super().fit(moving, config)
-        return replace(made, parameters=self._base | made.parameters)
-
-    def evaluate(self, parameters: Tensors) -> EvaluateResult:
-        return judged(self._number, parameters)
 
 
 class World(Simulation):
@@ -118,6 +94,8 @@ class World(Simulation):
         """Clients that were taken off the roster."""
         self.newcomers: list[str] = []
         """Clients that came onto it."""
+        self.spares: list[str] = []
+        """Shards that came onto it."""
         self.data_holders = DataHolders(self)
         self._lost_at = 0.0
         self._rng = random.Random(f"chaos-disk/{seed}")
@@ -151,10 +129,10 @@ class World(Simulation):
         self._first = self.issuer.kit
         with (
             self._disk.installed(),
-            patch.object(simulation, "memory_kit", lambda plan, clients: self._first),
+            patch.object(simulation, "memory_kit", lambda *given: self._first),
         ):
             super().__init__(plan_of(setting), cast, folder, conditions)
-        self._operator = Operator(self.network, self.loop, self.evidence, self._ended_well)
+        self.operator = Operator(self.network, self.loop, self.evidence, self._ended_well)
 
     # --- the run ------------------------------------------------------------------
 
@@ -249,9 +227,12 @@ class World(Simulation):
     @property
     def emptied(self) -> bool:
         """Whether a shard came back with an empty disk when the run was over."""
+        pinned = self.coordinator.federation.pinned
+        holding = () if pinned is None else pinned.placement.shards
+        machines = (self.parties[name].machine for name in holding)
         return any(
-            isinstance(each.machine, Shard) and not _has_model(each.machine, self.versions())
-            for each in self.parties.values()
+            isinstance(machine, Shard) and not _has_model(machine, self.versions())
+            for machine in machines
         )
 
     # --- faults -------------------------------------------------------------------
@@ -281,9 +262,11 @@ class World(Simulation):
                 assert isinstance(self.network, ChaosNetwork)
                 self.network.part(fault.who, fault.to, fault.seconds)
             case "stands" | "saves" | "omits":
-                self._operator.act(fault)
+                self.operator.act(fault)
             case "rests" | "lowers" | "quits" | "stops":
                 self.data_holders.act(fault)
+            case "added" | "drained" | "removed":
+                shards.happen(self, fault)
             case "replaced" | "revoked" | "renewed" | "comes":
                 rosters.happen(self, fault)
             case "gone" | "frozen" | "commanded":
@@ -304,7 +287,8 @@ class World(Simulation):
     def _fall(self, fault: Fault) -> None:
         """A party dies, and is started again later."""
         name = fault.who
-        if name in self.down or name in self.successors or name in self.gone:
+        away = self.down | self.gone | self.successors.keys()
+        if name in away or name not in self.parties:  # a spare shard may be yet to come
             return
         if (name, fault.kind) == (STANDBY, WIPED) and not takeover.spare(self):
             return  # it may rule, or be all that is left of the run
@@ -443,6 +427,16 @@ class World(Simulation):
             elif fault.who == name:
                 lies(self, name, small_error, fault.at)
 
+    def _ended(self, name: str, halted: Future[Halt]) -> None:
+        super()._ended(name, halted)
+        if name.startswith("shard-"):
+            self.loop.call_later(0.0, partial(self._left, name, self.parties[name]))
+
+    def _left(self, name: str, executor: Executor) -> None:
+        """A shard was removed: its process ends, and with it its connections."""
+        if self.parties[name] is executor and not self.coordinator.federation.finished:
+            self.network.detach(name)
+
     def _again(self, name: str) -> None:
         if name not in self.down:
             self._loops[name].dead = True
@@ -466,7 +460,10 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
-        newest = name in (COORDINATOR, STANDBY, *self.successors.values(), *self.newcomers)
+        later = (*self.successors.values(), *self.newcomers, *self.spares)
+        # whoever begins anew where a shard came gets the current kit: with its first it cannot join
+        anew = self.lost.keys() if self.spares else ()
+        newest = name in (COORDINATOR, STANDBY, *later, *anew)
         self._kit = self.issuer.kit if newest else self._first
         whole, self.loop = self.loop, own  # type: ignore[assignment]
         try:

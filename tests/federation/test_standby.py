@@ -256,7 +256,7 @@ def test_a_shard_that_is_lost_with_the_coordinator_leaves_under_the_next_one(
         simulation.lose(place)
     simulation.run(lambda: simulation.ruler == STANDBY)
     ends(simulation)
-    assert set(simulation.coordinator.federation.left) == {"shard-1"}
+    assert set(simulation.coordinator.federation.moving.left) == {"shard-1"}
     assert same(simulation.model(), unharmed("plain")[0])
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from numba.core.caching import _CacheLocator
 
 from secureps.compiled import ROOMS, kernel_folder
-from tests.kits.nursery import ROOT
+from tests.kits.nursery import ROOT, prepare
 
 
 def install(folder: Path, version: str = "", format: int = 0) -> Path:
@@ -33,6 +33,7 @@ def _keep_kernels(folder: Path) -> None:
 
     Their sources are the same, to the second; to compile them would take the rest of a minute.
     """
+    prepare("secureps.run.warm")  # whose nursery has compiled them all, once it answers
     kept = kernel_folder()
     home = folder / ".cache" / "secureps" / "kernels" / kept.name
     home.mkdir(parents=True, mode=0o700)

@@ -94,6 +94,28 @@ def test_a_traceback_is_a_field(last: str, code: int) -> None:
     assert found[2]["level"] == "CRITICAL"
 
 
+def test_a_limit_that_is_met_is_a_line_that_names_it() -> None:
+    """Also before anything runs that looks out for it."""
+    code, found = objects("raise MemoryError")
+    assert (code, len(found)) == (1, 3)
+    assert (found[2]["error"], found[2]["fault"]) == ("OperatorError", "the operator's")
+    assert found[2]["message"].startswith("memory is used up (ulimit -v: ")
+    assert "traceback" not in found[2]
+
+
+GARBLED = """log = logging.getLogger("grpc._cython.cygrpc")
+    try:
+        b"\\xb0".decode()
+    except UnicodeDecodeError:
+        log.exception("Invalid encoding on %s", b"\\xb0")"""
+
+
+def test_what_grpc_cannot_read_is_a_line_without_a_traceback() -> None:
+    _, found = lines("text", GARBLED)
+    assert len(found) == 4
+    assert found[3].endswith("Invalid encoding on b'\\xb0'")
+
+
 def test_holders_of_data_and_of_keys_have_a_line_a_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -367,6 +367,16 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
     return Wait(until, "" if stream.training else held or "no member is live")
 
 
+def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
+    """Whether nobody trains, and whoever is here is asked only when others have come."""
+    stream, now = group.open_stream, state(tx, group)
+    idle = now.live - stream.spent
+    if stream.training or not idle:
+        return False
+    answer = tx.plan.rule(group.name).admit(tx.now, min(idle), now)
+    return holds_everybody(answer) and _until(answer) is None
+
+
 def _until(answer: Admission) -> float | None:
     return answer.until if isinstance(answer, Wait) else None
 
@@ -424,7 +434,10 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     coming = {
         id.client for id in group.pending
     } | stream.training.keys() - federation.isolated.keys()
-    if not gone or len((able - spent | coming) - out) >= least:
+    enough = len((able - spent | coming) - out) >= least
+    # What others sent before they went counts for a cohort, and not for whom a rule asks.
+    asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
+    if not gone or (enough and asked):
         return
     if not out and not federation.isolated:
         termination.end(tx, termination.budget_spent(tx, group, spent, retired))

@@ -105,7 +105,8 @@ def waits(tx: Transaction) -> str:
         return ""
     obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
     placed, few = pinned.placement.shards, tx.plan.threshold - len(obey.intersection(tx.holders))
-    lacking = [shard for shard in (*placed, *reigns.unshared) if shard not in obey]
+    needed = dict.fromkeys((*placed, *reigns.unshared))
+    lacking = [shard for shard in needed if shard not in obey]
     if reigns.heir:
         lacking = [] if obey.intersection(placed) else ["a shard"]
     if few > 0:
@@ -237,8 +238,9 @@ def obeys(tx: Transaction, party: str, seen: int) -> None:
 def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
     """Another coordinator is up: this one ends if it was followed by that one, which has all of it.
 
-    Else who rules says so, and so does the higher one that a shard obeys, and the other one, which
-    hears it, ends; before a run is founded that is who began later.
+    Else who rules says so, and so does the higher one that a shard obeys, or the lower one that all
+    shards obey, though key holders may obey the other one alone; and that one, which hears it,
+    ends. Before a run is founded that is who began later.
     """
     reigns, pinned = tx.federation.reigns, tx.federation.pinned
     # The one that followed begins a higher reign: a lower one, started again, ends nobody.
@@ -250,7 +252,7 @@ def _other(tx: Transaction, event: requests.Register) -> NotReady | None:
         tx.step.effects.append(Halt(SUPERSEDED, Fenced))
         return None
     lower = event.seen < reigns.incarnation
-    if rules(tx) or (lower and _has_shard(tx)):
+    if rules(tx) or (lower and _has_shard(tx)) or (higher and _has_all(tx)):
         raise Fenced(SUPERSEDED)
     if not lower and pinned is not None:  # that one may have a shard, and knows
         _ask(tx, pinned.run.id)

@@ -9,6 +9,7 @@ from secureps.errors import InternalError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, SubmissionSettled
 from secureps.messages.records import RosterFollowed, RunPinned
+from secureps.messages.requests import Welcome
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import Ledger
 from secureps.roles.fold import Fold, from_state, to_state
@@ -51,6 +52,8 @@ class MemberFold:
         self._appraiser: Appraiser
         self._budget: Budget
         self._lowered: float | None = None
+        self._ahead: Welcome | None = None
+        """What it was told of shards of a later roster."""
         self._gathering = Gathering()
         self._lease = LeaseRenewal()
 

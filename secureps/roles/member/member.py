@@ -54,7 +54,7 @@ from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
 from secureps.roles.member.release_history import FOUNDED
-from secureps.roles.member.relocation import follow, send
+from secureps.roles.member.relocation import follow, on_roster, send
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
@@ -188,6 +188,9 @@ class Member(MemberFold):
                 self._follow(step, order)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
+                if (welcome := self._ahead) is not None:
+                    self._ahead = None
+                    self._follow(step, welcome)
             case orders.HolderKeys() | orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason):
@@ -405,7 +408,10 @@ class Member(MemberFold):
             return
         self._watching = True
         self._lease.at = now + self._plan.section.lease / 3
-        self._follow(step, reply)
+        if on_roster(reply.placement, self._follower.roster):
+            self._follow(step, reply)
+        else:  # a shard came while it was away: it hears of that roster when it watches
+            self._ahead = reply
         step.effects.append(Watch())
 
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:

@@ -98,6 +98,20 @@ def test_another_one_that_asks_again_and_again_is_asked_once() -> None:
     assert calls(other(world, 2 * REIGN)) == [ask]
 
 
+def test_where_all_shards_obey_this_one_a_higher_one_ends_that_key_holders_obey() -> None:
+    """They stay with that one, which waits for a shard, as this one waits for them."""
+    world = begun()
+    enters(world, FIRST)
+    register(world, FIRST, OWN)
+    (answer,) = answers(other(world, 2 * REIGN))
+    assert isinstance(answer, NotReady)
+    enters(world, SECOND)
+    register(world, SECOND, OWN)
+    assert not rules(world)
+    with pytest.raises(Fenced, match="another coordinator has taken over this run"):
+        other(world, 2 * REIGN)
+
+
 # --- starts whose records are lost ------------------------------------------------
 
 

@@ -9,12 +9,13 @@ import pytest
 from secureps.errors import NotReady, Refused, SecurepsError, UnknownParty
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
+from secureps.messages.encoding import digest
 from secureps.messages.moves import Move
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Step
-from tests.kits.roles_kit import CLIENTS, SHARDS, World, digest, make_plan, orders_of, state_of
+from tests.kits.roles_kit import CLIENTS, SHARDS, World, make_plan, orders_of, state_of
 
 FIRST, SPARE = SHARDS
 ADD, DRAIN, REMOVE = (Act(f"{what}-shard", SPARE) for what in ("add", "drain", "remove"))

@@ -17,12 +17,12 @@ from secureps.errors import (
     UnknownParty,
     WrongRun,
 )
-from secureps.messages import coordinator_records, holder_records, orders, records, requests
+from secureps.messages import holder_records, orders, records, requests
+from secureps.messages.coordinator_records import MemberJoined
 from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
-from secureps.roles.holder.bfv import BfvHolder, received_key
-from secureps.roles.holder.ledger import HolderRules, receipts_digest
+from secureps.roles.holder.bfv import received_key
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
     WORKER,
@@ -40,109 +40,28 @@ from secureps.roles.machine import (
 )
 from secureps.roles.pinned_run import Pinned
 from secureps.roles.tasks import Prune
+from tests.kits.bfv_holder import (
+    ENDS,
+    PLAN,
+    RUN,
+    SUMS,
+    Keys,
+    fetches,
+    granted,
+    opening,
+    refusal,
+)
 from tests.kits.roles_kit import (
     ADDRESSES,
     CLIENTS,
     HOLDER,
-    ROSTER,
     SHARDS,
     STRANGER,
-    block_digest,
     configure,
     make_cohort,
-    make_placement,
-    make_plan,
-    make_receipt,
-    make_run,
     opened_header,
     sign,
 )
-
-PLAN = make_plan("bfv")
-RUN = make_run(PLAN).id
-BASE = digest("base")
-ENDS = "this holder takes no part in the run: "
-SUMS = tuple(block_digest("sum", "all", 0, b) for b in range(4))
-
-
-class Keys:
-    """A holder that opens cohorts of two or more, with its journal."""
-
-    def __init__(self, journal: tuple[Any, ...] = ()) -> None:
-        self.machine = BfvHolder(HOLDER, ROSTER, HolderRules(2))
-        self.journal: list[Any] = []
-        for record in journal:
-            self.machine.apply(0.0, record)
-            self.journal.append(record)
-
-    def give(self, sender: str, event: Any) -> Step:
-        step = self.machine.handle(0.0, sender, event)
-        self.journal += step.records
-        return step
-
-    def order(self, order: Any) -> Step:
-        return self.give(COORDINATOR, order)
-
-    def founded(self) -> Keys:
-        self.order(configure(PLAN))
-        return self
-
-    def restarted(self) -> Keys:
-        return Keys(tuple(self.journal))
-
-    def fetched(self, block: int, number: int = 0, answer: bytes | None = None) -> Step:
-        ask = requests.GetSum(RUN, "all", number, block)
-        reply = requests.Payload(SUMS[block] if answer is None else answer)
-        return self.give(SHARDS[block % 2], Answered(ask, reply))
-
-    def stored(self, block: int, number: int = 0) -> Step:
-        header = opened_header(PLAN, RUN, "all", number, block)
-        self.give(WORKER, SumOpened(header, 0.5))
-        return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), requests.Noted()))
-
-
-def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) -> orders.Open:
-    """An order to open, with signed receipts; `changes` are made to every receipt."""
-    cohort = cohort or make_cohort()
-    receipts = tuple(
-        make_receipt(PLAN, RUN, m.id, cohort.version - 1, BASE, **changes) for m in cohort.members
-    )
-    return orders.Open(incarnation, cohort, receipts, held())
-
-
-def granted(order: orders.Open | None = None) -> holder_records.CohortGranted:
-    """What is on record of a cohort whose members were all trained from the version before it."""
-    order = order or opening()
-    bases = (holder_records.BaseModel(order.cohort.version - 1, BASE),)
-    return holder_records.CohortGranted(
-        order.cohort, held(), bases, receipts_digest(order.receipts)
-    )
-
-
-def held() -> tuple[orders.ShardSums, ...]:
-    placed = make_placement(PLAN)
-    owned = {shard: placed.blocks_of("all", shard) for shard in SHARDS}
-    return tuple(orders.ShardSums(s, tuple(SUMS[b] for b in owned[s])) for s in SHARDS)
-
-
-def refusal(step: Step) -> str:
-    """The one thing said is that it will not; nothing is journalled, nothing fetched."""
-    assert step.records == []
-    (call,) = step.effects
-    assert isinstance(call, Call)
-    assert call.to == COORDINATOR
-    assert isinstance(call.message, requests.OpenRefused)
-    assert (call.message.holder, call.message.group) == (HOLDER, "all")
-    return call.message.reason
-
-
-def fetches(step: Step) -> list[tuple[str, int]]:
-    return [
-        (e.to, e.message.block)
-        for e in step.effects
-        if isinstance(e, Call) and isinstance(e.message, requests.GetSum)
-    ]
-
 
 # --- greeting ---------------------------------------------------------------------
 
@@ -442,12 +361,6 @@ def test_a_grant_is_for_the_sums_that_were_held_and_no_others() -> None:
     assert len(fetches(keys.restarted().order(order))) == 4
 
 
-def test_a_refused_cohort_binds_nobody() -> None:
-    keys = Keys().founded()
-    refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
-    assert keys.order(opening()).records == [granted()]
-
-
 def test_every_shard_must_hold() -> None:
     order = opening()
     short = orders.ShardSums("shard-b", SUMS[:1])
@@ -476,18 +389,22 @@ def test_a_sum_that_cannot_be_had_or_delivered_gives_the_cohort_up(error: Secure
 
 def test_a_foreign_journal() -> None:
     with pytest.raises(InternalError, match="a holder's journal has no MemberJoined"):
-        Keys((coordinator_records.MemberJoined("c0"),))
+        Keys((MemberJoined("c0"),))
 
 
 # --- differencing -----------------------------------------------------------------
 
 
+def test_a_refused_cohort_binds_nobody() -> None:
+    keys = Keys().founded()
+    refusal(keys.order(opening(make_cohort(CLIENTS[:1]))))
+    assert keys.order(opening()).records == [granted()]
+
+
 def seventh(cohort: Cohort) -> tuple[Member, ...]:
     """The members, with the same updates under another sequence."""
-    return tuple(
-        dataclasses.replace(member, id=dataclasses.replace(member.id, sequence=7))
-        for member in cohort.members
-    )
+    renamed = dataclasses.replace
+    return tuple(renamed(m, id=renamed(m.id, sequence=7)) for m in cohort.members)
 
 
 def test_two_sums_of_one_version_that_differ_in_a_client_are_never_released() -> None:
