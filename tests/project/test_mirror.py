@@ -83,6 +83,7 @@ ELSEWHERE = {
     "federation/test_batch_norm.py": ("policy/groups",),
     "policy/checks/test_local_work.py": ("roles/member/timing",),
     "roles/shard/test_shard.py": (
+        "roles/shard/fold",
         "roles/shard/keys",
         "roles/shard/state",
         "roles/shard/tasks",

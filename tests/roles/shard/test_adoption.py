@@ -1,0 +1,119 @@
+"""A shard whose blocks are others than before asks, fetches, and makes one file of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from secureps.errors import NotReady
+from secureps.messages import orders, requests
+from secureps.messages.encoding import digest
+from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
+from secureps.messages.run import COORDINATOR, Placement
+from secureps.messages.shard_records import BlocksAdopted
+from secureps.roles.machine import WORKER, Answered, Call, Step, Work
+from secureps.roles.shard.keys import state_key
+from secureps.roles.shard.tasks import AdoptState
+from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
+from tests.kits.shard_kit import Desk, refused
+
+OWN, PEER = SHARDS
+NEW_FILE = digest("new state")
+MORE = (0, 1, 2)
+"""Its blocks by the second placement, in which it gains block 1."""
+
+
+def union(desk: Desk) -> Placement:
+    before = make_placement(desk.plan)
+    held = before.held
+    held["all"][1] = (PEER, OWN)
+    return Placement.by_block(2, before.shards, held)
+
+
+def moved(desk: Desk, placement: Placement) -> Step:
+    return desk.order(dataclasses.replace(configure(desk.plan), placement=placement))
+
+
+def commit(**changes: Any) -> orders.Commit:
+    known = model_blocks("all", 0, 4)
+    return orders.Commit(1, "all", 0, 0, **({"blocks": tuple(known[b] for b in MORE)} | changes))
+
+
+def asks(step: Step) -> list[tuple[str, Any]]:
+    return [(e.to, e.message) for e in step.effects if isinstance(e, Call)]
+
+
+def fetched(desk: Desk, order: orders.Commit) -> list[AdoptState]:
+    """The works that an order comes to, once the other shard has answered all."""
+    step = desk.order(order)
+    missing = Missing.of_placement(OWN, "all", desk.shard.state.pinned.placement.epoch)
+    assert asks(step) == [(PEER, missing)]
+    step = desk.give(PEER, Answered(missing, Noted()))
+    calls = asks(step)
+    for to, ask in calls:
+        assert (to, type(ask), ask.state) == (PEER, GetBlock, True)
+        step = desk.give(PEER, Answered(ask, Payload(b"")))
+    return [e.task for e in step.effects if isinstance(e, Work)]
+
+
+def test_what_is_not_here_is_fetched_and_all_is_one_file() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    assert (desk.shard.state.own("all"), desk.shard.state.placed("all")) == ((0, 2), MORE)
+    (task,) = fetched(desk, commit())
+    assert (task.own, task.epoch, task.copies) == (MORE, 2, (state_key("all", 0, 1),))
+    step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
+    record = BlocksAdopted("all", 0, 2, commit().blocks, NEW_FILE)
+    assert record in step.records
+    told = Prepared(OWN, "all", 0, commit().blocks, NEW_FILE, epoch=2)
+    assert asks(step) == [(COORDINATOR, told)]
+    assert desk.shard.state.own("all") == MORE
+    assert asks(desk.restarted().order(commit())) == [(COORDINATOR, told)], "said again"
+
+
+def test_who_was_no_part_of_the_run_uses_nothing_that_it_has() -> None:
+    desk = Desk().founded()
+    held = union(desk).held
+    held["all"] = [(PEER, OWN)] * 4
+    moved(desk, Placement.by_block(2, SHARDS, held))
+    (task,) = fetched(desk, commit(blocks=model_blocks("all", 0, 4), anew=True))
+    assert task.copies == tuple(state_key("all", 0, block) for block in range(4))
+
+
+def test_a_file_of_a_placement_that_is_past_is_not_used() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    (task,) = fetched(desk, commit())
+    moved(desk, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
+    assert (step.records, step.effects) == ([], [])
+    assert desk.shard.state.own("all") == (0, 2)
+
+
+def test_nothing_is_held_before_and_the_order_is_asked_for_again() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    assert desk.order(desk.hold(make_cohort())).effects == []
+    (task,) = fetched(desk, commit())
+    step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
+    assert requests.Register in [type(message) for _, message in asks(step)]
+
+
+def test_who_holds_none_any_more_keeps_nothing() -> None:
+    desk = Desk().founded()
+    held = {group: [(PEER,)] * len(each) for group, each in union(desk).held.items()}
+    step = moved(desk, Placement.by_block(2, (PEER,), held))
+    assert BlocksAdopted("all", -1, 2, (), b"") in step.records
+    assert desk.shard.state.spooled == {}
+    assert desk.shard.state.reached == ()
+
+
+def test_who_goes_by_an_older_placement_has_others_wait() -> None:
+    desk = Desk().founded()
+    refused(desk, PEER, Missing.of_placement(PEER, "all", 2), NotReady, "has yet to hear of")
+
+
+def test_an_order_of_other_blocks_is_past() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    assert desk.order(commit(blocks=model_blocks("all", 0, 2))).effects == []
