@@ -14,6 +14,7 @@ from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
+from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
@@ -26,7 +27,7 @@ from tests.kits.federations import (
     small_plan,
     unharmed,
 )
-from tests.kits.privacy_kit import adaptive_plan
+from tests.kits.privacy_kit import adaptive_plan, private_plan
 from tests.kits.privacy_kit import federation as private_federation
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, SSP, stream, stream_plan
@@ -342,3 +343,26 @@ def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> No
     assert "without shard-0 there are 0 shards" in refused(play, ShardDeed.REMOVE, "shard-0")
     play_out(play)
     assert same(play.model(), unharmed("plain")[0])
+
+
+def test_checkpoints_from_before_and_after_have_all_blocks(tmp_path: Path) -> None:
+    plan = sharded("rlwe")
+    play = federation(plan, tmp_path)
+    acted(play, ShardDeed.ADD, NEW, begun(plan, tmp_path / "first"))
+    play.run(lambda: placement(play).epoch == 2)
+    assert same(newest_model(play.checkpoints), play.model()), "of two shards"
+    play_out(play)
+    assert same(newest_model(play.checkpoints), play.model()), "of three"
+
+
+@pytest.mark.parametrize("cipher", ["plain", "bfv"])
+def test_noise_of_shards_is_drawn_once_where_blocks_move(cipher: str, tmp_path: Path) -> None:
+    """Each shard has another seed, and nothing that was drawn before a move is drawn again."""
+    plan = private_plan("aggregator", cipher, block_size=64)
+    play = private_federation(plan, tmp_path, conditions=Conditions(spares=1))
+    acted(play, ShardDeed.ADD, NEW, 400)
+    acted(play, ShardDeed.REMOVE, "shard-0", 150)
+    play_out(play)
+    assert placement(play).shards == ("shard-1", NEW)
+    assert not journalled(play, CohortBurnt)
+    assert play.versions() == {"all": 4}
