@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from secureps.messages.encoding import digest
 from secureps.messages.schema import Schema
@@ -176,8 +177,7 @@ class Placement:
         return _views(self)[group].blocks.get(shard, ())
 
 
-@dataclass(frozen=True, slots=True)
-class _View:
+class _View(NamedTuple):
     """One group of a placement: by rank, by block, and by shard."""
 
     ranks: tuple[GroupPlacement, ...]

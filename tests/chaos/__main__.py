@@ -22,7 +22,7 @@ from tests.chaos.play import Outcome, play
 from tests.chaos.schedule import Fault, faults_of, parsed, setting_of
 from tests.chaos.shrink import shrunk
 
-SEEDS = 500
+SEEDS = 1000
 
 
 def main(argv: Sequence[str] | None = None) -> int:

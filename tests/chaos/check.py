@@ -128,6 +128,8 @@ def _end(world: World) -> list[str]:
         halt = world.parties[name].halted.result()
         own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
         own |= name in world.revoked
+        # who is not let in yet has no roster but its kit's, and a shard came meanwhile
+        own |= halt.error is WrongRun and name in world.newcomers and bool(world.spares)
         if halt.error is not None and not (cheated or own):
             found.append(f"{name} left: {halt.reason}")
     return found

@@ -394,12 +394,18 @@ class World(Simulation):
             name, known = str(message.receipt.id), Received(message.receipt)
         else:
             name, known = message.header.key, BlockSpooled(message.header)
-            if not self._disk.durable(spool.path(name)):
+            # an answer waits for copies elsewhere: the block's fate may have been settled meanwhile
+            if self._holds(party, message) and not self._disk.durable(spool.path(name)):
                 self.evidence.broken(f"{party} acknowledged {name} before it was durable")
         if takeover.lacks(self, party, known):
             self.evidence.broken(f"{party} acknowledged {name} before its standby had it")
         if known not in journal.durable:
             self.evidence.broken(f"{party} acknowledged {name} before that was in its journal")
+
+    def _holds(self, party: str, message: PutBlock) -> bool:
+        """Whether a shard has yet to let go of a block."""
+        machine = self.parties[party].machine
+        return isinstance(machine, Shard) and message.header in machine.state.spooled.values()
 
     # --- parties ------------------------------------------------------------------
 

@@ -11,8 +11,7 @@ import pytest
 from flwr.app import Message
 
 from secureps.client.flower.records import FlowerModel
-from secureps.errors import ConfigError
-from secureps.flower import holders, post, simulated_holder
+from secureps.flower import holders, post
 from secureps.flower.federation import simulated_kit
 from secureps.flower.holders import Holders
 from secureps.flower.node_settings import NodeSettings
@@ -103,21 +102,3 @@ def test_key_holders_are_a_simulations_program_in_a_simulation_alone(
         assert ("secureps.flower.simulated_holder" in each.arguments) == simulated
         assert (each.arguments[-4:-1] == ("serve", "keyholder", "--config")) != simulated
         assert Path(each.arguments[-1]).is_file()
-
-
-def test_that_program_waits_for_no_disk_and_says_what_ended_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    served = list[tuple[str, Path, bool]]()
-
-    def serve(role: str, config: Path) -> None:
-        served.append((role, config, durability.waits()))
-        raise ConfigError("another party's file")
-
-    monkeypatch.setattr(simulated_holder, "serve", serve)
-    with pytest.raises(SystemExit) as ended:
-        simulated_holder.main(tmp_path / "holder-0.toml")
-    assert served == [("keyholder", tmp_path / "holder-0.toml", False)]
-    assert ended.value.code == 78
-    assert capsys.readouterr().err == "error: another party's file (the operator's fault)\n"
-    assert durability.waits()

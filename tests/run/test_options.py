@@ -24,6 +24,7 @@ OWN = {
     "dashboard/dashboard.py": ("dashboard",),
     "run/deploy/commands.py": ("deploy kubernetes", "deploy slurm"),
     "run/deploy/deployment.py": ("deploy kubernetes", "deploy slurm"),
+    "run/deploy/stores.py": ("deploy kubernetes",),
     "run/deploy/slurm.py": ("deploy slurm", "status"),  # in batch files
     "run/check.py": ("check",),
     "run/run_lock.py": ("up",),
@@ -32,6 +33,7 @@ OWN = {
     "run/profile.py": ("profile",),
     "run/report/trackers.py": ("up", "simulate"),
     "run/serve.py": ("serve",),
+    "run/simulate/simulate.py": ("simulate",),
     "run/status.py": ("status",),
     "run/study/study.py": ("study",),
     "run/up/folder.py": ("status",),
@@ -41,8 +43,8 @@ OWN = {
 }
 """Whose modules these are; others speak in a client, where any word of `join` may help."""
 
-OF_OTHERS = {"--node-config", "--partition", "--head"}
-"""Of Flower's, Slurm's and Ray's own commands."""
+OF_OTHERS = {"--node-config", "--partition", "--head", "--from-literal"}
+"""Of Flower's, Slurm's, Ray's and kubectl's own commands."""
 
 OF_JOIN_ALONE = {"--set", "--verbose"}
 """Of a script: it is run by `check`, `up` and `simulate` too, which have no such option."""

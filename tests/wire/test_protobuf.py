@@ -61,6 +61,7 @@ NESTED = {
     "KeyCommittee",
     "CohortSteps",
     "EvaluationStatus",
+    "CopyPart",
     "JournalRow",
     "ServerStatus",
     "Metric",

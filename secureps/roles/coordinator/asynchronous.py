@@ -370,8 +370,8 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
 def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
     """Whether nobody trains, and whoever is here is asked only when others have come."""
     stream, now = group.open_stream, state(tx, group)
-    idle = now.live - stream.spent
-    if stream.training or not idle:
+    idle, gone = now.live - stream.spent, tx.federation.isolated.keys() | tx.federation.retired
+    if stream.training.keys() - gone or not idle:
         return False
     answer = tx.plan.rule(group.name).admit(tx.now, min(idle), now)
     return holds_everybody(answer) and _until(answer) is None
