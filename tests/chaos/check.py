@@ -129,7 +129,8 @@ def _end(world: World) -> list[str]:
         own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
         own |= name in world.revoked
         # who is not let in yet has no roster but its kit's, and a shard came meanwhile
-        own |= halt.error is WrongRun and name in world.newcomers and bool(world.spares)
+        pinned = of_kind(journal_of(world, name), RunPinned)
+        own |= halt.error is WrongRun and bool(world.spares) and not pinned
         if halt.error is not None and not (cheated or own):
             found.append(f"{name} left: {halt.reason}")
     return found
