@@ -53,7 +53,8 @@ def fetched(desk: Desk, order: orders.Commit) -> list[AdoptState]:
     for to, ask in calls:
         assert (to, type(ask), ask.state) == (PEER, GetBlock, True)
         step = desk.give(PEER, Answered(ask, Payload(b"")))
-    return [e.task for e in step.effects if isinstance(e, Work)]
+    works = (e.task for e in step.effects if isinstance(e, Work))
+    return [task for task in works if isinstance(task, AdoptState)]
 
 
 def test_what_is_not_here_is_fetched_and_all_is_one_file() -> None:
