@@ -279,6 +279,11 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     ("seed", "faults"),
     [
         (321, "pause:shard-1@99+32.9,frozen:coordinator@660+15.4"),
+        (
+            165,
+            "power:shard-0@1262+2.6,replaced:holder-2@1892+3.9,power:standby@1774+7.4,"
+            "frozen:coordinator@102+26.2,comes:client-05@1170+2.7,removed:shard-0@2084",
+        ),
         (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
         (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
     ],

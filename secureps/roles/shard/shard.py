@@ -201,8 +201,7 @@ class Shard(ShardFoldable):
         except SecurepsError:
             self.state.incarnation = before
             raise
-        if order.incarnation > before and isinstance(order, orders.Configure):
-            # whoever gave it waits to be obeyed
+        if order.incarnation > before:  # whoever gave it waits to be obeyed, whatever came first
             step.effects.append(registering(self._address, self.state, self._unsafe))
         return step
 
