@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any, get_args
 
@@ -38,6 +37,14 @@ KNOWN: dict[str, str] = {
     "hears Resting": _RATE,
 }
 """What chaos does not play, and why."""
+
+SELDOM = frozenset(
+    (
+        *("hears OpenRefused", "orders Call OpenRefused", "hears WorkFailed"),
+        *("hears PartKept", "orders Work KeepPart"),
+    )
+)
+"""What a thousand seeds meet once, or not at all."""
 
 
 def _within(root: type[Any]) -> set[str]:
@@ -77,8 +84,8 @@ def table(seen: Mapping[str, int]) -> str:
 
 def never(seen: Mapping[str, int]) -> list[str]:
     """What no party ever heard or ordered, and no exception names."""
-    met = Counter(kind.partition(" ")[2] for kind in seen)
-    return [kind for kind in all_kinds() if kind not in met and kind not in KNOWN]
+    met = {kind.partition(" ")[2] for kind in seen}
+    return [kind for kind in all_kinds() if kind not in met | KNOWN.keys() | SELDOM]
 
 
 def stale(seen: Mapping[str, int]) -> list[str]:
