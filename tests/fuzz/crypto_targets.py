@@ -130,7 +130,7 @@ def _sealed() -> list[Target]:
 def _keys() -> list[Target]:
     point = (
         "crypto.envelope:EnvelopePublicKey.__post_init__",
-        "crypto.envelope:EnvelopePublicKey._hybrid",
+        "crypto.envelope:_hybrid",
     )
     bfv = ("crypto.bfv:_key_coefficients", "crypto.cipher:untagged")
     public, secret = (_bfv(kind, size) for kind, size in ((b"public", 4), (b"SECRET", 2)))
