@@ -17,7 +17,7 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.roles.machine import CallOff, Locate
+from secureps.roles.machine import CallOff, Locate, Say
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +61,22 @@ class Pinned:
         return cls(record, record.run, record.placement, plan, plan.layout(record.run.schema))
 
     def moved(self, placement: Placement, roster: Roster) -> Pinned:
-        """The same run by a placement of a later epoch; raises as `check_placement`."""
-        if placement.epoch <= self.placement.epoch:
+        """The same run by a placement of a later epoch, unless that has to wait.
+
+        Raises WrongRun as `check_placement`.
+        """
+        if placement.epoch <= self.placement.epoch or self.waits(placement, roster):
             return self
         check_placement(self.layout, placement, roster, self.plan.section.replicas)
         return replace(self, placement=placement)
+
+    def waits(self, placement: Placement, roster: Roster) -> bool:
+        """Whether a placement of a later epoch has shards that are not on the roster.
+
+        Whoever was away has yet to hear of the roster that they are on.
+        """
+        shards = {each.name for each in roster.certificates if each.role == "shard"}
+        return placement.epoch > self.placement.epoch and not shards.issuperset(placement.shards)
 
     def left(self, before: Pinned) -> list[CallOff]:
         """Nothing is asked any more of shards that were placed before, and are not now."""
@@ -88,6 +99,14 @@ def founded(pinned: Pinned | None, party: str) -> Pinned:
     if pinned is None:
         raise NotReady(f"{party} waits for the run to be founded")
     return pinned
+
+
+def behind(party: str, placement: Placement) -> Say:
+    """What a party says of a placement that waits (`Pinned.waits`)."""
+    return Say(
+        f"{party} goes by an older roster than placement {placement.epoch} of the run's blocks, "
+        "and keeps to the one before until it hears of that roster"
+    )
 
 
 def check_threshold(plan: Plan, threshold: int | None) -> None:

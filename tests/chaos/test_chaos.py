@@ -301,6 +301,16 @@ def test_a_standby_hears_of_other_key_holders_by_its_kit() -> None:
     assert outcome.ended
 
 
+def test_a_key_holder_that_was_away_when_a_shard_came_hears_of_it_from_an_heir() -> None:
+    faults = (
+        "part:holder-0>coordinator@455+22.1,revoked:client-01@531+5.5,"
+        "part:standby>holder-1@1221+39.6,gone:coordinator@1221,added:shard-2@210"
+    )
+    outcome = play(489, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 def test_every_fault_can_be_written_and_read() -> None:
     faults = [fault for seed in range(400) for fault in faults_of(seed)]
     assert parsed(",".join(map(str, faults))) == tuple(faults)

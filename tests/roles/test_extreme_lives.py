@@ -57,8 +57,8 @@ HEARD: dict[type, frozenset[type]] = {
 PARTS = frozenset(
     {orders.GroupVersion, orders.KeyCommittee, orders.MemberBlocks, orders.ShardSums}
     | {requests.Figure}
-    | {requests.MemberStatus, requests.GroupStatus, moves.Holding, requests.ServerStatus}
-    | {following.JournalRow}
+    | {requests.MemberStatus, requests.GroupStatus, requests.ServerStatus}
+    | {moves.Holding, moves.Move, following.JournalRow, following.CopyPart}
 )
 """Records that are parts of messages."""
 LATER = 4
@@ -197,7 +197,7 @@ def test_what_nobody_said_in_a_run(plan: str) -> None:
 def test_nothing_is_left_out() -> None:
     """A new message is tried by whoever may hear it, and a new answer by who asks."""
     assert {kind.__name__ for kind in MESSAGES | ANSWERS} == set(protobuf._BODY)
-    kinds = frozenset().union(*map(_dataclasses, (orders, requests, following)))
+    kinds = frozenset().union(*map(_dataclasses, (orders, requests, moves, following)))
     assert kinds - MESSAGES - ANSWERS == PARTS
 
 

@@ -284,6 +284,7 @@ class Coordinator(Seat):
                 self._sessions.forget_adopted(party)
                 self._sessions.told.add(sender)
                 tx.watchers |= {party}
+                membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
                 if not reign.name_itself(tx, event):
                     self._repeat(tx, event)
                 return None
@@ -363,7 +364,6 @@ class Coordinator(Seat):
             self._repeat(tx, waiting)
 
     def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
-        membership.tell_roster(tx, self._follower, event)
         located = self._sessions.located.pop(event.party, None)
         resubscribe.repeat(tx, event.party, event.unsettled, located)
 

@@ -1,6 +1,7 @@
 """Whether this coordinator rules: where a standby has followed it, another one may.
 
-Until it does, it acknowledges nothing and gives no order but the one that names it. It rules
+Until it does, it acknowledges nothing and gives no order but the one that names it, and the CA's
+roster before that. It rules
 
     followed   while a standby follows that has all of it: nobody else has as much
     alone      when all shards and enough key holders obey its incarnation, durably

@@ -12,6 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from secureps.errors import ClientError, Malformed, Refused, SecurepsError
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
+from secureps.messages.records import Incarnated
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
@@ -101,6 +102,18 @@ class Holder(ABC, Generic[T]):
 
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """Handles one event: an order, an answer, or the end of a work."""
+        before = self._ledger.incarnation
+        try:
+            step = self._handled(now, sender, event)
+        except SecurepsError:
+            self._ledger.incarnation = before  # nothing of it is on record
+            raise
+        if any(isinstance(record, Incarnated) for record in step.records):
+            # whoever gave it waits to be obeyed, whatever came first
+            step.effects.append(Call(COORDINATOR, self._ledger.register()))
+        return step
+
+    def _handled(self, now: float, sender: str, event: Event) -> Step:
         match event:
             case Answered(Trouble()):
                 return self._disk.heard(event)

@@ -53,7 +53,7 @@ from secureps.roles.holder.grants import Grant, HolderFold, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Halt, Locate, Record, Step
-from secureps.roles.pinned_run import Pinned, check_minimum, check_run, founded
+from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
 
@@ -98,7 +98,7 @@ class HolderLedger:
         self.follower = RosterFollower(roster)
         self.rotation = KeyRotation()
         self._rules = rules
-        self._incarnation = 0
+        self.incarnation = 0
         self._pinned: Pinned | None = None
         self._standings: dict[tuple[str, str], Standing] = {}
         self._verified: dict[bytes, None] = {}
@@ -111,7 +111,7 @@ class HolderLedger:
         """Folds one record; InternalError for one that is not a holder's."""
         match record:
             case Incarnated(number):
-                self._incarnation = number
+                self.incarnation = number
             case RosterFollowed():
                 self.follower.apply(record)
             case RunPinned():
@@ -131,7 +131,7 @@ class HolderLedger:
     def folded(self) -> Fold:
         """All that its records came to."""
         run = () if self._pinned is None else (self._pinned.record,)
-        known = (self._incarnation, self._standings, self._bases, self._bounds, self._granted)
+        known = (self.incarnation, self._standings, self._bases, self._bounds, self._granted)
         state = HolderFold(*known, self._spans.spans, self.rotation.folded())
         return Fold((*run, *self.follower.records), to_state(HolderFold, state))
 
@@ -140,7 +140,7 @@ class HolderLedger:
         for record in fold.records:
             self.apply(record)
         state = from_state(HolderFold, fold.state)
-        self._incarnation, self._standings = state.incarnation, state.standings
+        self.incarnation, self._standings = state.incarnation, state.standings
         self._bases, self._bounds, self._granted = state.bases, state.bounds, state.granted
         self._spans.spans = state.spans
         self.rotation.unfold(state.keys)
@@ -216,14 +216,14 @@ class HolderLedger:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(GroupVersion(group, max(known)) for group, known in self._granted.items())
-        return Register(self.name, "", 1.0, self._incarnation, run, reached)
+        return Register(self.name, "", 1.0, self.incarnation, run, reached)
 
     def obeys(self, incarnation: int) -> Step:
         """The beginning of the step that an order leads to; Fenced if the order is old."""
         step = Step()
-        if incarnation < self._incarnation:
-            raise Fenced(f"an order of incarnation {incarnation}, {self._incarnation} rules")
-        if incarnation > self._incarnation:
+        if incarnation < self.incarnation:
+            raise Fenced(f"an order of incarnation {incarnation}, {self.incarnation} rules")
+        if incarnation > self.incarnation:
             self.write(step, Incarnated(incarnation))
         return step
 
@@ -261,14 +261,12 @@ class HolderLedger:
             self.write(step, RunPinned(order.run, order.placement, order.shards))
             if self._blind:  # by a later kit it opens with these holders still
                 self.follower.resume(step)
-        before = self.pinned
-        self._pinned = before.moved(order.placement, self.follower.roster)
+        before, roster = self.pinned, self.follower.roster
+        if before.waits(order.placement, roster):  # by another roster it is told again
+            step.effects.append(behind(self.name, order.placement))
+        self._pinned = before.moved(order.placement, roster)
         step.effects += self._pinned.left(before)
         step.effects += [Locate(shard.name, shard.advertise) for shard in order.shards]
-        if any(isinstance(record, Incarnated) for record in step.records):
-            step.effects.append(
-                Call(COORDINATOR, self.register())
-            )  # whoever gave it waits to be obeyed
         return step
 
     # --- conditions ---------------------------------------------------------------

@@ -8,6 +8,7 @@ from __future__ import annotations
 from secureps.errors import InternalError
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.member_records import OwnAct, Sealed, SequencesBegun, SubmissionSettled
+from secureps.messages.orders import Configure
 from secureps.messages.records import RosterFollowed, RunPinned
 from secureps.messages.requests import Welcome
 from secureps.policy.plan import Plan
@@ -52,7 +53,7 @@ class MemberFold:
         self._appraiser: Appraiser
         self._budget: Budget
         self._lowered: float | None = None
-        self._ahead: Welcome | None = None
+        self._ahead: Configure | Welcome | None = None
         """What it was told of shards of a later roster."""
         self._gathering = Gathering()
         self._lease = LeaseRenewal()

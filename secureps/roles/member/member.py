@@ -54,7 +54,7 @@ from secureps.roles.member import evaluation, tasks
 from secureps.roles.member.fold import MemberFold
 from secureps.roles.member.leaving import Leaving
 from secureps.roles.member.release_history import FOUNDED
-from secureps.roles.member.relocation import follow, on_roster, send
+from secureps.roles.member.relocation import follow, send
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
@@ -147,7 +147,8 @@ class Member(MemberFold):
                 self._working = False
                 step.tell(message)
             case KitRead() if sender == WORKER:
-                self._follower.read(step, event)
+                if self._follower.read(step, event):
+                    self._catch_up(step)
             case tasks.Counted(examples) if sender == WORKER:
                 self._working, self._weighing.examples = False, examples
                 if self._departure.leaving is None:
@@ -188,9 +189,7 @@ class Member(MemberFold):
                 self._follow(step, order)
             case orders.RosterChanged(_, text):
                 self._follower.follow(step, text)
-                if (welcome := self._ahead) is not None:
-                    self._ahead = None
-                    self._follow(step, welcome)
+                self._catch_up(step)
             case orders.HolderKeys() | orders.SealFor():
                 self.committees.hear(step, order, self.pinned.run.id)
             case Finish(_, reason):
@@ -408,15 +407,21 @@ class Member(MemberFold):
             return
         self._watching = True
         self._lease.at = now + self._plan.section.lease / 3
-        if on_roster(reply.placement, self._follower.roster):
-            self._follow(step, reply)
-        else:  # a shard came while it was away: it hears of that roster when it watches
-            self._ahead = reply
+        self._follow(step, reply)
         step.effects.append(Watch())
 
     def _follow(self, step: Step, told: orders.Configure | requests.Welcome) -> None:
         roster, own = self._follower.roster, (self._out, self._model)
+        if self.pinned.waits(told.placement, roster):
+            self._ahead = told  # a shard came while it was away: it hears of that roster
+            return
+        self._ahead = None
         self._pinned = self._appraiser.pinned = follow(step, self.pinned, told, roster, *own)
+
+    def _catch_up(self, step: Step) -> None:
+        """By another roster: what it was told of shards that were not on the one before."""
+        if (told := self._ahead) is not None:
+            self._follow(step, told)
 
     def _failed(self, step: Step, request: requests.Request, error: SecurepsError) -> None:
         match request:

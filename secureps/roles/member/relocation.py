@@ -11,7 +11,6 @@ from secureps.crypto.roster import Roster
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Configure
 from secureps.messages.requests import PutBlock, Welcome
-from secureps.messages.run import Placement
 from secureps.roles.machine import Call, Step
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
@@ -23,13 +22,6 @@ def send(step: Step, pinned: Pinned, sealed: Sealed) -> None:
     owners = pinned.placement.of(sealed.receipt.id.group).owners
     for each in sealed.headers:
         step.effects.append(Call(owners[each.block], PutBlock(each), attach=each.key))
-
-
-def on_roster(placement: Placement, roster: Roster) -> bool:
-    """Whether all shards of a placement are on a roster."""
-    return {each.name for each in roster.certificates if each.role == "shard"}.issuperset(
-        placement.shards
-    )
 
 
 def follow(

@@ -44,7 +44,7 @@ from secureps.roles.machine import (
     Work,
     WorkFailed,
 )
-from secureps.roles.pinned_run import Pinned, check_run
+from secureps.roles.pinned_run import Pinned, behind, check_run
 from secureps.roles.shard import intake
 from secureps.roles.shard.adoption import Adoption
 from secureps.roles.shard.fold import ShardFoldable
@@ -243,6 +243,8 @@ class Shard(ShardFoldable):
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(other_run(self._name, self.state.run, order.run.id))
         known = self.state.pinned
+        if known.waits(order.placement, self._roster):  # by another roster it is told again
+            step.effects.append(behind(self._name, order.placement))
         if known.moved(order.placement, self._roster) is not known:
             self._write(step, RunPinned(order.run, order.placement, order.shards))
             self._replaced(step, known)

@@ -112,6 +112,20 @@ def test_where_all_shards_obey_this_one_a_higher_one_ends_that_key_holders_obey(
         other(world, 2 * REIGN)
 
 
+# --- who hears of what ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("party", [FIRST, HOLDER])
+def test_who_goes_by_an_older_roster_hears_of_it_before_the_placement(party: str) -> None:
+    """By the placement that it is told while nobody rules, blocks may lie on a new shard."""
+    world = begun()
+    register(world, party, REIGN)
+    step = world.give(party, requests.Subscribe(party, (), 0, 50))
+    assert not rules(world)
+    told = [e.message for e in step.effects if isinstance(e, Order) and e.to == party]
+    assert [type(order) for order in told] == [orders.RosterChanged, orders.Configure]
+
+
 # --- starts whose records are lost ------------------------------------------------
 
 

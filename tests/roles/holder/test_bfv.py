@@ -242,7 +242,8 @@ def test_a_restart_goes_on_with_the_same_cohort_alone() -> None:
 
 
 def test_before_the_run_is_founded_it_opens_nothing() -> None:
-    assert Keys().order(opening()) == Step([records.Incarnated(1)])
+    obeys = Call(COORDINATOR, requests.Register(HOLDER, "", 1.0, 1))
+    assert Keys().order(opening()) == Step([records.Incarnated(1)], [obeys])
 
 
 # --- refusals ---------------------------------------------------------------------

@@ -37,6 +37,7 @@ from secureps.roles.holder.tasks import (
 from secureps.roles.machine import (
     WORKER,
     Answered,
+    Call,
     Failed,
     Halt,
     KitRead,
@@ -457,9 +458,10 @@ def test_before_the_run_is_founded_it_answers_nothing() -> None:
     fresh = type(holder.machine)(
         "holder-0", bench().kit.public.roster, holder.machine._ledger._rules
     )
-    for order in (bench().opening(crowd()), orders.Examine(1, crowd()[0].receipt)):
+    for order in (bench().opening(crowd()), orders.Examine(2, crowd()[0].receipt)):
         step = fresh.handle(0.0, COORDINATOR, order)
-        assert step.effects == []
+        obeys = requests.Register("holder-0", "", 1.0, order.incarnation)
+        assert step.effects == [Call(COORDINATOR, obeys)]
     assert not fresh.configured
 
 
