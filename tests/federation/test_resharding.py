@@ -230,7 +230,7 @@ def test_of_every_kind_of_plan_the_model_is_the_same(name: str, tmp_path: Path) 
         play_out(play)
         # a fence may have others in a buffer when it closes, and nobody else
         met = name != "buffered" or cohorts(play, "all") == cohorts(plain, "all")
-        assert same(play.model(), plain.model()) is met
+        assert same(play.model(), plain.model()) or not met
         if name == "evaluated":
             assert metrics_of(play) == metrics_of(plain)
         assert placement(play).shards == ("shard-1", NEW)
