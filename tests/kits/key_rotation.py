@@ -80,9 +80,9 @@ def on_files(
     kit = folder / "kit"
     create_kit(kit, plan.cipher_parameters, hours=0)
 
-    def made(plan: Plan, clients: tuple[str, ...]) -> MemoryKit:
+    def made(plan: Plan, clients: tuple[str, ...], spares: int = 0) -> MemoryKit:
         names = [("coordinator", COORDINATOR), *(("client", each) for each in clients)]
-        names += [("shard", each) for each in shard_names(plan.section.shards)]
+        names += [("shard", each) for each in shard_names(plan.section.shards + spares)]
         names += [("holder", each) for each in HOLDERS]
         issue_all(kit, names)  # type: ignore[arg-type]
         identities = {name: load_private(kit, name) for _, name in names}

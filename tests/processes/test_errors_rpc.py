@@ -306,10 +306,6 @@ CASES: dict[str, tuple[Send, str]] = {
         "a coefficient of a bfv block is not below the modulus",
     ),
     "a block of another run": (put(run=RUN), "made for another run; join this one first"),
-    "another shard's block": (
-        to_the_other_shard,
-        "block ... of ... is not placed on ...; ask the coordinator for the placement",
-    ),
     "another's block": (
         put(author="client-00"),
         "... sends a block of ...; send your own",
@@ -371,6 +367,16 @@ def check_line(error: SecurepsError, pattern: str) -> None:
 def test_a_bad_request_is_refused(case: str, peer: HostilePeer) -> None:
     send, pattern = CASES[case]
     check_line(answer(send, peer), pattern + SENDERS)
+
+
+ELSEWHERE = (
+    "block ... of ... is not placed on ..., by the placement that it knows: ... takes it in "
+    "(the other side's fault)"
+)
+
+
+def test_a_block_of_another_shard_may_have_moved(peer: HostilePeer) -> None:
+    check_line(answer(to_the_other_shard, peer), ELSEWHERE)
 
 
 NOT_MADE = "version ... of ... is not made yet (the other side's fault)"
@@ -436,5 +442,6 @@ def test_afterwards_versions_are_made_and_nothing_is_lost(
 
 
 EXPECTED = frozenset(
-    {pattern + SENDERS for _, pattern in CASES.values()} | {NOT_MADE, KNOWN, *STRANGERS.values()}
+    {pattern + SENDERS for _, pattern in CASES.values()}
+    | {ELSEWHERE, NOT_MADE, KNOWN, *STRANGERS.values()}
 )

@@ -49,13 +49,15 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
-    if objection := _objection(tx, event, role):
-        return objection
+    if elsewhere := _elsewhere(tx, event, role):
+        return elsewhere
     if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"
         )
+    if apart := _apart(tx, event, role):
+        return apart
     if role == "shard":
         tx.sessions.reached[party] = _whole(tx, event)
         address = ShardAddress(party, event.advertise, event.weight)
@@ -89,7 +91,8 @@ def _whole(tx: Transaction, event: Register) -> frozenset[str]:
     return frozenset(g for g, at in known.items() if g in groups and at >= groups[g].version - 1)
 
 
-def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
+def _elsewhere(tx: Transaction, event: Register, role: str) -> NotReady | None:
+    """Whoever left this run, or is part of another one, is told so."""
     party, pinned = event.party, tx.federation.pinned
     if pinned is None:
         return founding.elsewhere(tx, party, event.run)
@@ -101,6 +104,13 @@ def _objection(tx: Transaction, event: Register, role: str) -> NotReady | None:
         )
     if event.run not in (b"", pinned.run.id):
         raise WrongRun(other_run(party, event.run, pinned.run.id))
+    return None
+
+
+def _apart(tx: Transaction, event: Register, role: str) -> NotReady | None:
+    """Whether what a server of this run has come to fits what is journalled here."""
+    if tx.federation.pinned is None:
+        return None
     return _shard_ahead(tx, event) if role == "shard" else _holder_apart(tx, event)
 
 

@@ -26,10 +26,10 @@ class WholeTable(Table):
 
     def __init__(self, heading: str) -> None:
         super().__init__()
-        self._heading = Text(heading, "table.title")
+        self.heading = Text(heading, "table.title")
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield self._heading
+        yield self.heading
         room = options.max_width - _BORDER - _AROUND * len(self.columns)
         wide = options.update(width=1 << 20)
         needs = [_need([c.header, *c.cells], console, wide) for c in self.columns]

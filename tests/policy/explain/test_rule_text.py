@@ -140,7 +140,7 @@ def test_many_row_blocks_fit_a_page() -> None:
     costs = next(
         table
         for table in tables(explanation)
-        if str(getattr(table, "title", "")) == "what it costs"
+        if str(getattr(table, "heading", "")) == "what it costs"
     )
     last = explanation.groups[-2].name
     assert [column.header for column in getattr(costs, "columns", ())] == [
