@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.kits.federations import (
     OF_RECORDS,
+    at_event,
     events_of,
     finished,
     same,
@@ -34,21 +34,9 @@ def say(play: Simulation, act: Act) -> Future[Any]:
     return play.network.transport(COORDINATOR).call(COORDINATOR, act)
 
 
-def until(moment: int) -> Callable[[], bool]:
-    """True at that event from now."""
-    left = moment
-
-    def come() -> bool:
-        nonlocal left
-        left -= 1
-        return left <= 0
-
-    return come
-
-
 def paused(play: Simulation, moment: int, killed: str = "") -> None:
     """Pauses at an event, and goes on after a long time; a party may die in between."""
-    play.run(until(moment))
+    play.run(at_event(moment))
     if finished(play):
         return
     done = say(play, Act("pause", reason="a visit"))

@@ -20,6 +20,7 @@ from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
     Walker,
+    at_event,
     events_of,
     finished,
     same,
@@ -45,25 +46,13 @@ def federation(plan: Plan, folder: Path) -> Simulation:
     return small_federation(plan, folder, Conditions(spares=1))
 
 
-def until(moment: int) -> Callable[[], bool]:
-    """True at that event from now."""
-    left = moment
-
-    def come() -> bool:
-        nonlocal left
-        left -= 1
-        return left <= 0
-
-    return come
-
-
 def say(play: Simulation, what: ShardDeed, shard: str) -> Future[Any]:
     return play.network.transport(COORDINATOR).call(COORDINATOR, Act(what.value, shard))
 
 
 def acted(play: Simulation, what: ShardDeed, shard: str, moment: int) -> None:
     """Plays to an event; there an operator has a shard added, drained or removed."""
-    play.run(until(moment))
+    play.run(at_event(moment))
     if what is ShardDeed.ADD and not finished(play):
         play.start(shard)
         play.run(lambda: finished(play) or shard in play.coordinator.federation.shards)
@@ -150,7 +139,7 @@ def disturbed(
     """A move begins at an event, and some events later a party dies, and comes back."""
     play = federation(plan, folder)
     acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", moment)
-    play.run(until(later))
+    play.run(at_event(later))
     if not finished(play):
         play.kill(party)
         if disk:
@@ -254,7 +243,7 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
         folder, moment = tmp_path / str(later), first + 31 * number
         play = federation(sharded(cipher), folder)
         acted(play, ShardDeed.ADD, NEW, moment)
-        play.run(until(later))
+        play.run(at_event(later))
         if play.coordinator.federation.moving.target is None:
             continue  # by now it is the only one that has them
         play.kill(NEW)
@@ -276,7 +265,7 @@ def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path:
         moment = first + number * (events - first) // 7
         play = federation(plan, tmp_path / str(number))
         acted(play, what, shard, moment)
-        play.run(until(1 + 13 * number))
+        play.run(at_event(1 + 13 * number))
         party = (COORDINATOR, "shard-1", "shard-2")[number % 3]
         if number % 2 and not finished(play):
             play.kill(party)
@@ -292,7 +281,7 @@ def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path
     expected, _ = unharmed("plain", versions=8)
     plan = sharded(shards=3, replicas=2, shards_wait=0.5, versions=8)
     play = federation(plan, tmp_path)
-    play.run(until(begun(plan, tmp_path / "first")))
+    play.run(at_event(begun(plan, tmp_path / "first")))
     play.kill("shard-1")
     play.run(lambda: "shard-1" not in placement(play).shards)
     play.run(lambda: placement(play).epoch == 4)
@@ -324,16 +313,16 @@ def refused(play: Simulation, what: ShardDeed, shard: str) -> str:
 
 def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> None:
     play = federation(sharded(), tmp_path)
-    play.run(until(begun(sharded(), tmp_path / "first")))
+    play.run(at_event(begun(sharded(), tmp_path / "first")))
     assert "no shard called 'shard-2' has come" in refused(play, ShardDeed.ADD, NEW)
     play.kill("shard-1")
-    play.run(until(5))
+    play.run(at_event(5))
     text = "shard-1 is away, and nobody else who is here has block 0 of all, block 1 of all"
     assert text in refused(play, ShardDeed.REMOVE, "shard-1")
     assert "shard-1 is away" in refused(play, ShardDeed.DRAIN, "shard-1")
     assert "without shard-0 there are" not in refused(play, ShardDeed.DRAIN, "shard-1")
     play.start("shard-1")
-    play.run(until(20))
+    play.run(at_event(20))
     done = say(play, ShardDeed.DRAIN, "shard-1")
     play.run(done.done)
     assert "one move at a time: blocks move from shard-1" in refused(

@@ -136,10 +136,8 @@ def unharmed(
         return simulation.model(), events
 
 
-def killed_at(
-    simulation: Simulation, party: str, moment: int, meanwhile: Callable[[], None] = lambda: None
-) -> None:
-    """Plays to an event, kills a party, starts it again a second later, and plays to the end."""
+def at_event(moment: int) -> Callable[[], bool]:
+    """True at that event from now."""
     left = moment
 
     def come() -> bool:
@@ -147,7 +145,14 @@ def killed_at(
         left -= 1
         return left <= 0
 
-    simulation.run(come)
+    return come
+
+
+def killed_at(
+    simulation: Simulation, party: str, moment: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Plays to an event, kills a party, starts it again a second later, and plays to the end."""
+    simulation.run(at_event(moment))
     simulation.kill(party)
     meanwhile()
     simulation.loop.call_later(1.0, lambda: simulation.start(party))

@@ -128,6 +128,17 @@ class Desk:
         self.order(orders.Commit(1, "all", number, keep))
 
 
+def doubled() -> Desk:
+    """The run is known; all blocks lie on both shards."""
+    made = Desk("doubled plain")
+    made.order(configure(made.plan))
+    return made
+
+
+def called(step: Step) -> list[tuple[str, Any]]:
+    return [(e.to, e.message) for e in step.effects if isinstance(e, Call)]
+
+
 def blocks(version: int) -> tuple[bytes, ...]:
     return tuple(model_blocks("all", version, 4)[b] for b in OWN)
 

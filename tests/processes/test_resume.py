@@ -27,7 +27,7 @@ from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.runs import PLAYED, STOPPED, find_runs, listing
 from secureps.run.up.up import resume
 from tests.kits.command import INSECURE
-from tests.kits.federations import Walker, same
+from tests.kits.federations import Tensors, Walker, same
 from tests.kits.nursery import ROOT
 from tests.kits.processes import ADAM, plan_text
 
@@ -86,12 +86,18 @@ def newest(run: Path) -> int:
     return max((json.loads(line)["version"] for line in lines), default=-1)
 
 
+def uninterrupted(plan: Path, folder: Path) -> Tensors:
+    """The model of a simulation of the same plan and seeds, which nobody stops."""
+    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
+    straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), folder)
+    straight.run()
+    return straight.model()
+
+
 @pytest.mark.timeout(200)
 def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     plan, work, runs = stage(tmp_path, pace=2.0), tmp_path / "work", tmp_path / "runs"
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
-    straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
-    straight.run()
+    model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     stopped = secureps("up", str(plan), *seeded, str(runs / "stopped"), cwd=work)
     end = time.monotonic() + 90
@@ -120,7 +126,7 @@ def test_a_stopped_run_goes_on_to_the_same_model(tmp_path: Path) -> None:
     told, _ = resumed.communicate()
     assert resumed.returncode == 0, told
     assert f"federation (version {VERSIONS})" in told
-    assert same(load_file(runs / "stopped" / "model.safetensors"), straight.model())
+    assert same(load_file(runs / "stopped" / "model.safetensors"), model)
 
     lines = (runs / "stopped" / "report" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["version"] for line in lines] == list(range(VERSIONS + 1))
@@ -154,9 +160,7 @@ def killed(config: Path) -> None:
 def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -> None:
     """Stopped afterwards, the run goes on, and under the standby."""
     plan, work, run = stage(tmp_path, pace=20.0), tmp_path / "work", tmp_path / "run"
-    trainers = {name: Walker(i) for i, name in enumerate(client_names(3))}
-    straight = Simulation(load_plan(plan), Cast(trainers, UnsafeSeed(5)), tmp_path / "straight")
-    straight.run()
+    model = uninterrupted(plan, tmp_path / "straight")
     seeded = ("--unsafe-seed", "5", INSECURE, "--out")
     played = secureps("up", str(plan), "--standby", *seeded, str(run), cwd=work)
     end = time.monotonic() + 150
@@ -182,7 +186,7 @@ def test_a_coordinator_that_dies_leaves_its_run_to_the_standby(tmp_path: Path) -
     resumed = secureps("resume", str(run), cwd=tmp_path)
     told, _ = resumed.communicate()
     assert resumed.returncode == 0, told
-    assert same(load_file(run / "model.safetensors"), straight.model())
+    assert same(load_file(run / "model.safetensors"), model)
     logs = ((run / "logs" / f"{name}.log").read_text() for name in ("coordinator", "standby"))
     assert sum("the run is over" in log for log in logs) == 1
 

@@ -9,22 +9,16 @@ import pytest
 from secureps.errors import NotReady, SecurepsError, UnknownParty
 from secureps.messages import requests
 from tests.kits.roles_kit import SHARDS, configure
-from tests.kits.shard_kit import Desk
+from tests.kits.shard_kit import Desk, doubled
 
 PEER = SHARDS[1]
 MINE, OTHERS = 0, 1
 """A block of which shard-a is the primary, and one of which it has the copy."""
 
 
-def desk() -> Desk:
-    made = Desk("doubled plain")
-    made.order(configure(made.plan))
-    return made
-
-
 @pytest.mark.parametrize("block", [MINE, OTHERS])
 def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
-    made = desk()
+    made = doubled()
     header = made.header(block=block)
     with pytest.raises(UnknownParty, match="c1 sends a block of c0; send your own"):
         made.shard.inspect("c1", requests.PutBlock(header))
@@ -35,7 +29,7 @@ def test_only_holders_of_a_block_pass_it_on(block: int) -> None:
 
 
 def test_a_forged_block_is_refused_whoever_passes_it_on() -> None:
-    made = desk()
+    made = doubled()
     header = made.header(block=OTHERS)
     forged = requests.PutBlock(type(header)(**_fields(header) | {"digest": b"x" * 32}))
     with pytest.raises(SecurepsError, match="signature"):
@@ -51,7 +45,7 @@ def test_an_author_sends_to_the_primary_that_both_know() -> None:
     text = (
         "shard-a holds a copy of block 1 of all, and by the placement that it knows shard-b takes"
     )
-    made = desk()
+    made = doubled()
     block = requests.PutBlock(made.header(block=OTHERS))
     with pytest.raises(NotReady, match=text) as refusal:
         made.shard.inspect("c0", block)

@@ -16,7 +16,6 @@ from secureps.roles.machine import (
     WORKER,
     Answer,
     Answered,
-    Call,
     CallOff,
     Defer,
     Failed,
@@ -25,21 +24,10 @@ from secureps.roles.machine import (
 )
 from secureps.roles.shard.tasks import SumCohort
 from tests.kits.roles_kit import SHARDS, block_digest, configure, make_cohort, model_blocks
-from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, shelved, works
+from tests.kits.shard_kit import FOUND_ID, ID, STATE, Desk, called, doubled, shelved, works
 
 OWN, PEER = SHARDS
 ALL = (0, 1, 2, 3)
-
-
-def desk() -> Desk:
-    """The run is known; all blocks lie on both shards."""
-    made = Desk("doubled plain")
-    made.order(configure(made.plan))
-    return made
-
-
-def called(step: Step) -> list[tuple[str, Any]]:
-    return [(e.to, e.message) for e in step.effects if isinstance(e, Call)]
 
 
 def found(desk: Desk) -> Step:
@@ -50,7 +38,7 @@ MISSING = requests.Missing.of_founding(OWN, "all", (FOUND_ID,))
 
 
 def test_others_are_asked_before_the_coordinator() -> None:
-    made = desk()
+    made = doubled()
     assert called(found(made)) == [(PEER, MISSING)]
     assert called(found(made)) == [], "once at a time"
     step = made.give(PEER, Answered(MISSING, requests.Noted()))
@@ -59,7 +47,7 @@ def test_others_are_asked_before_the_coordinator() -> None:
 
 
 def test_what_they_gave_is_worked_on() -> None:
-    made = desk()
+    made = doubled()
     found(made)
     for block in ALL:
         made.give(PEER, requests.PutBlock(made.header(FOUND_ID, block, purpose=FOUNDING)))
@@ -69,21 +57,21 @@ def test_what_they_gave_is_worked_on() -> None:
 
 
 def test_a_shard_that_refuses_has_answered() -> None:
-    made = desk()
+    made = doubled()
     found(made)
     step = made.give(PEER, Failed(MISSING, Refused("no")))
     assert called(step) == [(COORDINATOR, MISSING)]
 
 
 def test_an_order_of_an_incarnation_that_is_over_is_not_tried_again() -> None:
-    made = desk()
+    made = doubled()
     found(made)
     made.order(configure(made.plan, 2))
     assert called(made.give(PEER, Answered(MISSING, requests.Noted()))) == []
 
 
 def test_it_gives_what_it_has() -> None:
-    made = desk()
+    made = doubled()
     headers = [made.header(FOUND_ID, block, purpose=FOUNDING) for block in ALL]
     for header in (*headers, made.header(ID, 1)):
         made.give(PEER, requests.PutBlock(header))
@@ -99,13 +87,13 @@ def test_it_gives_what_it_has() -> None:
 
 
 def test_what_it_has_not_it_says_at_once() -> None:
-    step = desk().give(PEER, requests.Missing.of_founding(PEER, "all", (FOUND_ID,)))
+    step = doubled().give(PEER, requests.Missing.of_founding(PEER, "all", (FOUND_ID,)))
     assert step.effects == [Answer(requests.Noted())]
 
 
 def test_nobody_asks_for_another() -> None:
     with pytest.raises(UnknownParty, match="shard-b speaks as shard-a"):
-        desk().give(PEER, MISSING)
+        doubled().give(PEER, MISSING)
 
 
 COHORT = make_cohort(number=1, version=2)
@@ -113,7 +101,7 @@ COHORT = make_cohort(number=1, version=2)
 
 def holding() -> tuple[Desk, requests.Missing]:
     """Version 1 is adopted, and it is to hold a cohort of which it lacks all."""
-    made = desk()
+    made = doubled()
     commit = orders.Commit(1, "all", 1, 0, model_blocks("all", 1, 4), STATE)
     (task,) = works(made.order(commit))
     made.give(WORKER, task)

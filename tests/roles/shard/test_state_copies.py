@@ -7,25 +7,14 @@ from typing import Any
 from secureps.errors import DamagedStore
 from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, Work, WorkFailed
+from secureps.roles.machine import WORKER, Answered, Halt, Step, Work, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
 from tests.kits.roles_kit import SHARDS, configure, model_blocks
-from tests.kits.shard_kit import STATE, Desk, works
+from tests.kits.shard_kit import STATE, Desk, called, doubled, works
 
 PEER = SHARDS[1]
 ALL = (0, 1, 2, 3)
-
-
-def desk() -> Desk:
-    """The run is known; all blocks lie on both shards."""
-    made = Desk("doubled plain")
-    made.order(configure(made.plan))
-    return made
-
-
-def called(step: Step) -> list[tuple[str, Any]]:
-    return [(e.to, e.message) for e in step.effects if isinstance(e, Call)]
 
 
 def commit(version: int = 4) -> orders.Commit:
@@ -33,7 +22,7 @@ def commit(version: int = 4) -> orders.Commit:
 
 
 def asks(version: int) -> list[tuple[str, Any]]:
-    run = desk().run
+    run = doubled().run
     return [(PEER, requests.GetBlock(run, "all", version, b, state=True)) for b in ALL]
 
 
@@ -44,7 +33,7 @@ def lost(made: Desk) -> Step:
 
 
 def test_a_state_that_no_checkpoint_has_is_fetched() -> None:
-    made = desk()
+    made = doubled()
     assert called(lost(made)) == asks(4)
     done: list[Any] = []
     for _, ask in asks(4):
@@ -59,7 +48,7 @@ def test_a_state_that_no_checkpoint_has_is_fetched() -> None:
 
 
 def test_what_was_fetched_and_is_another_state_ends_it() -> None:
-    made = desk()
+    made = doubled()
     lost(made)
     for _, ask in asks(4):
         step = made.give(PEER, Answered(ask, requests.Payload(b"d" * 32), 9))
@@ -76,7 +65,7 @@ def test_without_copies_it_ends_at_once() -> None:
 
 
 def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
-    made = desk()
+    made = doubled()
     made.order(commit())
     order = orders.WriteCheckpoint(1, 3, (orders.GroupVersion("all", 3),))
     assert called(made.order(order)) == asks(3)
@@ -86,7 +75,7 @@ def test_an_older_version_of_a_checkpoint_is_fetched_too() -> None:
 
 
 def test_the_part_is_written_once_its_versions_are_here() -> None:
-    made = desk()
+    made = doubled()
     (task,) = works(made.order(commit()))
     made.give(WORKER, task)
     order = orders.WriteCheckpoint(1, 4, (orders.GroupVersion("all", 4),))
