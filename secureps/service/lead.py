@@ -107,6 +107,7 @@ class Lead(Executor):
         except Refused:  # rows that it asks for are gone
             self._standby, self._heard, self._has = message.standby, now, mark.seq
             self._settle(answer, Rows((), self._part(message)))
+            self.later(self._let_go, AWAY)
             return
         self._copy = None
         if not 0 <= mark.seq <= self._rows.mark.seq:
@@ -134,6 +135,11 @@ class Lead(Executor):
         own, whole = known
         at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
         return CopyPart(own, len(whole), at, whole[at : at + ROWS])
+
+    def _let_go(self) -> None:
+        """Of a copy whose standby is away: it may be large."""
+        if self._loop.now() >= self._heard + AWAY:
+            self._copy = None
 
     def _answer_rows(self, mark: Mark, answer: Future[Reply]) -> None:
         self._asks = None

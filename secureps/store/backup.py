@@ -37,6 +37,8 @@ from secureps.store.journal_rows import read_only
 from secureps.store.served_runs import ledger_height, run_folder
 
 JOURNAL = "journal.db"
+COPY = "copy"
+"""The folder of a copy that comes in parts to a standby (`store.copy_parts`): it is begun anew."""
 
 _PASSING = ("address", "metrics-address", FOLDER_NUMBER)
 """What a process says of itself while it runs, and the number that no copy of a folder has."""
@@ -212,6 +214,7 @@ def _copy_files(source: Path, target: Path, anew: bool = False) -> None:
 def _files(root: Path) -> Iterator[Path]:
     for path in sorted(root.rglob("*")):
         passing = path.name in _PASSING or path.suffix in (".tmp", ".new", ".lock", ".turn")
+        passing |= path.parent == root / COPY
         journals = path.parent == root and path.name.startswith(JOURNAL)
         if path.is_file() and not path.is_symlink() and not passing and not journals:
             yield path

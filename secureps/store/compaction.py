@@ -20,7 +20,6 @@ import sqlite3
 import struct
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -200,9 +199,7 @@ def copied(path: Path, base: sqlite3.Connection) -> bytes:
                 f"the coordinator's journal has {pages * page} bytes, too many to be sent: begin "
                 "this standby's state folder from secureps backup and secureps restore"
             )
-        with closing(sqlite3.connect(":memory:")) as whole:
-            base.backup(whole)
-            return whole.serialize()
+        return base.serialize()
     except DAMAGED as error:
         raise DamagedStore(f"{path}: {error}") from None
 

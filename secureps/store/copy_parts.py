@@ -9,15 +9,15 @@ is sent one (`service.lead`), and how it is made (`store.compaction`).
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
 from secureps.errors import OperatorError, Refused
 from secureps.messages.encoding import payload_hasher
 from secureps.messages.following import CopyPart
+from secureps.store import durability
 from secureps.store.atomic_file import make_directory, put_in_place
-from secureps.store.backup import JOURNAL, restore, run_of
+from secureps.store.backup import COPY, JOURNAL, restore, run_of
 from secureps.store.compaction import MOST_COPY
 from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
@@ -28,7 +28,7 @@ class CopyParts:
     """The parts of one copy, in a state folder; a process that is started anew begins anew."""
 
     def __init__(self, state: Path) -> None:
-        self._folder = state / "copy"
+        self._folder = state / COPY
         self._path = self._folder / f"{JOURNAL}.part"
         self._digest, self._size, self._have = b"", 0, 0
         self._hasher = payload_hasher()
@@ -54,13 +54,13 @@ class CopyParts:
                 file.write(part.part)
                 if self._have + len(part.part) == self._size:
                     file.flush()
-                    os.fsync(file.fileno())
+                    durability.sync(file.fileno())
+            self._hasher.update(part.part)
+            self._have += len(part.part)
+            if self._have == self._size:
+                self._close()
         except OSError as error:
             raise OperatorError(f"cannot write {self._path}: {error}") from None
-        self._hasher.update(part.part)
-        self._have += len(part.part)
-        if self._have == self._size:
-            self._close()
         return self._have
 
     def _close(self) -> None:
@@ -73,7 +73,7 @@ class CopyParts:
 
 def has_copy(state: Path) -> bool:
     """Whether the whole of a copy is there, and not brought in yet."""
-    return height_path(state / "copy" / JOURNAL).exists()
+    return height_path(state / COPY / JOURNAL).exists()
 
 
 def begin(state: Path, private: Path) -> int:
@@ -88,7 +88,7 @@ def begin(state: Path, private: Path) -> int:
         OperatorError: the folder is of another run, or the disk refuses.
         DamagedStore: the copy is damaged, or ends before what is there.
     """
-    copy, journal = state / "copy", state / JOURNAL
+    copy, journal = state / COPY, state / JOURNAL
     if journal.exists() and not restoring_path(journal).exists():
         own = run_of(journal)
         if own is not None and own != run_of(copy / JOURNAL):
@@ -97,5 +97,6 @@ def begin(state: Path, private: Path) -> int:
                 "an empty state folder"
             )
     rows = restore(copy, state, "coordinator", private)
+    height_path(copy / JOURNAL).unlink()  # first: without it there is no copy to begin from
     shutil.rmtree(copy)
     return rows

@@ -76,8 +76,8 @@ class DatedJournal:
 
     def copied(self) -> bytes:
         """The whole of it; see `FollowedJournal`."""
-        assert isinstance(self._journal, FollowedJournal)
-        return self._journal.copied()
+        assert self._followed is not None
+        return self._followed.copied()
 
     @property
     def folded(self) -> Mark:

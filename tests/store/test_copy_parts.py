@@ -15,9 +15,9 @@ from secureps.messages.encoding import payload_digest
 from secureps.messages.following import CopyPart
 from secureps.messages.records import Incarnated
 from secureps.roles.fold import Fold
-from secureps.store import compaction
+from secureps.store import compaction, copy_parts
 from secureps.store.copy_parts import CopyParts, begin, has_copy
-from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal import SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import Mark
 from tests.golden.values import full
 
@@ -93,15 +93,20 @@ def test_one_that_is_cut_short_is_begun_again(
 ) -> None:
     come(tmp_path, whole)
 
-    def killed(path: Path) -> None:
+    def killed(*given: object) -> None:
         raise InterruptedError
 
-    monkeypatch.setattr(shutil, "rmtree", killed)
+    monkeypatch.setattr(copy_parts, "restore", killed)
     with pytest.raises(InterruptedError):
         begin(tmp_path, tmp_path)
     monkeypatch.undo()
     assert has_copy(tmp_path)
-    assert begin(tmp_path, tmp_path) == ROWS
+    monkeypatch.setattr(shutil, "rmtree", killed)
+    with pytest.raises(InterruptedError):
+        begin(tmp_path, tmp_path)
+    monkeypatch.undo()
+    assert not has_copy(tmp_path), "it is brought in, and may lack any of its files by now"
+    assert last_row(tmp_path / "journal.db").seq == ROWS
 
 
 def test_another_copy_begins_anew(whole: bytes, tmp_path: Path) -> None:

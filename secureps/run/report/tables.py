@@ -54,8 +54,7 @@ def _need(
     cells: Iterable[RenderableType], console: Console, options: ConsoleOptions
 ) -> Measurement:
     """The width of the longest word of a column, and that of its longest line."""
-    wide = options.update(width=1 << 20)
-    found = [Measurement.get(console, wide, cell) for cell in cells]
+    found = [Measurement.get(console, options, cell) for cell in cells]
     return Measurement(max(m.minimum for m in found), max(m.maximum for m in found))
 
 

@@ -394,9 +394,13 @@ class States:
         return write_state(self._file(group, version), tensors, {"version": str(version)})
 
 
+def published(values: Values) -> memoryview:
+    """What clients pull of a block, and what its digest is of: float32 LE, read-only."""
+    return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
+
+
 def _digest(values: Values) -> bytes:
-    """Of a block, as it is published."""
-    return payload_digest(values.astype("<f4", copy=False).view(np.uint8).data)
+    return payload_digest(published(values))
 
 
 def _together(first: GroupValues, others: GroupValues) -> GroupValues:

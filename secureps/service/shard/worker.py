@@ -50,7 +50,7 @@ from secureps.roles.shard.tasks import (
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.noise import KeptNoise, ShardNoise
-from secureps.service.shard.states import GroupValues, ShardFolders, States, Values
+from secureps.service.shard.states import GroupValues, ShardFolders, States, Values, published
 from secureps.service.shard.stepping import Stepping
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
@@ -160,7 +160,7 @@ class ShardWorker(Worker):
             if isinstance(error, DamagedStore) and here:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
-        return _published(values)
+        return published(values)
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
         """Keeps what another shard served: the state of a block, or the noise in a sum."""
@@ -433,7 +433,7 @@ class ShardWorker(Worker):
         self, group: str, made: GroupValues, cohort: int, report: Telemetry | None
     ) -> StateReady:
         state = self._states.keep(group, made)
-        digests = tuple(payload_digest(_published(made.values[b])) for b in self._state.own(group))
+        digests = tuple(payload_digest(published(made.values[b])) for b in self._state.own(group))
         mean: tuple[float, ...] = ()
         if group == EVALUATION and cohort >= 0:
             mean = tuple(float(value) for block in made.values.values() for value in block)
@@ -449,8 +449,3 @@ class ShardWorker(Worker):
 
     def _layout(self, group: str) -> GroupLayout:
         return self._state.pinned.layout.group(group)
-
-
-def _published(values: Values) -> memoryview:
-    """What clients pull of a block, and what its digest is of: float32 LE, read-only."""
-    return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
