@@ -139,13 +139,7 @@ class Placement:
     @property
     def held(self) -> dict[str, list[tuple[str, ...]]]:
         """By group: of every block its holders, the primary first."""
-        ranks: dict[str, list[tuple[str, ...]]] = {}
-        for placed in (*self.groups, *(() if self.replicas is None else self.replicas.groups)):
-            ranks.setdefault(placed.group, []).append(placed.owners)
-        return {
-            group: [tuple(filter(None, holders)) for holders in zip(*owners, strict=True)]
-            for group, owners in ranks.items()
-        }
+        return {group: list(view.holders) for group, view in _views(self).items()}
 
     def without(self, shard: str) -> Placement:
         """The next epoch, in which a shard has left: whoever holds its blocks is next in order.
@@ -196,7 +190,7 @@ def _views(placement: Placement) -> Mapping[str, _View]:
 
 
 def _view(ranks: tuple[GroupPlacement, ...]) -> _View:
-    owners = zip(*(placed.owners for placed in ranks))
+    owners = zip(*(placed.owners for placed in ranks), strict=True)
     holders = tuple(tuple(filter(None, of_block)) for of_block in owners)
     blocks = defaultdict[str, list[int]](list)
     for block, shards in enumerate(holders):

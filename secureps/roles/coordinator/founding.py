@@ -14,7 +14,7 @@ from secureps.errors import NotReady, WrongShape
 from secureps.messages.coordinator_records import FounderChosen
 from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
-from secureps.messages.run import GroupPlacement, Placement, Replicas, RunInfo
+from secureps.messages.run import Placement, RunInfo
 from secureps.messages.schema import Schema
 from secureps.model.placement import place_copies
 from secureps.roles.coordinator import commit, committees, recovery
@@ -90,13 +90,9 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
     shards = {name: s.weight for name, s in sorted(federation.shards.items())}
     copies = plan.section.replicas
-    placed = [place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups]
-    ranks = [
-        tuple(GroupPlacement(g.name, of[rank]) for g, of in zip(layout.all_groups, placed))
-        for rank in range(copies)
-    ]
-    more = Replicas(tuple(each for rank in ranks[1:] for each in rank)) if ranks[1:] else None
-    placement = Placement(1, tuple(shards), ranks[0], more)
+    ranks = {g.name: place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups}
+    held = {group: list(zip(*of, strict=True)) for group, of in ranks.items()}
+    placement = Placement.by_block(1, shards, held)
     roster = settings.roster
     run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)
     addresses = tuple(federation.shards[name] for name in shards)

@@ -84,11 +84,14 @@ class Moving:
         return replace(pinned, placement=new)
 
     def _act(self, act: Act, placement: Placement) -> None:
+        if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
+            self.left[act.party] = REMOVED  # a spare one: what others move goes on
+            if self.shard == act.party:
+                self.what = self.shard = ""
+            return
         self.what, self.shard = act.what, act.party
         if act.what == ShardDeed.ADD:
             self.left.pop(act.party, None)
-        elif act.what == ShardDeed.REMOVE and act.party not in placement.shards:
-            self._end()
 
     def _end(self) -> None:
         if self.what == ShardDeed.REMOVE:

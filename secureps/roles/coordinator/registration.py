@@ -51,7 +51,8 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
-    if not 0 <= event.seen <= federation.incarnation + MOST_AHEAD:
+    ahead = event.seen > federation.incarnation + MOST_AHEAD
+    if event.seen < 0 or (ahead and not federation.reigns.foreign(event.seen)):
         raise Malformed(
             f"{party} says that it obeyed incarnation {event.seen}; this coordinator has come to "
             f"{federation.incarnation}, and no start is {MOST_AHEAD} further"

@@ -165,17 +165,19 @@ def ruled_before(tx: Transaction, event: requests.Register) -> NotReady | None:
     tx.sessions.obeyed.pop(party, None)
     if party in tx.holders:
         needed = reigns.foreign(event.seen) and _has_all(tx) and not rules(tx)
-        above = (event.seen // REIGN + 1) * REIGN  # who will never rule
-        return None if needed and _raised(tx, party, above) else _away(tx, party)
+        return None if needed else _away(tx, party)  # `begin_again` takes it up
     tx.step.effects.append(Halt(_why(tx, event.seen), Fenced))
     return NotReady(f"{party} obeys another coordinator", founding.LATER)
 
 
 def begin_again(tx: Transaction, event: requests.Register) -> NotReady | None:
-    """A party obeys as high a number, of a start whose record is lost: one above it is begun."""
-    if _raised(tx, event.party, event.seen + 1):
-        return None
-    return _away(tx, event.party)
+    """A party obeys as high a number: one above it is begun.
+
+    It is of a start whose record is lost, or of another coordinator, who will never rule.
+    """
+    foreign = tx.federation.reigns.foreign(event.seen)
+    above = (event.seen // REIGN + 1) * REIGN if foreign else event.seen + 1
+    return None if _raised(tx, event.party, above) else _away(tx, event.party)
 
 
 def _raised(tx: Transaction, party: str, number: int) -> bool:

@@ -190,14 +190,13 @@ def _between(tx: Transaction) -> bool:
 
 def _lacking(tx: Transaction) -> list[tuple[str, str]]:
     """Shards, and groups of which they have not said since they last came that all is there."""
-    moving, epoch = tx.federation.moving, _placement(tx).epoch
-    return [
-        (shard, group)
-        for shard in _placement(tx).shards
-        for group in tx.federation.groups
-        if moving.gains(group, shard)
-        and (shard not in tx.watchers or (epoch, group, shard) not in tx.sessions.adopted)
-    ]
+    moving, placement = tx.federation.moving, _placement(tx)
+    pairs = [(shard, group) for shard in placement.shards for group in tx.federation.groups]
+    gaining = tx.cache.of(
+        "gaining", placement.epoch, lambda: [(s, g) for s, g in pairs if moving.gains(g, s)]
+    )
+    here, epoch = tx.sessions.adopted, placement.epoch
+    return [(s, g) for s, g in gaining if s not in tx.watchers or (epoch, g, s) not in here]
 
 
 def _dismiss(tx: Transaction, shard: str) -> None:

@@ -29,7 +29,6 @@ class _Adopting:
     asked: set[str]
     fetched: tuple[int, ...] = ()
     waiting: set[int] = field(default_factory=set)
-    making: bool = False
 
 
 @dataclass(slots=True)
@@ -43,6 +42,10 @@ class Adoption:
     state: ShardState
     postponed: bool = False
     _under_way: dict[str, _Adopting] = field(default_factory=dict)
+
+    def left(self) -> None:
+        """Blocks are placed anew: the coordinator says again which of them are to come."""
+        self._under_way.clear()
 
     def begin(self, step: Step, order: Commit) -> None:
         """A version is committed, with the digests of what are own blocks by the placement now."""
@@ -102,8 +105,9 @@ class Adoption:
     def wants(self, ask: GetBlock) -> bool:
         """Whether a block's state is waited for."""
         adopting = self._under_way.get(ask.group)
-        here = adopting is not None and ask.state and adopting.order.version == ask.version
-        return adopting is not None and here and ask.block in adopting.waiting
+        if adopting is None or not ask.state or adopting.order.version != ask.version:
+            return False
+        return ask.block in adopting.waiting
 
     def fetched(self, step: Step, ask: GetBlock) -> None:
         """A block's state is here."""
@@ -112,9 +116,9 @@ class Adoption:
         self._make(step, adopting)
 
     def _make(self, step: Step, adopting: _Adopting) -> None:
-        if adopting.waiting or adopting.making:
+        if adopting.waiting:
             return
-        adopting.making, order = True, adopting.order
+        order = adopting.order
         keys = (state_key(order.group, order.version, block) for block in adopting.fetched)
         own = self.state.placed(order.group)
         step.effects.append(Work(AdoptState(order, tuple(keys), own, adopting.epoch)))

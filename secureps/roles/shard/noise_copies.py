@@ -48,7 +48,7 @@ class _Gathering:
     drawing: bool = False
     asks: bool = False
     """Whether the primaries of the copies are asked."""
-    refused: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, set[str]] = field(default_factory=dict)
     """Blocks to be asked for `again`, and whom."""
     again: float | None = None
 
@@ -175,7 +175,7 @@ class NoiseCopies:
             gathering.again = now + AGAIN
             text = f"{self.name} waits for noise of cohort {number} of {group} from {sender}, "
             step.effects.append(Say(f"{text}and asks for it again: {error}"))
-        gathering.refused[block] = sender
+        gathering.refused.setdefault(block, set()).add(sender)
 
     @property
     def wake(self) -> float | None:
@@ -188,7 +188,7 @@ class NoiseCopies:
         for gathering in self._gathered.values():
             if gathering.again is not None and gathering.again <= now:
                 refused, gathering.refused, gathering.again = gathering.refused, {}, None
-                self._ask(step, gathering, {block: {shard} for block, shard in refused.items()})
+                self._ask(step, gathering, refused)
 
     def drawn(self, step: Step, event: NoiseDrawn) -> Hold | None:
         """It is drawn, and on the disk: whoever asks for it gets it."""

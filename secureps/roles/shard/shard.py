@@ -258,6 +258,7 @@ class Shard(ShardFoldable):
         step.effects += gone
         step.effects += self._forwarding.placed(self._name, placement)
         self._noise.left()
+        self._adoption.left()
         for shard, missing in self._peers.left(frozenset(each.to for each in gone)):
             self._try_again(step, shard, missing)
         for group in self.state.pinned.plan.all_groups:

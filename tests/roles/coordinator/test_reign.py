@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import Fenced, NotReady
+from secureps.errors import Fenced, Malformed, NotReady
 from secureps.messages import orders, requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
@@ -110,6 +110,19 @@ def test_where_all_shards_obey_this_one_a_higher_one_ends_that_key_holders_obey(
     assert not rules(world)
     with pytest.raises(Fenced, match="another coordinator has taken over this run"):
         other(world, 2 * REIGN)
+
+
+def test_a_party_that_is_refused_has_nothing_begun() -> None:
+    """What a refused step decided is in no journal: a later start would know nothing of it."""
+    world = begun()
+    for shard in SHARDS:
+        enters(world, shard)
+        register(world, shard, OWN)
+    lies = requests.Register(HOLDER, "x" * 9000, 1.0, 2 * REIGN, world.run)
+    with pytest.raises(Malformed):
+        world.give(HOLDER, lies)
+    assert world.federation.incarnation == OWN
+    assert Incarnated(3 * REIGN) in register(world, HOLDER, 2 * REIGN).records
 
 
 # --- who hears of what ------------------------------------------------------------

@@ -11,11 +11,14 @@ from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
 from secureps.messages.moves import Move
+from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.judgements import Evaluations
+from secureps.roles.coordinator.moving import Moving
 from secureps.roles.machine import Answer, Step
-from tests.kits.roles_kit import CLIENTS, SHARDS, World, make_plan, orders_of, state_of
+from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 
 FIRST, SPARE = SHARDS
 ADD, DRAIN, REMOVE = (Act(f"{what}-shard", SPARE) for what in ("add", "drain", "remove"))
@@ -157,6 +160,15 @@ def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:
     say(at, ADD)  # an operator may want it back
     at.come()
     assert status(at).move is not None
+
+
+def test_a_spare_shard_that_is_removed_ends_no_other_move() -> None:
+    pinned = configure(make_plan("plain"))
+    record = RunPinned(pinned.run, pinned.placement, pinned.shards)
+    moving = Moving(what=ADD.what, shard=SPARE, before=record.placement, target=record.placement)
+    moving.apply(0.0, Act("remove-shard", "shard-c"), record, (), Evaluations())
+    assert (moving.what, moving.shard, moving.target) == (ADD.what, SPARE, record.placement)
+    assert moving.dismissed("shard-c")
 
 
 def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from secureps.errors import NotReady
+from secureps.errors import NotReady, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import WORKER, Answered, Call, Step, Work
+from secureps.roles.machine import WORKER, Answered, Failed, Step, Work
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState
 from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
-from tests.kits.shard_kit import Desk, refused
+from tests.kits.shard_kit import Desk, called, refused
 
 OWN, PEER = SHARDS
 NEW_FILE = digest("new state")
@@ -39,17 +39,13 @@ def commit(**changes: Any) -> orders.Commit:
     return orders.Commit(1, "all", 0, 0, **({"blocks": tuple(known[b] for b in MORE)} | changes))
 
 
-def asks(step: Step) -> list[tuple[str, Any]]:
-    return [(e.to, e.message) for e in step.effects if isinstance(e, Call)]
-
-
 def fetched(desk: Desk, order: orders.Commit) -> list[AdoptState]:
     """The works that an order comes to, once the other shard has answered all."""
     step = desk.order(order)
     missing = Missing.of_placement(OWN, "all", desk.shard.state.pinned.placement.epoch)
-    assert asks(step) == [(PEER, missing)]
+    assert called(step) == [(PEER, missing)]
     step = desk.give(PEER, Answered(missing, Noted()))
-    calls = asks(step)
+    calls = called(step)
     for to, ask in calls:
         assert (to, type(ask), ask.state) == (PEER, GetBlock, True)
         step = desk.give(PEER, Answered(ask, Payload(b"")))
@@ -67,9 +63,9 @@ def test_what_is_not_here_is_fetched_and_all_is_one_file() -> None:
     record = BlocksAdopted("all", 0, 2, commit().blocks, NEW_FILE)
     assert record in step.records
     told = Prepared(OWN, "all", 0, commit().blocks, NEW_FILE, epoch=2)
-    assert asks(step) == [(COORDINATOR, told)]
+    assert called(step) == [(COORDINATOR, told)]
     assert desk.shard.state.own("all") == MORE
-    assert asks(desk.restarted().order(commit())) == [(COORDINATOR, told)], "said again"
+    assert called(desk.restarted().order(commit())) == [(COORDINATOR, told)], "said again"
 
 
 def test_who_was_no_part_of_the_run_uses_nothing_that_it_has() -> None:
@@ -91,13 +87,23 @@ def test_a_file_of_a_placement_that_is_past_is_not_used() -> None:
     assert desk.shard.state.own("all") == (0, 2)
 
 
+def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    desk.order(commit())
+    step = desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
+    ((_, ask),) = called(step)
+    moved(desk, dataclasses.replace(make_placement(desk.plan), epoch=3))
+    assert desk.give(PEER, Failed(ask, WrongVersion("gone"))).effects == []
+
+
 def test_nothing_is_held_before_and_the_order_is_asked_for_again() -> None:
     desk = Desk().founded()
     moved(desk, union(desk))
     assert desk.order(desk.hold(make_cohort())).effects == []
     (task,) = fetched(desk, commit())
     step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
-    assert requests.Register in [type(message) for _, message in asks(step)]
+    assert requests.Register in [type(message) for _, message in called(step)]
 
 
 def test_who_holds_none_any_more_keeps_nothing() -> None:

@@ -214,6 +214,18 @@ def test_noise_that_came_damaged_is_not_drawn_anew() -> None:
     assert works(says(made, MINE[1], True)[0]) == [DrawNoise(hold().cohort, MINE[:1])]
 
 
+def test_all_whose_noise_came_damaged_are_asked_again() -> None:
+    made, damaged = noise(), Malformed("a payload that does not have its digest")
+    begun(made)
+    gathering = made._gathered["all", 3]
+    for sender in (PEER, "shard-c"):  # as with three copies of a block
+        gathering.own[MINE[0]].add(sender)
+        made.answered(Step(), 7.0, sender, ask(made, MINE[0]), damaged)
+    made.ask_again(step := Step(), 7.0 + AGAIN)
+    calls = [e.to for e in step.effects if isinstance(e, Call)]
+    assert calls == [PEER, "shard-c"]
+
+
 def test_of_a_version_that_is_committed_no_noise_is_asked_for() -> None:
     made = noise()
     begun(made)
