@@ -130,7 +130,8 @@ def _end(world: World) -> list[str]:
         own |= name in world.revoked
         # who is not let in yet has no roster but its kit's, and a shard came meanwhile
         pinned = of_kind(journal_of(world, name), RunPinned)
-        own |= halt.error is WrongRun and bool(world.spares) and not pinned
+        outdated = halt.error is WrongRun and "current kit" in halt.reason
+        own |= outdated and bool(world.spares) and not pinned
         if halt.error is not None and not (cheated or own):
             found.append(f"{name} left: {halt.reason}")
     return found
