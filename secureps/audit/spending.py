@@ -14,7 +14,7 @@ from secureps.errors import DamagedStore, Malformed, SecurepsError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import from_plain
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, facts_of, spent
+from secureps.policy.spending import Fact, spent
 from secureps.privacy.ledger import Ledger
 from secureps.wording import finite
 
@@ -48,12 +48,13 @@ def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
         except SecurepsError as error:
             raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
         parties[fact.party] = None
-    alike: dict[tuple[Fact, ...], float | None] = {}
+    alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
     found = []
     for party in sorted(parties):
-        facts = tuple(replace(fact, party="", version=0) for fact in facts_of(ledger, party))
+        tally = ledger.tally(party)
+        facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
         if facts not in alike:
-            alike[facts] = finite(round(spent(plan, facts_of(ledger, party)), DIGITS))
+            alike[facts] = finite(round(spent(plan, tally), DIGITS))
         found.append(Spent(party, alike[facts]))
     return tuple(found)
 

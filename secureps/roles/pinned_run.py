@@ -19,6 +19,9 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.roles.machine import CallOff, Locate, Say
 
+LATER = 1.0
+"""Seconds after which whoever goes by another placement asks again, at first."""
+
 
 @dataclass(frozen=True, slots=True)
 class PinnedRun:

@@ -58,12 +58,12 @@ def act(tx: Transaction, act: Act) -> None:
             departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}")
         else:
             tx.write(act)
-        _dismiss(tx, name)
+        dismiss(tx, name)
         return
     if name in placed if what is ShardDeed.ADD else name not in placed:
         if what is ShardDeed.REMOVE and name not in moving.left:
             tx.write(act)
-            _dismiss(tx, name)
+            dismiss(tx, name)
         return
     if moving.what or moving.target is not None:
         raise Refused(f"one move at a time: {told(tx)}; say it again when that is over")
@@ -159,7 +159,7 @@ def advance(tx: Transaction) -> None:
         tx.write(PlacementMoved(moving.target))
         departures.go_on(tx, gone)
         if leaving:
-            _dismiss(tx, leaving)
+            dismiss(tx, leaving)
 
 
 def _wanted(tx: Transaction) -> tuple[str, ...] | None:
@@ -199,7 +199,7 @@ def _lacking(tx: Transaction) -> list[tuple[str, str]]:
     return [(s, g) for s, g in gaining if s not in tx.watchers or (epoch, g, s) not in here]
 
 
-def _dismiss(tx: Transaction, shard: str) -> None:
+def dismiss(tx: Transaction, shard: str) -> None:
     """It is told that it takes part no more, and ends."""
     tx.order(shard, make_configure(tx))
     tx.order(shard, Finish(tx.federation.incarnation, tx.federation.moving.left[shard]))

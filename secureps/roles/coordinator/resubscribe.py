@@ -16,6 +16,7 @@ from secureps.roles.coordinator import (
     key_release,
     opening,
     recovery,
+    resharding,
 )
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -40,8 +41,7 @@ def repeat(
     if pinned is None:
         return
     if federation.moving.dismissed(party):
-        tx.order(party, make_configure(tx))
-        tx.order(party, Finish(federation.incarnation, federation.moving.left[party]))
+        resharding.dismiss(tx, party)
         return
     spare = tx.spare(party)  # it hears which run it is part of, and no more
     if spare or party in pinned.placement.shards or party in tx.holders:

@@ -16,10 +16,8 @@ from secureps.messages.requests import Missing, Noted, PutBlock, Reply, Stored
 from secureps.messages.run import Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answer, Call, Defer, Effect, Step
+from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import name_under
-
-LATER = 1.0
-"""Seconds after which whoever goes by another placement asks again, at first."""
 
 Copy = tuple[str, str]
 """(shard, spool key): a block on its way there."""

@@ -8,12 +8,10 @@ from __future__ import annotations
 from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages.submission import FOUNDING, BlockHeader, signing_bytes
+from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import block_name
 from secureps.roles.shard.state import ShardState
 from secureps.roles.validation import check_header
-
-LATER = 1.0
-"""Seconds after which a shard that passes on by another placement asks again, at first."""
 
 
 def wanted(own: str, state: ShardState, roster: Roster, sender: str, header: BlockHeader) -> bool:

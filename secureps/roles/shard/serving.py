@@ -10,11 +10,9 @@ from typing import NoReturn
 from secureps.errors import Malformed, NotReady, UnknownParty, WrongVersion
 from secureps.messages.requests import GetBlock, GetSum, Payload
 from secureps.roles.machine import Answer, Step
+from secureps.roles.pinned_run import LATER
 from secureps.roles.shard.keys import model_key, state_key, sum_key
 from secureps.roles.shard.state import ShardState
-
-LATER = 1.0
-"""Seconds after which a party that goes by another placement asks again, at first."""
 
 
 def serve(name: str, state: ShardState, sender: str, asked: GetBlock | GetSum, shard: bool) -> Step:

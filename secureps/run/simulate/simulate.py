@@ -35,7 +35,7 @@ from secureps.files.objects import ObjectStore
 from secureps.messages.outcome import Outcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import adjacency, facts_of, spent
+from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
 from secureps.run.initial_schema import initial_schema
@@ -370,8 +370,7 @@ class Play:
         plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
         if plan.section.privacy is None:
             return None
-        facts = {facts_of(ledger, name) for name in self.scenario.clients}
-        return max(spent(plan, each) for each in facts)
+        return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
 
     def summary(self) -> dict[str, Any]:
         """The summary as plain values."""
