@@ -53,13 +53,17 @@ def backup(state: Path, copy: Path) -> int:
     What the journal of the copy names is in the copy, or was no more wanted.
 
     Raises:
-        ConfigError: there is no state, or `copy` holds something.
+        ConfigError: there is no state, or `copy` holds something, or is a part of the state.
         DamagedStore: the journal is damaged: a copy of it would be, too.
         OperatorError: the disk refuses.
     """
     source = state / JOURNAL
     if not source.is_file():
         raise ConfigError(f"{state} is no state folder: it has no {JOURNAL}")
+    if copy.resolve().is_relative_to(state.resolve()):
+        raise ConfigError(
+            f"{copy} lies in {state}, which is copied: name a folder beside it by --out"
+        )
     if copy.exists() and any(copy.iterdir()):
         raise ConfigError(f"{copy} holds something already: name a folder of its own by --out")
     try:

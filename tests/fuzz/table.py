@@ -55,7 +55,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "scenario.delays:generator",
         "service.tracing:span_of",
         "service.tracing:trace_of",
-        "store.compaction:copied",
     ),
     CHECKED: (
         "client.pulled_block:published_block",

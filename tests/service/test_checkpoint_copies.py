@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 import uuid
-from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.store import copied_checkpoints
 from secureps.store.checkpoint import checkpoint_path
 from secureps.store.copied_checkpoints import CopiedCheckpoints, parts_at
+from tests.kits.polling import until
 from tests.run.test_export import SHARDS, write
 
 WAIT = 20.0
@@ -70,16 +70,6 @@ class Copying:
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoint_copies, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(checkpoint_copies, "LONGEST_WAIT", 0.05)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Polls: copies are made on a thread that tells nobody when all is well."""
-    ticking = threading.Event()
-    for _ in range(int(WAIT / 0.01)):
-        if condition():
-            return
-        ticking.wait(0.01)
-    raise AssertionError("waited too long")
 
 
 def copied_model(url: str) -> Model:

@@ -248,6 +248,16 @@ def test_a_restore_that_is_cut_short_is_done_again(
     assert numbers(state) == list(range(4))
 
 
+def test_no_copy_is_made_within_what_is_copied(tmp_path: Path) -> None:
+    """The journal's own copies lie there, and a copy would have itself in it."""
+    state = tmp_path / "state"
+    grow(state, 2)
+    for within in (state, state / "copy", state / ".." / "state" / "a" / "b"):
+        with pytest.raises(ConfigError, match="which is copied: name a folder beside it by --out"):
+            backup(state, within)
+    assert not (state / "copy").exists()
+
+
 def test_a_copy_that_was_cut_short_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state, copy = tmp_path / "state", tmp_path / "copy"
     grow(state, 2)

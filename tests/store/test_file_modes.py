@@ -51,9 +51,12 @@ def restored(folder: Path) -> None:
 
 
 def copied(folder: Path) -> None:
-    journal(folder)
-    spool(folder)
-    backup(folder, folder / "copy")
+    """Of a state folder that lies beside it."""
+    beside = folder.parent / "state-of" / folder.name
+    beside.mkdir(parents=True)
+    journal(beside)
+    spool(beside)
+    backup(beside, folder)
 
 
 def ledger(folder: Path) -> None:

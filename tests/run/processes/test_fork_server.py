@@ -6,8 +6,7 @@ import json
 import os
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -16,6 +15,7 @@ import pytest
 from secureps.run.processes.fork_server import MODULE, Fork, ForkServer, can_fork
 from secureps.run.processes.spawning import Process, Program, Subprocess
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
+from tests.kits.polling import until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are of Linux alone")
 
@@ -66,13 +66,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
 def server(environment: dict[str, str]) -> Iterator[ForkServer]:
     with ForkServer(("heavy",), (), environment) as made:
         yield made
-
-
-def until(condition: Callable[[], object]) -> None:
-    end = time.monotonic() + LONG
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.005)
 
 
 def program(environment: dict[str, str], *arguments: str, preloaded: bool = False) -> Program:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from secureps.run.processes import supervisor as module
 from secureps.run.processes.signals import SIGNALS
 from secureps.run.processes.spawning import ONCE_KNOWN, Program
 from secureps.run.processes.supervisor import Died, Finished, Supervisor
+from tests.kits.polling import until
 
 SLEEP = "import time; print('up\\n', end='', flush=True); time.sleep(60)"  # in one write
 DEAF = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);" + SLEEP
@@ -33,13 +34,6 @@ def _no_delay(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def program(name: str, code: str, may_finish: bool = False) -> Program:
     return Program(name, (sys.executable, "-S", "-c", code), dict(os.environ), may_finish)
-
-
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
 
 
 def alive(supervisor: Supervisor) -> dict[str, int]:
