@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
+from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from secureps.errors import PlanRefused
 
@@ -51,7 +52,8 @@ class Products:
         right = torch.linalg.vector_norm(self.right, dim=2)
         if self.left.is_floating_point():
             right = right * torch.linalg.vector_norm(self.left, dim=2)
-        return right.sum(dim=1)
+        found: Tensor = right.sum(dim=1)
+        return found
 
     def inner(self, other: Products) -> Tensor:
         """Inner products of records' gradients with their others; [records]."""
@@ -166,9 +168,9 @@ def _convolution(
 
 
 BY_GROUP: dict[type[nn.Module], Callable[..., Tensor]] = {
-    nn.Conv1d: nn.grad.conv1d_weight,
-    nn.Conv2d: nn.grad.conv2d_weight,
-    nn.Conv3d: nn.grad.conv3d_weight,
+    nn.Conv1d: conv1d_weight,
+    nn.Conv2d: conv2d_weight,
+    nn.Conv3d: conv3d_weight,
 }
 
 
@@ -180,14 +182,14 @@ def _affine(layer: Any, weight: Part, grad: Tensor) -> dict[nn.Parameter, Part]:
     return found
 
 
-def _embedding(layer: nn.Embedding, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
+def _embedding(layer: Any, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
     x, grad = x.long().reshape(len(x), -1), grad.reshape(len(x), -1, layer.embedding_dim)
     if layer.padding_idx is not None:
         grad = grad.masked_fill((x == layer.padding_idx)[:, :, None], 0)
     return {layer.weight: Products(x, grad, layer.num_embeddings)}
 
 
-def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
+def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> Mapping[nn.Parameter, Part]:
     shape = layer.normalized_shape
     normal = functional.layer_norm(x, shape, eps=layer.eps)
     parts = (each.reshape(len(x), -1, math.prod(shape)) for each in (normal * grad, grad))
@@ -370,13 +372,13 @@ def wide(dtype: torch.dtype) -> torch.dtype:
     return torch.promote_types(dtype, torch.float32)
 
 
-def refuse_outside(loss: Tensor, uses: Sequence[Use], parameters: Sequence[nn.Parameter]) -> None:
-    """Refuses a parameter that is used past its layer: a part of its gradient would not be seen.
+def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None:
+    """Refuses parameters that are used past their layers: a part of the gradient would not be seen.
 
     Raises:
         PlanRefused: there is one.
     """
-    outside = {id(each) for each in parameters}
+    names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses}
     waiting, known = [loss.grad_fn], set()
     while waiting:
@@ -387,11 +389,11 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], parameters: Sequence[nn.Pa
         if node in inputs:
             waiting.append(inputs[node])
             continue
-        if id(getattr(node, "variable", None)) in outside:
+        name = names.get(id(getattr(node, "variable", None)))
+        if name is not None:
             raise PlanRefused(
-                "record privacy: a parameter of shape "
-                f"{tuple(node.variable.shape)} is used outside of its layer's own forward, or what "
-                "came out of the layer is changed in place; call the layer itself, and use "
+                f"record privacy: parameter {name!r} is used outside of its layer's own forward, "
+                "or what came out of its layer is changed in place; call the layer itself, and use "
                 "ReLU without inplace"
             )
         waiting.extend(each for each, _ in node.next_functions)

@@ -188,8 +188,8 @@ def refuse_what_no_ghost_sees(ghosts: Ghosts) -> None:
     x, y = ghosts.task.batch(np.arange(1))
     with watched(ghosts.layers) as uses:
         loss = ghosts.loss(x, y)
+    refuse_outside(loss, uses, ghosts.module)
     parameters = [each for each in ghosts.module.parameters() if each.requires_grad]
-    refuse_outside(loss, uses, parameters)
     add_clipped(loss, uses, 1, ghosts.bound, _zeros(parameters))
 
 
