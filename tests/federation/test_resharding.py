@@ -258,6 +258,27 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
     assert lost
 
 
+@pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
+    cipher: str, lost: str, tmp_path: Path
+) -> None:
+    """No other shard has its blocks: they are in the checkpoint that the move ends with."""
+    expected, _ = unharmed("plain")
+    what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
+    play = federation(sharded(cipher, checkpoint_every=100), tmp_path)
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
+    play.run(lambda: placement(play).epoch == 3)
+    assert newest_model(play.checkpoints).versions == {"all": 1}
+    play.kill(lost)
+    play.lose(lost)
+    play.loop.call_later(1.0, lambda: play.start(lost))
+    play_out(play)
+    assert same(play.model(), expected)
+    assert (lost in placement(play).shards, placement(play).epoch) == (True, 3)
+
+
 @pytest.mark.parametrize("what", ShardDeed)
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path: Path) -> None:

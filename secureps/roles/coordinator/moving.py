@@ -31,6 +31,7 @@ class Moving:
         what: the `ShardDeed` that is not done yet, empty if there is none; shard: whom it is of.
         before: while blocks move, the placement that they had, in which each is whole where it is;
             target: the one that they get; since: when that began.
+        kept: a checkpoint was begun since, of which whoever gains blocks has its part.
     """
 
     left: dict[str, str] = field(default_factory=dict)
@@ -39,6 +40,7 @@ class Moving:
     before: Placement | None = None
     target: Placement | None = None
     since: float = 0.0
+    kept: bool = False
 
     def dismissed(self, shard: str) -> bool:
         """Whether an operator has removed a shard: it is told so, and ends in order."""
@@ -50,6 +52,18 @@ class Moving:
             return ()
         had = set(self.before.blocks_of(group, shard))
         return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
+
+    @property
+    def single(self) -> bool:
+        """Whether a shard gains a block that no other has when the move is over."""
+        if self.target is None or self.before is None:
+            return False
+        had = self.before.held
+        return any(
+            len(shards) == 1 and shards[0] not in had[group][block]
+            for group, blocks in self.target.held.items()
+            for block, shards in enumerate(blocks)
+        )
 
     def apply(
         self,
@@ -76,7 +90,7 @@ class Moving:
                     self._end()
                 else:
                     self.before, self.target = None if target is None else old, target
-                    self.since = at
+                    self.since, self.kept = at, False
                 for group in groups:
                     _files(group, old, new)
         if begun and self.target is None:

@@ -43,6 +43,11 @@ class Adoption:
     postponed: bool = False
     _under_way: dict[str, _Adopting] = field(default_factory=dict)
 
+    @property
+    def busy(self) -> bool:
+        """Whether blocks are on their way here."""
+        return bool(self._under_way)
+
     def left(self) -> None:
         """Blocks are placed anew: the coordinator says again which of them are to come."""
         self._under_way.clear()

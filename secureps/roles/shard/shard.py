@@ -229,7 +229,9 @@ class Shard(ShardFoldable):
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                if not self._states.bring(step, order, self._busy):
+                if self._adoption.busy:  # what it writes is on record after that
+                    self._adoption.postponed = True
+                elif not self._states.bring(step, order, self._busy):
                     self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)

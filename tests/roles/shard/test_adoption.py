@@ -13,9 +13,9 @@ from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
 from secureps.roles.machine import WORKER, Answered, Failed, Step, Work
 from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import AdoptState
+from secureps.roles.shard.tasks import AdoptState, WritePart
 from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
-from tests.kits.shard_kit import Desk, called, refused
+from tests.kits.shard_kit import Desk, called, refused, works
 
 OWN, PEER = SHARDS
 NEW_FILE = digest("new state")
@@ -104,6 +104,20 @@ def test_nothing_is_held_before_and_the_order_is_asked_for_again() -> None:
     (task,) = fetched(desk, commit())
     step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
     assert requests.Register in [type(message) for _, message in called(step)]
+
+
+def test_no_part_of_a_checkpoint_is_written_before_and_the_order_is_asked_for_again() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    desk.order(commit())
+    part = orders.WriteCheckpoint(1, 0, (orders.GroupVersion("all", 0),))
+    assert desk.order(part).effects == []
+    desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
+    step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
+    (task,) = works(step)
+    step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
+    assert requests.Register in [type(message) for _, message in called(step)]
+    assert works(desk.order(part)) == [WritePart(0, part.versions)]
 
 
 def test_who_holds_none_any_more_keeps_nothing() -> None:
