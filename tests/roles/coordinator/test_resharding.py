@@ -172,8 +172,8 @@ def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
 def test_who_gains_a_block_that_no_other_has(
     before: list[tuple[str, ...]], target: list[tuple[str, ...]], single: bool
 ) -> None:
-    both = (Placement.by_block(1, "abc", {"all": held}) for held in (before, target))
-    assert Moving(**dict(zip(("before", "target"), both, strict=True))).single is single
+    here, there = (Placement.by_block(1, "abc", {"all": held}) for held in (before, target))
+    assert Moving(before=here, target=there).single is single
 
 
 def test_one_move_at_a_time() -> None:
