@@ -27,7 +27,7 @@ class Moving:
     """Of one run.
 
     Args:
-        left: shards that are part of the run no more, and why.
+        left: shards that are part of the run no more, and why; removed: those by an operator.
         what: the `ShardDeed` that is not done yet, empty if there is none; shard: whom it is of.
         before: while blocks move, the placement that they had, in which each is whole where it is;
             target: the one that they get; since: when that began.
@@ -35,6 +35,7 @@ class Moving:
     """
 
     left: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
     what: str = ""
     shard: str = ""
     before: Placement | None = None
@@ -44,7 +45,7 @@ class Moving:
 
     def dismissed(self, shard: str) -> bool:
         """Whether an operator has removed a shard: it is told so, and ends in order."""
-        return self.left.get(shard, "").startswith(REMOVED)
+        return shard in self.removed
 
     def gains(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that move to a shard now, ascending."""
@@ -78,8 +79,9 @@ class Moving:
         match record:
             case Act():
                 self._act(record, old)
-            case ShardLeft(shard, reason):
-                self.left[shard], new = reason, old.without(shard)
+            case ShardLeft(shard, reason, removed):
+                new = old.without(shard)
+                self._leave(shard, reason, removed)
                 self.before = self.target = None
                 if self.shard == shard:
                     self.what = self.shard = ""
@@ -99,17 +101,23 @@ class Moving:
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
-            self.left[act.party] = REMOVED  # a spare one: what others move goes on
+            self._leave(act.party)  # a spare one: what others move goes on
             if self.shard == act.party:
                 self.what = self.shard = ""
             return
         self.what, self.shard = act.what, act.party
         if act.what == ShardDeed.ADD:
             self.left.pop(act.party, None)
+            self.removed.discard(act.party)
+
+    def _leave(self, shard: str, reason: str = REMOVED, removed: bool = True) -> None:
+        self.left[shard] = reason
+        if removed:
+            self.removed.add(shard)
 
     def _end(self) -> None:
         if self.what == ShardDeed.REMOVE:
-            self.left[self.shard] = REMOVED
+            self._leave(self.shard)
         self.before = self.target = None
         self.what = self.shard = ""
 

@@ -57,7 +57,7 @@ def act(tx: Transaction, act: Act) -> None:
         raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
     if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
         if name in placed:
-            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}", True)
         else:
             tx.write(act)
         dismiss(tx, name)
@@ -72,7 +72,7 @@ def act(tx: Transaction, act: Act) -> None:
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
         if name not in tx.watchers:  # what it has, others have
-            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}", True)
             return
     tx.write(act)
 
