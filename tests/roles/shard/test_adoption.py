@@ -5,15 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from secureps.errors import NotReady, WrongVersion
+from secureps.errors import DamagedStore, NotReady, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import WORKER, Answered, Failed, Step, Work
+from secureps.roles.machine import WORKER, Answered, Failed, Step, Work, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
+from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
 from tests.kits.shard_kit import Desk, called, refused, works
 
@@ -83,8 +84,17 @@ def test_a_file_of_a_placement_that_is_past_is_not_used() -> None:
     (task,) = fetched(desk, commit())
     moved(desk, dataclasses.replace(make_placement(desk.plan), epoch=3))
     step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
-    assert (step.records, step.effects) == ([], [])
+    assert (step.records, works(step)) == ([], [Prune(task.copies)])
     assert desk.shard.state.own("all") == (0, 2)
+
+
+def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_again() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    (task,) = fetched(desk, commit())
+    moved(desk, dataclasses.replace(union(desk), epoch=3))
+    fetched(desk, commit())
+    assert works(desk.give(WORKER, WorkFailed(task, DamagedStore("gone")))) == [Prune(())]
 
 
 def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
