@@ -87,6 +87,8 @@ from secureps.store.spool import Spool
 
 KEPT = 8 << 20
 """Bytes of buffers for sealed blocks that are kept for the next ones."""
+_BUFFERS = Buffers(KEPT)
+"""Of all clients of this process: one that lives for a wave finds those of the wave before."""
 
 LARGE = 1 << 20
 """Values of a pulled model from which on memory that is free is given back before there are two of
@@ -119,7 +121,6 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
-        self._buffers = Buffers(KEPT)
         self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
             site.identity,
@@ -155,7 +156,7 @@ class ClientWorker(Worker):
 
     def fetch(self, key: str) -> memoryview:
         """A sealed block from the outbox."""
-        return self._outbox.read(key, self._buffers)
+        return self._outbox.read(key, _BUFFERS)
 
     def work(self, task: Task) -> Contributed | Counted | Judged | Resting | None:
         """Does a task of the member's; see `Worker`."""
@@ -261,7 +262,7 @@ class ClientWorker(Worker):
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if sum(map(len, self.pulled.values())) >= LARGE:
-            self._buffers.let_go()
+            _BUFFERS.let_go()
             give_back_free()
         self._check_start(task)
 
