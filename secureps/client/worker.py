@@ -121,6 +121,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
+        self._buffers = _BUFFERS
         self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
             site.identity,
@@ -156,7 +157,7 @@ class ClientWorker(Worker):
 
     def fetch(self, key: str) -> memoryview:
         """A sealed block from the outbox."""
-        return self._outbox.read(key, _BUFFERS)
+        return self._outbox.read(key, self._buffers)
 
     def work(self, task: Task) -> Contributed | Counted | Judged | Resting | None:
         """Does a task of the member's; see `Worker`."""
@@ -262,7 +263,7 @@ class ClientWorker(Worker):
         wanted = {block_key(digest) for digest in task.blocks}
         self.pulled = {key: values for key, values in self.pulled.items() if key in wanted}
         if sum(map(len, self.pulled.values())) >= LARGE:
-            _BUFFERS.let_go()
+            self._buffers.let_go()
             give_back_free()
         self._check_start(task)
 
