@@ -23,9 +23,12 @@ def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
     return Examine(tx.federation.incarnation, rooted(receipt))
 
 
-def examine(tx: Transaction, receipt: Receipt) -> None:
-    """A receipt has come: every holder of a committee is asked to look into its envelope."""
-    if not opening.wanted(tx.plan):
+def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """A receipt has come: every holder of a committee is asked to look into its envelope.
+
+    Where nobody waits for that they find what is wrong with it while they open its cohort.
+    """
+    if not opening.wanted(tx.plan) or not opening.looked_at(group, receipt.id.client):
         return
     order = make_examine(tx, receipt)
     for holder in committees.holders(tx, receipt.committee):
