@@ -6,7 +6,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,11 +23,12 @@ from secureps.roles.member.leaving import LEFT
 from secureps.service.executor import Executor
 from secureps.service.loop import VirtualLoop
 from secureps.store.atomic_file import sync, write_durably
+from tests.chaos.check import complaints
 from tests.chaos.disk import Disk, Journal
 from tests.chaos.kinds import KNOWN, all_kinds, never, stale, table
 from tests.chaos.loop import PartyLoop
 from tests.chaos.plans import plan_of
-from tests.chaos.play import play
+from tests.chaos.play import play, quiet
 from tests.chaos.schedule import (
     EVERY,
     OPERATIONS,
@@ -40,6 +41,7 @@ from tests.chaos.schedule import (
     setting_of,
 )
 from tests.chaos.shrink import shrunk
+from tests.chaos.world import World
 from tests.conftest import AS_DEPLOYED
 
 FEW = (2, 4, 9, 11, 14, 16, 20, 36)
@@ -213,6 +215,49 @@ def test_what_a_shard_and_its_client_both_lost_is_made_anew(seed: int, who: str,
     outcome = play(seed, parsed(f"wiped:{who}@{at},wiped:shard-0@{at}"))
     assert not outcome.complaints
     assert outcome.ended.startswith("all 3 versions are made")
+
+
+def test_a_holder_whose_envelope_does_not_open_refuses_and_the_others_open() -> None:
+    """It says so too late where nobody can be spared, and what opens is not its to say."""
+    outcome = play(1, parsed("flaws:client-01>holder-2@1"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+    assert outcome.kinds["holder hears WorkFailed"]
+    assert outcome.kinds["coordinator hears OpenRefused"]
+
+
+# --- what nothing excuses -----------------------------------------------------------
+
+
+EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
+    "quits:client-01@500": (
+        0,
+        lambda world: world.data_holders.gone.clear(),
+        "the run failed: too few clients are left: after version 1, 1 of them takes part no more",
+    ),
+    "spoil:client-01@2": (
+        4,
+        lambda world: setattr(world, "faults", ()),
+        "cohort 0 was burnt: ",
+    ),
+    "revoked:client-03@700+1": (
+        8,
+        lambda world: world.revoked.clear(),
+        "client-03 left: client-03 is on the roster no more",
+    ),
+}
+"""What a seed did, under which plan, how a check comes not to know of it, and what it says then."""
+
+
+@pytest.mark.parametrize("faults", EXCUSED)
+def test_an_end_that_nothing_led_to_is_found(faults: str, tmp_path: Path) -> None:
+    seed, forget, said = EXCUSED[faults]
+    world = World(seed, setting_of(seed), parsed(faults), tmp_path)
+    with quiet():
+        world.play()
+        assert not complaints(world)
+        forget(world)
+        assert any(found.startswith(said) for found in complaints(world))
 
 
 # --- faults of the code, which chaos must find --------------------------------------

@@ -1,0 +1,111 @@
+"""How a run may end before its last version, and a client leave it: for what a seed did to them.
+
+An end has to be one of these for its own reason: the run says which, and what it names happened.
+What must not live here: what a run has made (`tests.chaos.check`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any
+
+from secureps.errors import TooFew, WrongRun
+from secureps.messages import coordinator_records as records
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Cohort
+from tests.chaos.plans import VERSIONS
+from tests.chaos.schedule import CHEATS, LIE, OMITS
+from tests.chaos.world import World
+
+GROUP = "all"
+"""The one group of all plans here."""
+
+WHOLE = f"all {VERSIONS} versions are made"
+
+_FEW = re.compile(r"(too few|fewer than \d+) clients are left|the privacy budget is spent: ")
+"""How the reason of a run begins, or goes on, that too few clients are left for."""
+
+_SAT_OUT = re.compile(r"sits? out until the next version|came to nothing at version|nobody opens ")
+"""What is in the reason of one whose cohorts were burnt, or sealed for nobody, until nobody was
+left."""
+
+
+def ends(world: World, journal: Iterable[Any]) -> list[str]:
+    """What is wrong with the end of a run that has one, and with the ends of its clients.
+
+    Args:
+        journal: the records of the coordinator that rules.
+    """
+    return [*_run(world), *_burnt(world, journal), *_clients(world)]
+
+
+def _run(world: World) -> list[str]:
+    federation = world.coordinator.federation
+    if not federation.finished:
+        return ["the run ended without a reason"]
+    if federation.finished == WHOLE and not federation.failure:
+        return []
+    wrong = [f"the run failed: {federation.finished}"]
+    if federation.failure not in ("", TooFew.__name__):
+        return wrong
+    if len(world.successors) > 1 and _SAT_OUT.search(federation.finished):
+        return []  # what is sealed for two key holders that are lost nobody opens
+    out, burnt = _out(world), federation.groups[GROUP].spoilt
+    sat_out = {member.id.client for cohort in burnt for member in cohort.members}
+    if set(re.findall(r"client-\d+", federation.finished)) - out - sat_out:
+        return wrong
+    short = len(_trainers(world) - out) < world.plan.bounds(GROUP).minimum
+    if short and _FEW.search(federation.finished):
+        return []
+    return [] if burnt and _SAT_OUT.search(federation.finished) else wrong
+
+
+def _trainers(world: World) -> set[str]:
+    return set(world.clients) - {world.setting.judge}
+
+
+def _out(world: World) -> set[str]:
+    """Clients that may be in no later version: for their data holders, operators or the issuer."""
+    omitted = {fault.who for fault in world.faults if fault.kind == OMITS}
+    left_out = world.coordinator.federation.isolated.keys()
+    cheats = {fault.who for fault in world.faults if fault.kind in CHEATS}
+    return world.data_holders.gone | world.revoked | (left_out & (omitted | cheats))
+
+
+def _burnt(world: World, journal: Iterable[Any]) -> list[str]:
+    """No cohort is burnt but for a cheat, what disks lost, or who is on the roster no more."""
+    cohorts, found = dict[int, Cohort](), []
+    for record in journal:
+        match record:
+            case records.CohortClosed(cohort) if cohort.group == GROUP:
+                cohorts[cohort.number] = cohort
+            case records.CohortBurnt(group, number, reason) if group == GROUP:
+                if not _may_burn(world, cohorts[number], reason):
+                    found.append(f"cohort {number} was burnt: {reason}")
+    return found
+
+
+def _may_burn(world: World, cohort: Cohort, reason: str) -> bool:
+    members = {member.id.client for member in cohort.members}
+    cheats = {fault.who for fault in world.faults if fault.kind in CHEATS}
+    lies = any(fault.kind == LIE for fault in world.faults)
+    if lies or members & (cheats | world.revoked):
+        return True
+    return bool(world.lost and "lost" in reason) or len(world.successors) > 1
+
+
+def _clients(world: World) -> list[str]:
+    found = []
+    for name in world.clients:
+        halt = world.parties[name].halted.result()
+        if halt.error is not None and not _may_leave(world, name, halt.error):
+            found.append(f"{name} left: {halt.reason}")
+    return found
+
+
+def _may_leave(world: World, name: str, error: type[BaseException]) -> bool:
+    """Whether a client may end with an error: its disk is lost, or it is revoked."""
+    if name in world.lost or name in world.revoked:
+        return True
+    return error is WrongRun and COORDINATOR in world.lost
