@@ -66,11 +66,19 @@ def _trainers(world: World) -> set[str]:
 
 
 def _out(world: World) -> set[str]:
-    """Clients that may be in no later version: for their data holders, operators or the issuer."""
+    """Clients that are in no later version: for their data holders, operators, or the issuer.
+
+    A cheat is left out, too, or sits out.
+    """
+    federation = world.coordinator.federation
     omitted = {fault.who for fault in world.faults if fault.kind == OMITS}
-    left_out = world.coordinator.federation.isolated.keys()
-    cheats = {fault.who for fault in world.faults if fault.kind in CHEATS}
-    return world.data_holders.gone | world.revoked | (left_out & (omitted | cheats))
+    away = federation.isolated.keys() | federation.groups[GROUP].sitting_out
+    out = world.data_holders.gone | world.revoked | (away & _cheats(world))
+    return out | (federation.isolated.keys() & omitted)
+
+
+def _cheats(world: World) -> set[str]:
+    return {fault.who for fault in world.faults if fault.kind in CHEATS}
 
 
 def _burnt(world: World, journal: Iterable[Any]) -> list[str]:
@@ -88,9 +96,8 @@ def _burnt(world: World, journal: Iterable[Any]) -> list[str]:
 
 def _may_burn(world: World, cohort: Cohort, reason: str) -> bool:
     members = {member.id.client for member in cohort.members}
-    cheats = {fault.who for fault in world.faults if fault.kind in CHEATS}
     lies = any(fault.kind == LIE for fault in world.faults)
-    if lies or members & (cheats | world.revoked):
+    if lies or members & (_cheats(world) | world.revoked):
         return True
     return bool(world.lost and "lost" in reason) or len(world.successors) > 1
 
