@@ -274,10 +274,7 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     faults += _own(random.Random(f"chaos-own/{seed}"), setting, lost)
     if setting.cipher == "rlwe":
         faults += _opened(random.Random(f"chaos-opening/{seed}"), setting, lost)
-    moved = _moved(random.Random(f"chaos-shards/{seed}"))
-    if moved and setting.replicas == 1:  # until the next checkpoint moved blocks are nowhere else
-        faults = [fault for fault in faults if fault.kind != ROTS]
-    return (*faults, *moved)
+    return (*faults, *_moved(random.Random(f"chaos-shards/{seed}")))
 
 
 def _act(rng: random.Random) -> Fault:
