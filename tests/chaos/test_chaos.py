@@ -235,6 +235,13 @@ def test_a_holder_whose_envelope_does_not_open_refuses_and_the_others_open() -> 
     assert outcome.kinds["coordinator hears OpenRefused"]
 
 
+def test_a_prepared_shard_that_lost_its_disk_hears_that_its_sums_are_opened_again() -> None:
+    """It had said that it is prepared while the coordinator was away, which counted on it."""
+    outcome = play(791, parsed("dies:coordinator@85+4.6,wiped:shard-0@1737+3.9"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 # --- what nothing excuses -----------------------------------------------------------
 
 
