@@ -10,12 +10,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
+from secureps.crypto.roster import Roster
 from secureps.errors import TooFew, WrongRun
 from secureps.messages import coordinator_records as records
+from secureps.messages.records import RosterFollowed
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import Cohort
+from secureps.run.party_names import client_names
 from tests.chaos.plans import VERSIONS
-from tests.chaos.schedule import CHEATS, LIE, OMITS
+from tests.chaos.schedule import CHEATS, CLIENTS, LIE, OMITS
 from tests.chaos.world import World
 
 GROUP = "all"
@@ -37,10 +40,10 @@ def ends(world: World, journal: Iterable[Any]) -> list[str]:
     Args:
         journal: the records of the coordinator that rules.
     """
-    return [*_run(world), *_burnt(world, journal), *_clients(world)]
+    return [*_run(world, journal), *_burnt(world, journal), *_clients(world)]
 
 
-def _run(world: World) -> list[str]:
+def _run(world: World, journal: Iterable[Any]) -> list[str]:
     federation = world.coordinator.federation
     if not federation.finished:
         return ["the run ended without a reason"]
@@ -55,14 +58,24 @@ def _run(world: World) -> list[str]:
     sat_out = {member.id.client for cohort in burnt for member in cohort.members}
     if set(re.findall(r"client-\d+", federation.finished)) - out - sat_out:
         return wrong
-    short = len(_trainers(world) - out) < world.plan.bounds(GROUP).minimum
-    if short and _FEW.search(federation.finished):
+    own = world.plan.bounds(GROUP)
+    least = own.start if own.rounds else own.minimum
+    if len(_trainers(world, journal) - out) < least and _FEW.search(federation.finished):
         return []
     return [] if burnt and _SAT_OUT.search(federation.finished) else wrong
 
 
-def _trainers(world: World) -> set[str]:
-    return set(world.clients) - {world.setting.judge}
+def _trainers(world: World, journal: Iterable[Any]) -> set[str]:
+    """Clients on the roster by which the run was to end, but for one that judges alone."""
+    known = set(client_names(CLIENTS))
+    for record in journal:
+        match record:
+            case RosterFollowed(text):
+                certificates = Roster.from_bytes(text.encode()).certificates
+                known = {each.name for each in certificates if each.role == "client"}
+            case records.Ending():
+                break
+    return known - {world.setting.judge}
 
 
 def _out(world: World) -> set[str]:
