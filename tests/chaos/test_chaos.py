@@ -242,6 +242,13 @@ def test_a_prepared_shard_that_lost_its_disk_hears_that_its_sums_are_opened_agai
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_what_holders_that_are_left_do_not_open_is_left_out_when_another_is_replaced() -> None:
+    """One that is away was to open it in place of the one that found a flaw, and is gone now."""
+    outcome = play(841, parsed("replaced:holder-0@190+6,flaws:client-01>holder-1@2"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 # --- what nothing excuses -----------------------------------------------------------
 
 
