@@ -52,9 +52,11 @@ def _run(world: World, journal: Iterable[Any]) -> list[str]:
     wrong = [f"the run failed: {federation.finished}"]
     if federation.failure not in ("", TooFew.__name__):
         return wrong
-    if len(world.successors) > 1 and _SAT_OUT.search(federation.finished):
-        return []  # what is sealed for two key holders that are lost nobody opens
     out, burnt = _out(world), federation.groups[GROUP].spoilt
+    if len(world.successors) > 1:  # what is sealed for two key holders that are lost nobody opens
+        out |= federation.groups[GROUP].sitting_out
+        if _SAT_OUT.search(federation.finished):
+            return []
     sat_out = {member.id.client for cohort in burnt for member in cohort.members}
     if set(re.findall(r"client-\d+", federation.finished)) - out - sat_out:
         return wrong
