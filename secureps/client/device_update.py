@@ -83,7 +83,7 @@ def device_update(
         tell(
             party,
             "Note",
-            f"{device} makes other bits than the host ({other}): updates are made there",
+            f"{device} makes other bits than the host ({other}): updates are made on the host",
         )
         return None
     where = plan.head(layout.name)

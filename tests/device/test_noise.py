@@ -79,8 +79,7 @@ def test_steps_are_the_mechanisms(sizes: list[int], clip: float, bits: int, seed
     starts = [0, *np.cumsum(sizes).tolist()]
     there = torch.from_numpy(x)
     blocks = [
-        (lambda first=first, last=last: there[first:last])
-        for first, last in pairwise(starts)
+        (lambda first=first, last=last: there[first:last]) for first, last in pairwise(starts)
     ]
     rounding = DeviceRounding(mechanism, blocks, starts, stream(seed, "round"))
     assert rounding.blocks == len(sizes)
