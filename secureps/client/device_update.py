@@ -249,15 +249,15 @@ def _difference(
         now, rows = trained[spec.name], slice(None) if layout.rows is None else slice(*layout.rows)
         if isinstance(now, HeldTensor):
             for block, first, last in runs(ends, part.start, part.stop):
-                before = published[block][first - ends[block] : last - ends[block]]
-                for at, piece in _copied(before):
+                own = published[block][first - ends[block] : last - ends[block]]
+                for at, piece in _copied(own):
                     values[first + at : first + at + piece.numel()].copy_(piece)
             there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
-            for own, piece in zip(pieces(values[part]), pieces(there), strict=True):
-                torch.sub(piece.float(), own, out=own)
+            for before, after in zip(pieces(values[part]), pieces(there), strict=True):
+                torch.sub(after.float(), before, out=before)
             continue
-        own = np.asarray(now)
-        flat = (own[rows] if spec.shape else own).reshape(-1)
+        array = np.asarray(now)
+        flat = (array[rows] if spec.shape else array).reshape(-1)
         for at, made in _subtracted(spec, flat, published, ends, part):
             values[at : at + made.size].copy_(torch.from_numpy(made))
     return values

@@ -144,7 +144,8 @@ class UpdateIntegers:
         else:
             whole = update.whole()
         z = mechanism.rounded(whole, self.stream("round", *self._labels).words)
-        kept = [z[span].astype(np.int32) for _, _, span in parts] if section.feedback else []
+        every = parts if section.feedback else ()
+        kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
         hidden = self._hidden(z[span] for _, _, span in parts)
         noised = mechanism.noised(z, hidden.words)
         return kept, [noised[span] for _, _, span in parts]

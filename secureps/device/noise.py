@@ -68,7 +68,7 @@ class DeviceRounding:
 
     def _squares(self, block: int) -> int:
         """The squared norm of a block, exactly."""
-        sums = [part.sum() for z in self.steps(block) for part in (z * z).split(_SQUARES)]
+        sums = [part.sum() for z in self.steps(block) for part in pieces(z * z, _SQUARES)]
         return sum(torch.stack(sums).tolist())
 
 

@@ -25,9 +25,10 @@ _RUN = 128
 """Values that are added up in eight columns."""
 
 
-def pieces(values: Tensor) -> Iterator[Tensor]:
-    """Views of TOGETHER values each; the last may have fewer."""
-    return iter(values.split(TOGETHER))
+def pieces(values: Tensor, each: int | None = None) -> Iterator[Tensor]:
+    """Views of TOGETHER values, or of so many; the last may have fewer."""
+    step = TOGETHER if each is None else each
+    return (values[start : start + step] for start in range(0, values.numel(), step))
 
 
 def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -41,7 +42,7 @@ def divisor(value: float, like: Tensor, dtype: torch.dtype = torch.float64) -> T
 
 def furthest(values: Tensor) -> float:
     """How far from zero the furthest value is; 0 of none."""
-    return max((float(each.abs().max()) for each in pieces(values) if each.numel()), default=0.0)
+    return max((float(each.abs().max()) for each in pieces(values)), default=0.0)
 
 
 def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[float, float]:
@@ -61,7 +62,7 @@ def clip_factor(parts: Callable[[], Iterable[Tensor]], bound: float) -> tuple[fl
     def exact() -> float:
         """Once in 2^45: these squares come to the host."""
         squares = (
-            piece.double().square().tolist() for part in parts() for piece in part.split(PIECE)
+            piece.double().square().tolist() for part in parts() for piece in pieces(part, PIECE)
         )
         return math.fsum(each for piece in squares for each in piece)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from secureps.codec.chain import BlockCode, Chain
 from secureps.codec.grid import Grid
@@ -20,7 +21,10 @@ exponents = st.integers(-45, 30)
 
 def code(chain: Chain, values: int, seed: int, apart: int) -> BlockCode:
     rng = np.random.default_rng(seed)
-    draw = lambda _, count: rng.integers(0, 2**32, count, dtype=np.uint32)  # noqa: E731
+
+    def draw(_: str, count: int) -> NDArray[np.uint32]:
+        return rng.integers(0, 2**32, count, dtype=np.uint32)
+
     return chain.block(values, draw, apart if values > 1 else 0)
 
 

@@ -15,6 +15,7 @@ from secureps.device.norms import (
     clip_factor,
     divisor,
     furthest,
+    pieces,
     shrink,
     sums_of_squares,
 )
@@ -51,7 +52,7 @@ def test_a_clip_is_the_hosts(size: int, seed: int, part: float) -> None:
     x = values(size, seed)
     bound = max(float(np.linalg.norm(x.astype(np.float64))) * part, 1e-3)
     there = torch.from_numpy(x.copy())
-    halves = there.split(2 * PIECE)
+    halves = list(pieces(there, 2 * PIECE))
     found = clip_factor(lambda: halves, bound)
     assert found == mechanism.clip_factor(lambda: cut(x), bound)
     assert furthest(there) == float(np.abs(x).max(initial=0))
