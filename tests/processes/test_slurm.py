@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from secureps.compiled import kernel_folder
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
 from secureps.run.party_names import client_names, holder_names
@@ -69,6 +70,11 @@ class Deployment(OnDisk):
         text = job.read_text()
         assert "sleep 60 &" in text
         job.write_text(text.replace("sleep 60 &", "sleep 3 &"))
+
+    def have_kernels(self) -> None:
+        """Those that this user has compiled; what is not there the first job compiles."""
+        own = kernel_folder()
+        shutil.copytree(own, self.run / "kernels" / own.name)
 
     def environment(self) -> dict[str, str]:
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -132,7 +138,7 @@ def asked_for() -> None:
         pytest.skip("it takes a minute: make clusters")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_jobs_that_bash_runs_survive_their_nodes_and_the_end_of_their_time(tmp_path: Path) -> None:
     asked_for()
     of = Deployment(tmp_path)
@@ -244,12 +250,13 @@ def slurm(folder: Path) -> Iterator[Callable[..., str]]:
             daemon.wait()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_slurm_preempts_a_federation_which_goes_on(tmp_path: Path) -> None:
     asked_for()
     if os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged"))):
         pytest.skip("it needs root, and Slurm: apt-get install slurmctld slurmd munge")
     of = Deployment(tmp_path, "--sbatch=--partition=low")
+    of.have_kernels()
     with slurm(tmp_path / "slurm") as run:
         around = {**of.environment(), "SECUREPS_HOST": "127.0.0.1"}
 
