@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
@@ -133,6 +134,16 @@ class Jobs:
         self.running[name].wait()
 
 
+def in_group(group: int) -> list[str]:
+    """Shells of a job that is over, which would signal a process by a number that is another's."""
+    found = []
+    for process in psutil.process_iter(["pid", "name"]):
+        with suppress(ProcessLookupError):
+            if process.info["name"] == "bash" and os.getpgid(process.info["pid"]) == group:
+                found.append(str(process))
+    return found
+
+
 def asked_for() -> None:
     if "SECUREPS_CLUSTERS" not in os.environ:
         pytest.skip("it takes a minute: make clusters")
@@ -150,6 +161,7 @@ def test_jobs_that_bash_runs_survive_their_nodes_and_the_end_of_their_time(tmp_p
         for name in (timed, first):
             os.kill(jobs.running[name].pid, signal.SIGUSR1)
             assert jobs.running[name].wait(PATIENCE) == 0
+            of.wait(lambda group=jobs.running[name].pid: not in_group(group), f"the end of {name}")
         assert (tmp_path / "said").read_text() == f"requeue {timed}\nrequeue {first}\n"
         jobs.kill("aggregator")
         jobs.kill(CLIENTS[1])
