@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -134,14 +135,13 @@ class Jobs:
         self.running[name].wait()
 
 
-def in_group(group: int) -> list[str]:
-    """Shells of a job that is over, which would signal a process by a number that is another's."""
-    found = []
+def is_empty(group: int) -> bool:
+    """Whether no shell is left of a job: it would end a process by a number that is another's."""
     for process in psutil.process_iter(["pid", "name"]):
         with suppress(ProcessLookupError):
             if process.info["name"] == "bash" and os.getpgid(process.info["pid"]) == group:
-                found.append(str(process))
-    return found
+                return False
+    return True
 
 
 def asked_for() -> None:
@@ -161,7 +161,7 @@ def test_jobs_that_bash_runs_survive_their_nodes_and_the_end_of_their_time(tmp_p
         for name in (timed, first):
             os.kill(jobs.running[name].pid, signal.SIGUSR1)
             assert jobs.running[name].wait(PATIENCE) == 0
-            of.wait(lambda group=jobs.running[name].pid: not in_group(group), f"the end of {name}")
+            of.wait(partial(is_empty, jobs.running[name].pid), f"the end of {name}")
         assert (tmp_path / "said").read_text() == f"requeue {timed}\nrequeue {first}\n"
         jobs.kill("aggregator")
         jobs.kill(CLIENTS[1])
