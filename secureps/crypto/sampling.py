@@ -25,8 +25,9 @@ from secureps.errors import InternalError, Malformed
 SEED_BYTES = 32
 _PERSON = b"secureps-stream"
 _ZEROS = bytes(1 << 16)
-_BLOCK_WORDS = 16
-_STREAM_WORDS = 1 << 36
+BLOCK_WORDS = 16
+"""Words of a block of ChaCha20."""
+STREAM_WORDS = 1 << 36
 """2^32 blocks of so many words: where the block counter of RFC 8439 ends."""
 
 NO_PRIVACY = "unsafe seed: no privacy"
@@ -54,11 +55,11 @@ class Stream(Secret):
     __slots__ = ("_encryptor", "_key", "_left", "_nonce")
 
     def __init__(self, key: bytes, nonce: int = 0, first: int = 0) -> None:
-        block, skipped = divmod(first, _BLOCK_WORDS)
+        block, skipped = divmod(first, BLOCK_WORDS)
         counter = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
         self._encryptor = Cipher(algorithms.ChaCha20(key, counter), mode=None).encryptor()
         self._encryptor.update(bytes(4 * skipped))
-        self._key, self._nonce, self._left = key, nonce, _STREAM_WORDS - first
+        self._key, self._nonce, self._left = key, nonce, STREAM_WORDS - first
 
     def at(self, first: int) -> Stream:
         """The same stream from word `first` of it on, 0 <= first < 2^36: for parts of a vector."""
