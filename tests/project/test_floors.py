@@ -22,6 +22,7 @@ FLOORS = (
     ("compiled", "files"),
     ("codec", "model", "privacy"),
     ("crypto",),
+    ("gpu",),
     ("policy",),
     ("policy/cohorts",),
     ("policy/rules",),
@@ -73,7 +74,15 @@ MEMBER_DOORS = {"budget", "member", "settings", "tasks", "terms"}
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "zstandard": {"crypto/bfv_seal.py"},
-    "torch": {"client/torch.py", "client/torch_sgd.py"},
+    "torch": {"client/torch.py", "client/torch_sgd.py", "gpu/device.py"},
+    "triton": {
+        "gpu/chacha_kernels.py",
+        "gpu/device.py",
+        "gpu/open_kernels.py",
+        "gpu/public_kernels.py",
+        "gpu/seal_kernels.py",
+        "gpu/transform_kernels.py",
+    },
     "opacus": {"client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "matplotlib": {"run/report/plots.py"},
@@ -249,7 +258,7 @@ def test_a_server_does_not_import_torch_or_tenseal() -> None:
 
     code = (
         "import sys, secureps.run.serve, secureps.run.assemble;"
-        "print([m for m in ('torch', 'tenseal', 'opacus') if m in sys.modules])"
+        "print([m for m in ('torch', 'tenseal', 'opacus', 'triton') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
