@@ -28,7 +28,14 @@ from secureps.client.trainer import AheadTrainer, Setting, Trainer
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
 from secureps.config.serve import SEALING, Sealing
-from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
+from secureps.errors import (
+    ConfigError,
+    Malformed,
+    SecurepsError,
+    WrongShape,
+    exit_status,
+    naming,
+)
 from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema
@@ -222,7 +229,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
-    backend = sealing_backend(joining.sealing)
+    with naming("sealing", ConfigError):
+        backend = sealing_backend(joining.sealing)
     terms, ledger = joining.insists, joining.charged
     if objection := terms.of(getattr(trainer, "messages", tuple)()):
         raise ConfigError(f"messages: {objection}")

@@ -38,6 +38,7 @@ from secureps.gpu.seal_kernels import pack_words, seal_words
 
 BATCH = 1 << 20
 """Values that are worked on at a time, in whole elements: 4 MiB on their way there."""
+_WORD = np.dtype("<u8")
 WARPS = {2048: 8, 4096: 16, 8192: 16}
 """Of 32 lanes each, by N, that work on one polynomial: all that they keep fits their registers."""
 EXACT = {"enable_fp_fusion": False}
@@ -228,8 +229,8 @@ class GpuSealer(_Batches):
     def seal(self, block: int, first: int, count: int, values: NDArray[np.integer[Any]]) -> Payload:
         """As of `ElementSealer`."""
         enc, degree, device = self._enc, self._enc.ring.degree, self._device
-        # What 32 bits hold is copied as it lies: below zero it is above every level on the device.
-        if values.dtype.itemsize != 4 or self._levels >= 1 << 31:
+        # What 32 bits hold is told on the device: what is below zero is above every level there.
+        if values.dtype.itemsize > 4 or self._levels >= 1 << 31:
             check_values(values, self._levels)
         if (first + count) * 3 * degree > STREAM_WORDS:
             raise InternalError("a block has more elements than a stream has noise for")
@@ -272,7 +273,8 @@ class GpuSealer(_Batches):
         demand()
         if int(most.numpy().max()) > self._levels:
             raise Malformed(f"a value lies outside [0, {self._levels}]")
-        return payload.numpy().data.cast("B")
+        sealed: NDArray[np.uint64] = payload.numpy()
+        return sealed.astype(_WORD, copy=False).data.cast("B")
 
 
 class _GpuOpener(_Batches):

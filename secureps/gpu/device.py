@@ -115,7 +115,7 @@ def device() -> Device:
         return Device(torch, "cpu", "Triton's interpreter")
     if not torch.cuda.is_available():
         raise ConfigError(
-            "sealing = gpu, and torch finds no CUDA device here: install NVIDIA's driver, and a "
-            "torch that is built for CUDA, or take auto or cpu"
+            "torch finds no CUDA device here: install NVIDIA's driver, and a torch that is built "
+            "for CUDA, or take auto or cpu"
         )
     return Device(torch, "cuda", str(torch.cuda.get_device_name()))

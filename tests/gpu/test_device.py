@@ -41,7 +41,9 @@ def test_without_a_device_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
     monkeypatch.delenv(INTERPRETER, raising=False)
-    with pytest.raises(ConfigError, match=r"finds no CUDA device here: .* or take auto or cpu"):
+    with pytest.raises(
+        ConfigError, match=r"torch finds no CUDA device here: .* or take auto or cpu"
+    ):
         device.__wrapped__()
 
 

@@ -18,8 +18,8 @@ from secureps.gpu.backend import stream_of, tables
 from secureps.gpu.open_kernels import remove_key
 from secureps.gpu.public_kernels import reduce_accepted
 from secureps.gpu.seal_kernels import pack_words
-from tests.crypto.test_ntt import CASES, lazy_bound
-from tests.kits.rlwe_kit import binomials, key_stream, place, public_element
+from tests.crypto.test_ntt import CASES, lazy_bound, ntt
+from tests.kits.rlwe_kit import binomials, key_stream, place, public_element, transformed
 
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
 here = gpu_kit.interpreter()
@@ -53,8 +53,6 @@ def test_the_transform_is_numbas_value_by_value(degree: int, prime: int) -> None
 @every_ring
 def test_there_and_back(ring: Ring) -> None:
     """Extremes of residues come back from what `crypto.ntt` makes of them, without a key."""
-    from tests.crypto.test_ntt import ntt
-
     n, primes = ring.degree, len(ring.primes)
     rng = np.random.default_rng(7)
     plain = np.stack([rng.choice([0, 1, p // 2, p - 1], n).astype(np.uint32) for p in ring.primes])
@@ -171,8 +169,6 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
 @pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 31) - 1), (2, 1)])
 def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
     """Many digits or large ones: against Python's integers, without key and noise."""
-    import tests.crypto.test_rlwe_kernels as on_cpu
-
     enc = choose(CipherParameters("rlwe", capacity, levels))
     ring, n, count = enc.ring, enc.ring.degree, len(enc.ring.words)
     values = np.full((enc.digits, n), levels, np.uint32)
@@ -183,5 +179,5 @@ def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> 
     messages = [enc.delta * sum(u * enc.base**k for k, u in enumerate(c)) for c in columns]
     for w, word in enumerate(ring.words):
         for prime in word:
-            expected = on_cpu.transformed(messages, prime)
+            expected = transformed(messages, prime)
             assert [int(each) % prime for each in found[w]] == expected

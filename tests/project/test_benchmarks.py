@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import committee, floods, floor, holder, threads
+from benchmarks import committee, floods, floor, gpu, holder, threads
 from benchmarks.ciphers import measure
 from benchmarks.crowd import million_plan
 from benchmarks.deployed import Deployed
@@ -46,6 +46,15 @@ def test_every_step_is_measured_with_any_threads() -> None:
     for row in rows:
         assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
         assert float(row["times as fast"]) > 0
+
+
+def test_without_a_gpu_nothing_is_measured_and_why_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(gpu, "has_device_file", lambda: False)
+    gpu.main()
+    said = capsys.readouterr().out
+    assert said == "no device, and nothing measured: no driver's device file\n"
 
 
 def test_every_party_of_every_committee_is_measured() -> None:
