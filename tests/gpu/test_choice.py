@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from secureps.client import worker
+from secureps.client.sealing import OutboxSealer
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import Encoding, choose
 from secureps.crypto.rlwe import CPU, RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import ConfigError, Malformed
 from secureps.gpu import choice
 from secureps.gpu.choice import ChosenBackend, sealing_backend
+from secureps.run import assemble
+from secureps.service.shard.worker import ShardWorker
+from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 from tests.kits.rlwe_kit import place
 
 PARAMETERS = CipherParameters("rlwe", 32, 65_534)
@@ -24,6 +30,7 @@ class Played:
 
     def __init__(self, wrong: bool = False, calls: int = 1 << 30) -> None:
         self.wrong, self.calls, self.asked = wrong, calls, 0
+        self.done = set[str]()
 
     def batch(self, encoding: Encoding, slots: int) -> int:
         return 2
@@ -39,17 +46,18 @@ class Counted:
     def __init__(self, device: Played, made: Any) -> None:
         self._device, self._made = device, made
 
-    def _count(self) -> None:
+    def _count(self, what: str) -> None:
+        self._device.done.add(what)
         self._device.asked += 1
         if self._device.asked > self._device.calls:
             raise RuntimeError("CUDA error: out of memory\nand a long story")
 
     def seal(self, *arguments: Any) -> Any:
-        self._count()
+        self._count("seal")
         return bytes(9) if self._device.wrong else self._made.seal(*arguments)
 
     def open(self, *arguments: Any) -> Any:
-        self._count()
+        self._count("open")
         return self._made.open(*arguments)
 
 
@@ -162,6 +170,21 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_an_error(
     opens(ChosenBackend(CPU, missing, measured=True))
     assert said(caplog) == "the processor seals and opens: there is none: install it"
     assert caplog.records[0].levelno == logging.INFO
+
+
+@pytest.mark.parametrize("calls", [1 << 30, 5])
+def test_a_federation_ends_in_the_same_model(
+    calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients seal and shards open by a device, or by one that fails on the way."""
+    device = Played(calls=calls)
+    backend = chosen(device, measured=False)
+    monkeypatch.setattr(worker, "OutboxSealer", lambda *given: OutboxSealer(*given[:-1], backend))
+    monkeypatch.setattr(assemble, "ShardWorker", lambda *given: ShardWorker(*given[:-1], backend))
+    simulation = small_federation(small_plan("rlwe"), tmp_path)
+    simulation.run(lambda: finished(simulation))
+    assert same(simulation.model(), unharmed()[0])
+    assert device.done == ({"seal", "open"} if calls > 5 else {"seal"})
 
 
 def test_a_place_is_chosen_for_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
