@@ -179,12 +179,12 @@ def test_a_federation_ends_in_the_same_model(
     """Clients seal and shards open by a device, or by one that fails on the way."""
     device = Played(calls=calls)
     backend = chosen(device, measured=False)
-    monkeypatch.setattr(
-        worker, "OutboxSealer", lambda *given: OutboxSealer(*given[:-1], backend=backend)
-    )
-    monkeypatch.setattr(
-        assemble, "ShardWorker", lambda *given: ShardWorker(*given[:-1], backend=backend)
-    )
+
+    def given(kind: Any) -> Any:
+        return lambda *others: kind(*others[:-1], backend)
+
+    monkeypatch.setattr(worker, "OutboxSealer", given(OutboxSealer))
+    monkeypatch.setattr(assemble, "ShardWorker", given(ShardWorker))
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed()[0])
