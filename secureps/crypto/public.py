@@ -11,6 +11,8 @@ versions add up. What must not live here: anything secret; there are branches on
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
@@ -32,6 +34,9 @@ def spare_words(degree: int) -> int:
 
 
 RAN_OUT = "a window of public words ran out, which has a chance of 2^-160"
+KEPT = 4 << 20
+"""Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
+million values has no others."""
 RUN = 16
 """Words that are tried together; a window has whole runs."""
 
@@ -63,22 +68,31 @@ class PublicPolynomials:
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
 
-        Any number of threads may ask at once.
+        Any number of threads may ask at once; nobody writes to what they get.
 
         Raises:
             PlanRefused: as of `blocks`.
         """
-        start, blocks = self.blocks(first, count)
-        nonce = start.to_bytes(4, "little") + bytes(12)
-        stream = Cipher(algorithms.ChaCha20(self.key, nonce), mode=None).encryptor()
-        words = np.empty(blocks * BLOCK_WORDS, np.dtype("<u4"))
-        fill(stream, words)
-        windows = words.reshape(count, len(self._ring.primes), -1)
-        out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
-        made, spare = constants(self._ring), np.empty(windows.shape[2], np.uint32)
-        if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
-            raise InternalError(RAN_OUT)
-        return out
+        end = (first + count) * len(self._ring.primes) * self._ring.degree * 4
+        made = _kept if end <= KEPT else _made
+        return made(self._ring, self.key, *self.blocks(first, count))
+
+
+def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
+    nonce = start.to_bytes(4, "little") + bytes(12)
+    stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    words = np.empty(blocks * BLOCK_WORDS, np.dtype("<u4"))
+    fill(stream, words)
+    windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
+    out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
+    made, spare = constants(ring), np.empty(windows.shape[2], np.uint32)
+    if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
+        raise InternalError(RAN_OUT)
+    return out
+
+
+_kept = functools.lru_cache(32)(_made)
+"""Of two groups, in the pieces in which elements are sealed and opened."""
 
 
 @kernel

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import committee, floods, floor, gpu, holder, threads
+from benchmarks import committee, floods, floor, gpu, holder, record_level, threads
 from benchmarks.ciphers import measure
 from benchmarks.crowd import million_plan
 from benchmarks.deployed import Deployed
@@ -55,6 +56,13 @@ def test_without_a_gpu_nothing_is_measured_and_why_is_said(
     gpu.main()
     said = capsys.readouterr().out
     assert said == "no device, and nothing measured: no driver's device file\n"
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus' of itself
+def test_private_steps_of_every_model_are_measured_beside_plain_ones() -> None:
+    rows = record_level.measure(torch.device("cpu"), turns=1, steps=1, narrow=True, share=16)
+    assert len(rows) == len(record_level.CASES) * len(record_level.WAYS)
+    assert all(float(row["ms a step"]) > 0 < float(row["to plain"]) for row in rows)
 
 
 def test_every_party_of_every_committee_is_measured() -> None:

@@ -74,7 +74,12 @@ MEMBER_DOORS = {"budget", "member", "settings", "tasks", "terms"}
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "zstandard": {"crypto/bfv_seal.py"},
-    "torch": {"client/torch.py", "client/torch_sgd.py", "gpu/device.py"},
+    "torch": {
+        "client/ghost_clipping.py",
+        "client/torch.py",
+        "client/torch_sgd.py",
+        "gpu/device.py",
+    },
     "triton": {
         "gpu/chacha_kernels.py",
         "gpu/device.py",
@@ -83,7 +88,7 @@ ONLY_IMPORTERS = {
         "gpu/seal_kernels.py",
         "gpu/transform_kernels.py",
     },
-    "opacus": {"client/torch_sgd.py"},
+    "opacus": {"client/ghost_clipping.py", "client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "matplotlib": {"run/report/plots.py"},
     "sklearn": {"scenario/datasets.py"},
