@@ -27,7 +27,16 @@ from secureps.client.site_policy import NO_POLICY, SitePolicy, read_site
 from secureps.client.trainer import AheadTrainer, Setting, Trainer
 from secureps.client.worker import ClientWorker
 from secureps.config.sections import toml_value
-from secureps.errors import ConfigError, Malformed, SecurepsError, WrongShape, exit_status
+from secureps.config.serve import SEALING, Sealing
+from secureps.errors import (
+    ConfigError,
+    Malformed,
+    SecurepsError,
+    WrongShape,
+    exit_status,
+    naming,
+)
+from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
@@ -165,6 +174,7 @@ class Joining:
         ledger: file of what its records spend over all runs; default: beside the kit.
         insecure: without TLS, to a coordinator and shards on loopback.
         passphrases: opens its private keys.
+        sealing: "auto", "cpu" or "gpu": where updates are sealed, to the same bytes.
 
     Raises:
         ConfigError: a value is out of range.
@@ -184,6 +194,7 @@ class Joining:
     insecure: bool = False
     passphrases: Passphrases = field(default_factory=Passphrases)
     site: SitePolicy = NO_POLICY
+    sealing: Sealing = "auto"
 
     @property
     def insists(self) -> Terms:
@@ -202,6 +213,8 @@ class Joining:
             raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
+        if self.sealing not in SEALING:
+            raise ConfigError(f"sealing is auto, cpu or gpu, got {self.sealing!r}")
         if self.records is not None and not 1 <= self.records <= MOST_EXAMPLES:
             raise ConfigError(
                 f"records: a client counts by 1 to {MOST_EXAMPLES} records, got {self.records}"
@@ -214,6 +227,7 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
     A process that only helps another one to train does nothing else.
 
     Raises:
+        ConfigError: it is to seal on a GPU, and there is none that can be used.
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
@@ -228,6 +242,8 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
 
 
 def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
+    with naming("sealing", ConfigError):
+        backend = sealing_backend(joining.sealing)
     terms, ledger = joining.insists, joining.charged
     if objection := terms.of(getattr(trainer, "messages", tuple)()):
         raise ConfigError(f"messages: {objection}")
@@ -248,6 +264,7 @@ def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> 
             joining.threads,
             joining.records,
             BudgetLedger(ledger, terms.budget, terms.updates_per_hour),
+            backend,
         )
         return make(kit, site, stores, around, terms=terms)
 
@@ -334,6 +351,7 @@ def run(
                 given.insecure,
                 Passphrases(given.passphrase_fd),
                 policy,
+                given.sealing,
             )
             halt = join(joining, build(joining, settings))
     except SecurepsError as error:
@@ -409,6 +427,12 @@ def _parser() -> argparse.ArgumentParser:
         help="count as so many records, a public number, however many there are",
     )
     add("--threads", type=int, default=1, metavar="N", help="that seal updates (default: 1)")
+    add(
+        "--sealing",
+        choices=SEALING,
+        default="auto",
+        help="where: on the GPU, the processor, or the sooner of both (default: auto)",
+    )
     add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
     add(
         "--passphrase-fd",

@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from secureps.client.integers import BlockIntegers
 from secureps.crypto import envelope
-from secureps.crypto.cipher import OneTimeKey, Opening, Payload, Piece, Sealer
+from secureps.crypto.backend import Backend
+from secureps.crypto.cipher import Cipher, OneTimeKey, Opening, Payload, Piece, Sealer
 from secureps.crypto.field import vector_bytes
 from secureps.crypto.identity import Identity
 from secureps.crypto.sharing import share
+from secureps.crypto.suite import on_backend
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
@@ -79,6 +81,7 @@ class OutboxSealer:
         threads: that seal pieces; the integers do not depend on their number.
         ledger: charged with what an update spends, before a key of its own is made.
         announced: the newest keys of holders, where these have announced any after the kit's.
+        backend: seals ring elements; None for the processor.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class OutboxSealer:
         threads: int = 1,
         ledger: BudgetLedger | None = None,
         announced: Callable[[], Mapping[str, EnvelopeKeyAnnounced]] = dict,
+        backend: Backend | None = None,
     ) -> None:
+        self._backend = backend
         self._announced = announced
         self._ledger = ledger
         self._identity = identity
@@ -182,7 +187,7 @@ class OutboxSealer:
         if old is None:
             raise InternalError(f"the key of {receipt.id} is not here any more")
         group, layout = receipt.id.group, pinned.layout.group(receipt.id.group)
-        kind = pinned.plan.cipher_of(layout)
+        kind = self._cipher(pinned, group)
         opener = kind.opener(pinned.place(group), old)
         adder, sealer = kind.adder(), self._sealer(pinned, group)
 
@@ -210,8 +215,12 @@ class OutboxSealer:
         for key in keys:
             self._kept.pop(key, None)
 
+    def _cipher(self, pinned: Pinned, group: str) -> Cipher:
+        kind = pinned.plan.cipher_of(pinned.layout.group(group))
+        return kind if self._backend is None else on_backend(kind, self._backend)
+
     def _sealer(self, pinned: Pinned, group: str) -> Sealer:
-        kind, key = pinned.plan.cipher_of(pinned.layout.group(group)), None
+        kind, key = self._cipher(pinned, group), None
         if kind.opening is Opening.HOLDER:
             if len(self._holder_keys) != 1:
                 raise KitError(f"{kind.parameters.name} needs one holder's key in the kit")

@@ -39,6 +39,7 @@ from secureps.client.trainer import (
     check_like,
     record_privacy,
 )
+from secureps.config.serve import Sealing
 from secureps.errors import PlanRefused, ScriptFailed
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.machine import WORKER, Halt, Leave
@@ -263,6 +264,7 @@ def join(
     insecure: bool = False,
     passphrase_fd: int | None = None,
     site: Path | str | None = None,
+    sealing: Sealing = "auto",
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
@@ -294,6 +296,7 @@ def join(
             one a terminal is asked, if they are under one.
         site: the file of what this site allows, whatever the plan says (docs/operations.md); it
             holds beside these options, the stricter of two limits.
+        sealing: "auto", "cpu" or "gpu": where updates are sealed, to the same bytes (docs/gpu.md).
 
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
@@ -333,6 +336,7 @@ def join(
         insecure,
         Passphrases(passphrase_fd),
         policy,
+        sealing,
     )
     return Session(
         joining, LoopSite(initial, examples, evaluate, touches or {}, agreed.section.frozen)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.client.trainer import Trainer
+from secureps.crypto.backend import Backend
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
 from secureps.store.budget import BudgetLedger
@@ -23,6 +24,7 @@ class Site:
         threads: that seal blocks.
         records: the public number that the client counts by; None for the plan's.
         ledger: charged with the cost of every update, before it is sealed.
+        backend: seals ring elements; None for the processor.
     """
 
     name: str
@@ -34,3 +36,4 @@ class Site:
     threads: int = 1
     records: int | None = None
     ledger: BudgetLedger | None = None
+    backend: Backend | None = None

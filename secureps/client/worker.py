@@ -51,7 +51,6 @@ from secureps.crypto.sampling import Label, Stream
 from secureps.errors import BudgetSpent, InternalError, Malformed, NotFinite, ScriptFailed
 from secureps.messages.charge import Charge
 from secureps.messages.encoding import digest
-from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
@@ -129,11 +128,9 @@ class ClientWorker(Worker):
             outbox,
             site.threads,
             site.ledger,
-            self._announced,
+            lambda: machine.committees.keys.newest,
+            site.backend,
         )
-
-    def _announced(self) -> Mapping[str, EnvelopeKeyAnnounced]:
-        return self._machine.committees.keys.newest
 
     def seconds(self, task: Task) -> float:
         """How long a task takes in virtual time; see `Worker`."""

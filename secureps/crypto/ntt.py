@@ -72,15 +72,22 @@ def _reversed_bits(index: int, bits: int) -> int:
     return int(f"{index:0{bits}b}"[::-1], 2)
 
 
+def twiddles(degree: int, prime: int) -> tuple[list[int], list[int]]:
+    """The twiddles of (N, p), powers of the root in bit-reversed order, and their inverses."""
+    bits, root = degree.bit_length() - 1, root_of_unity(degree, prime)
+    forth = [pow(root, _reversed_bits(i, bits), prime) for i in range(degree)]
+    return forth, [pow(w, -1, prime) for w in forth]
+
+
+def paired(ws: list[int], prime: int) -> U32:
+    """Constants and their companions: uint32 (2, n)."""
+    return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
+
+
 @lru_cache(maxsize=16)
 def tables(degree: int, prime: int) -> Tables:
-    """The constants of (N, p): powers of the root in bit-reversed order."""
-    bits, root, rows = degree.bit_length() - 1, root_of_unity(degree, prime), degree // WIDTH
-    powers = [pow(root, _reversed_bits(i, bits), prime) for i in range(degree)]
-    inverse = [pow(w, -1, prime) for w in powers]
-
-    def paired(ws: list[int]) -> U32:
-        return np.array([ws, [companion(w, prime) for w in ws]], dtype=np.uint32)
+    """The constants of (N, p)."""
+    rows, (forth, back) = degree // WIDTH, twiddles(degree, prime)
 
     def tail(ws: list[int]) -> U32:
         lines: list[int] = []
@@ -90,15 +97,15 @@ def tables(degree: int, prime: int) -> Tables:
                 first = rows * groups + group
                 lines += ws[first : first + (rows - 1) * groups + 1 : groups]
             groups *= 2
-        return paired(lines).reshape(2, WIDTH - 1, rows)
+        return paired(lines, prime).reshape(2, WIDTH - 1, rows)
 
     return Tables(
         prime=np.array([prime, companion(1, prime)], np.uint32),
-        head=paired(powers[:rows]),
-        tail=tail(powers),
-        back_head=paired(inverse[:rows]),
-        back_tail=tail(inverse),
-        last=paired([pow(degree, -1, prime)]).reshape(2),
+        head=paired(forth[:rows], prime),
+        tail=tail(forth),
+        back_head=paired(back[:rows], prime),
+        back_tail=tail(back),
+        last=paired([pow(degree, -1, prime)], prime).reshape(2),
     )
 
 

@@ -22,7 +22,7 @@ from secureps.crypto.cipher import Place
 from secureps.crypto.ntt import U32, once, shoup
 from secureps.crypto.ring import Ring
 from secureps.crypto.rlwe_tables import constants
-from secureps.crypto.sampling import fill
+from secureps.crypto.sampling import BLOCK_WORDS, fill
 from secureps.errors import InternalError, PlanRefused
 from secureps.messages.encoding import digest
 
@@ -33,21 +33,37 @@ def spare_words(degree: int) -> int:
     return max(128, degree // 32)
 
 
+RAN_OUT = "a window of public words ran out, which has a chance of 2^-160"
 KEPT = 4 << 20
 """Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
 million values has no others."""
 RUN = 16
 """Words that are tried together; a window has whole runs."""
-_CHACHA_BLOCK = 64
 
 
 class PublicPolynomials:
-    """The polynomials of one place in one ring."""
+    """The polynomials of one place in one ring.
+
+    `key` is that of their stream, public; `window` is how many words of it a polynomial has modulo
+    one prime.
+    """
 
     def __init__(self, ring: Ring, place: Place) -> None:
         self._ring = ring
         name, group = ring.name.encode(), place.group.encode()
-        self._key = digest("secureps-a", place.run, name, group, place.layout)
+        self.key = digest("secureps-a", place.run, name, group, place.layout)
+        self.window = ring.degree + spare_words(ring.degree)
+
+    def blocks(self, first: int, count: int) -> tuple[int, int]:
+        """Where elements first to first + count lie in the stream: first block, number of blocks.
+
+        Raises:
+            PlanRefused: beyond the 256 GiB of one key stream.
+        """
+        size = self.window * len(self._ring.primes) // BLOCK_WORDS
+        if (first + count) * size >= 1 << 32:
+            raise PlanRefused("a group of so many values has no public polynomials: split it")
+        return first * size, count * size
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
@@ -55,27 +71,23 @@ class PublicPolynomials:
         Any number of threads may ask at once; nobody writes to what they get.
 
         Raises:
-            PlanRefused: beyond the 256 GiB of one key stream.
+            PlanRefused: as of `blocks`.
         """
         end = (first + count) * len(self._ring.primes) * self._ring.degree * 4
         made = _kept if end <= KEPT else _made
-        return made(self._ring, self._key, first, count)
+        return made(self._ring, self.key, *self.blocks(first, count))
 
 
-def _made(ring: Ring, key: bytes, first: int, count: int) -> NDArray[np.uint32]:
-    size = 4 * (ring.degree + spare_words(ring.degree)) * len(ring.primes)
-    start = first * size // _CHACHA_BLOCK
-    if start + count * size // _CHACHA_BLOCK >= 1 << 32:
-        raise PlanRefused("a group of so many values has no public polynomials: split it")
+def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
     nonce = start.to_bytes(4, "little") + bytes(12)
     stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
-    words = np.empty(count * size, np.uint8)
+    words = np.empty(blocks * BLOCK_WORDS, np.dtype("<u4"))
     fill(stream, words)
-    windows = words.view("<u4").reshape(count, len(ring.primes), -1)
+    windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
     out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
     made, spare = constants(ring), np.empty(windows.shape[2], np.uint32)
     if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
-        raise InternalError("a window of public words ran out, which has a chance of 2^-160")
+        raise InternalError(RAN_OUT)
     return out
 
 

@@ -24,16 +24,15 @@ What must not live here: the committee (`crypto.sharing`), tenseal, seeds of key
 from __future__ import annotations
 
 import math
-import os
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from secureps.compiled import load_kernels
+from secureps.crypto.backend import Backend, ElementSealer, Noise
 from secureps.crypto.cipher import (
     Adder,
     CipherParameters,
@@ -44,40 +43,20 @@ from secureps.crypto.cipher import (
     Piece,
     Place,
     Sealer,
-    check_values,
 )
-from secureps.crypto.public import PublicPolynomials
-from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, choose
-from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_small
-from secureps.crypto.rlwe_open import open_narrow, open_wide
-from secureps.crypto.rlwe_tables import constants, scale
-from secureps.crypto.sampling import Stream
+from secureps.crypto.cpu_backend import CpuBackend, CpuSealer
+from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
+from secureps.crypto.rlwe_kernels import binomial, transform_small
+from secureps.crypto.rlwe_tables import constants
 from secureps.crypto.secret import Secret
-from secureps.crypto.words import add_words, greatest_word, pack_words, reduce_words
+from secureps.crypto.words import add_words, greatest_word, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
 
-TOGETHER = 1 << 15
-"""Coefficients that are worked on at a time: of 16 elements, or fewer of a larger ring."""
+CPU = CpuBackend()
+"""Where none other is asked for."""
 MOST_RESIDUAL = 2.0
 """Times sigma sqrt(sum w^2): a root mean square of E above that is no opening."""
 _WORD = np.dtype("<u8")
-
-
-Words = Callable[[int, int], npt.NDArray[np.uint32]]
-"""words(first, count): so many uniform words of a stream from the first on, uint32."""
-
-
-class _Noise(Secret):
-    """Uniform words for keys and errors: ChaCha20 under a key of the operating system's."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self) -> None:
-        self._key = os.urandom(32)
-
-    def stream(self, number: int) -> Words:
-        """The stream of this number (its nonce): every block has one, whoever seals it when."""
-        return lambda first, count: Stream(self._key, number, first).words(count)
 
 
 class RlweAdder(Adder):
@@ -133,8 +112,25 @@ class RlweAdder(Adder):
         return [(row, moduli[at % len(moduli)]) for at, row in enumerate(rows)]
 
 
+def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
+    """s, int32 (N,), of the noise's stream 0."""
+    small = np.empty(ring.degree, np.int32)
+    binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
+    return small
+
+
+def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
+    """A key, or a sum of keys, as backends take it: uint32 (primes, 2, N)."""
+    out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
+    transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
+    return out
+
+
 class RlweSealing(Secret, Sealer):
     """One submission: a fresh key, and every block of a group at most once, by any threads.
+
+    Args:
+        backend: does the arithmetic of its elements; the bytes are the same with any.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -142,21 +138,19 @@ class RlweSealing(Secret, Sealer):
 
     key: OneTimeKey
 
-    def __init__(self, parameters: CipherParameters, place: Place) -> None:
+    def __init__(
+        self, parameters: CipherParameters, place: Place, backend: Backend | None = None
+    ) -> None:
         load_kernels()
-        self._levels = parameters.levels
         self._slots = place.slots
         self._encoding = choose(parameters)
-        self._public = PublicPolynomials(self._encoding.ring, place)
-        self._noise = _Noise()
+        self._noise = Noise()
         self._sealed: set[int] = set()
         self._claiming = threading.Lock()
-        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
-        small = np.empty(ring.degree, np.int32)
-        binomial(self._noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
-        self.key = OneTimeKey(small)
-        self._key = np.empty((primes, 2, ring.degree), np.uint32)
-        transform_small(small, constants(ring), np.empty((3, ring.degree), np.uint32), self._key)
+        small, backend = one_time_key(self._encoding.ring, self._noise), backend or CPU
+        self.key, key = OneTimeKey(small), transformed_key(self._encoding.ring, small)
+        self._sealer = backend.sealer(self._encoding, place, parameters.levels, self._noise, key)
+        self._batch = backend.batch(self._encoding, place.slots)
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """Seals a block of the group; see `Sealer`.
@@ -174,10 +168,7 @@ class RlweSealing(Secret, Sealer):
             if block in self._sealed:  # one key stream under two plaintexts gives both away
                 raise InternalError(f"block {block} was sealed under this one-time key before")
             self._sealed.add(block)
-        start, noise = block * self._encoding.elements(self._slots), self._noise.stream(1 + block)
-        public = self._public.transformed
-        key = _Key(self._key, lambda first, count: public(start + first, count), noise)
-        return _pieces(self._encoding, self._levels, slots, integers, key)
+        return _pieces(self._encoding, block, slots, integers, self._sealer, self._batch)
 
 
 class RlweClear(Sealer):
@@ -189,74 +180,35 @@ class RlweClear(Sealer):
 
     def __init__(self, parameters: CipherParameters) -> None:
         load_kernels()
-        self._levels = parameters.levels
         self._encoding = choose(parameters)
+        primes, degree = len(self._encoding.ring.primes), self._encoding.ring.degree
+        self._sealer = CpuSealer(
+            self._encoding,
+            0,
+            parameters.levels,
+            lambda first, count: np.zeros((count, primes, degree), np.uint32),
+            lambda number: lambda first, count: np.zeros(count, np.uint32),
+            np.zeros((primes, 2, degree), np.uint32),
+        )
 
     def pieces(self, block: int, slots: int, integers: Integers) -> Iterator[Piece]:
         """A block as `RlweSealing.pieces` gives it; raises as it does for values."""
-        ring = self._encoding.ring
-        primes, degree = len(ring.primes), ring.degree
-        nothing = _Key(
-            np.zeros((primes, 2, degree), np.uint32),
-            lambda first, count: np.zeros((count, primes, degree), np.uint32),
-            lambda first, count: np.zeros(count, np.uint32),
-        )
-        return _pieces(self._encoding, self._levels, slots, integers, nothing)
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class _Key(Secret):
-    """What elements of one block are sealed with.
-
-    Args:
-        key: as `transform_small` leaves it.
-        public: (first, count) -> uint32 (count, primes, N), counted from the block's beginning.
-        noise: of which errors are made; zeros make none.
-    """
-
-    key: npt.NDArray[np.uint32]
-    public: Callable[[int, int], npt.NDArray[np.uint32]]
-    noise: Words
+        batch = CPU.batch(self._encoding, slots)
+        return _pieces(self._encoding, block, slots, integers, self._sealer, batch)
 
 
 def _pieces(
-    enc: Encoding, levels: int, slots: int, integers: Integers, key: _Key
+    enc: Encoding, block: int, slots: int, integers: Integers, sealer: ElementSealer, batch: int
 ) -> Iterator[Piece]:
-    """The payload of a block, TOGETHER coefficients at a time."""
-    elements, batch = enc.elements(slots), TOGETHER // enc.ring.degree
+    """The payload of a block, `batch` elements at a time."""
+    elements = enc.elements(slots)
 
     def sealed(first: int) -> Payload:
         begin, count = first * enc.values, min(batch, elements - first)
         values = integers(begin, min(begin + count * enc.values, slots))
-        check_values(values, levels)
-        digits = np.zeros(count * enc.values, np.uint32)
-        digits[: values.size] = values
-        return _sealed(enc, digits, first, count, key)
+        return sealer.seal(block, first, count, values)
 
     return (partial(sealed, first) for first in range(0, elements, batch))
-
-
-def _sealed(
-    enc: Encoding, digits: npt.NDArray[np.uint32], first: int, count: int, key: _Key
-) -> Payload:
-    """The elements first to first + count of a block, from their digits."""
-    degree, words = enc.ring.degree, len(enc.ring.words)
-    noise = key.noise(first * 3 * degree, count * 3 * degree)
-    made = np.empty((count, words, degree), np.uint64)
-    seal_elements(
-        digits.reshape(count, enc.digits, degree),
-        key.public(first, count),
-        noise.reshape(count, 3, degree),
-        key.key,
-        scale(enc).digits,
-        constants(enc.ring),
-        np.empty(degree, np.int32),
-        np.empty((3, degree), np.uint32),
-        made,
-    )
-    out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
-    pack_words(made.reshape(-1), out)
-    return out.astype(_WORD, copy=False).data.cast("B")
 
 
 class RlweOpener(Opener):
@@ -265,6 +217,7 @@ class RlweOpener(Opener):
     Args:
         key: S = sum w_i s_i, int64 (N,): public once it is there.
         squares: sum w_i^2.
+        backend: does the arithmetic of its elements; the sums are the same with any.
 
     Raises:
         PlanRefused: no ring holds these parameters.
@@ -272,24 +225,28 @@ class RlweOpener(Opener):
     """
 
     def __init__(
-        self, parameters: CipherParameters, place: Place, key: npt.NDArray[np.int64], squares: int
+        self,
+        parameters: CipherParameters,
+        place: Place,
+        key: npt.NDArray[np.int64],
+        squares: int,
+        backend: Backend | None = None,
     ) -> None:
         load_kernels()
         self._slots = place.slots
         self._encoding = choose(parameters)
         self._adder = RlweAdder(parameters)
-        self._public = PublicPolynomials(self._encoding.ring, place)
         self._most = MOST_RESIDUAL * SIGMA * math.sqrt(squares)
-        ring, primes = self._encoding.ring, len(self._encoding.ring.primes)
+        ring = self._encoding.ring
         most = ETA * parameters.capacity  # whatever a cohort's keys add up to is within it
         if key.shape != (ring.degree,) or not np.all((key >= -most) & (key <= most)):
             raise Malformed(
                 f"a key sum of shape {key.shape} is none of {ring.name}, or its "
                 f"coefficients are beyond {ETA} times the capacity of {parameters.capacity}"
             )
-        self._key = np.empty((primes, 2, ring.degree), np.uint32)
-        small = key.astype(np.int32)
-        transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), self._key)
+        transformed, backend = transformed_key(ring, key.astype(np.int32)), backend or CPU
+        self._opener = backend.opener(self._encoding, place, transformed)
+        self._batch = backend.batch(self._encoding, place.slots)
 
     def pieces(self, block: int, total: Payload, slots: int) -> Iterator[npt.NDArray[np.int64]]:
         """The integer sums of a total, piece by piece, each in [0, capacity * levels].
@@ -302,26 +259,14 @@ class RlweOpener(Opener):
         _check_block(block, slots, self._slots)
         self._adder.check_total(slots, total)
         enc, degree = self._encoding, self._encoding.ring.degree
-        elements, start = enc.elements(slots), block * enc.elements(self._slots)
+        elements, batch = enc.elements(slots), self._batch
         words = _frozen(total).reshape(elements, len(enc.ring.words), degree)
-        batch = TOGETHER // degree
         out = np.empty((min(batch, elements), enc.digits, degree), np.int64)
-        work = np.empty((len(enc.ring.primes) + 1, degree), np.uint32)
-        room = np.empty((2, degree), np.uint64)
-        open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
         squares, sound = 0.0, True
         for first in range(0, elements, batch):
             count = min(batch, elements - first)
-            found, whole = open_elements(
-                words[first : first + count],
-                self._public.transformed(start + first, count),
-                self._key,
-                constants(enc.ring),
-                scale(enc),
-                work,
-                room,
-                out[:count],
-            )
+            part = words[first : first + count]
+            found, whole = self._opener.open(block, first, part, out[:count])
             squares, sound = squares + found, sound and whole
             yield out[:count].reshape(-1)[: slots - first * enc.values]
         residual = math.sqrt(squares / (elements * degree))

@@ -25,9 +25,10 @@ from secureps.errors import InternalError, Malformed
 SEED_BYTES = 32
 _PERSON = b"secureps-stream"
 _ZEROS = bytes(1 << 16)
-_BLOCK_WORDS = 16
+BLOCK_WORDS = 16
+"""Words of a block of ChaCha20."""
 _CONSTANTS = b"expand 32-byte k"
-_STREAM_WORDS = 1 << 36
+STREAM_WORDS = 1 << 36
 """2^32 blocks of so many words: where the block counter of RFC 8439 ends."""
 
 NO_PRIVACY = "unsafe seed: no privacy"
@@ -55,11 +56,11 @@ class Stream(Secret):
     __slots__ = ("_encryptor", "_key", "_left", "_nonce")
 
     def __init__(self, key: bytes, nonce: int = 0, first: int = 0) -> None:
-        block, skipped = divmod(first, _BLOCK_WORDS)
+        block, skipped = divmod(first, BLOCK_WORDS)
         counter = block.to_bytes(4, "little") + nonce.to_bytes(12, "little")
         self._encryptor = Cipher(algorithms.ChaCha20(key, counter), mode=None).encryptor()
         self._encryptor.update(bytes(4 * skipped))
-        self._key, self._nonce, self._left = key, nonce, _STREAM_WORDS - first
+        self._key, self._nonce, self._left = key, nonce, STREAM_WORDS - first
 
     def at(self, first: int) -> Stream:
         """The same stream from word `first` of it on, 0 <= first < 2^36: for parts of a vector."""
@@ -73,9 +74,9 @@ class Stream(Secret):
         Raises:
             InternalError: as `words`.
         """
-        if not 0 <= first <= first + count <= _STREAM_WORDS:
-            raise InternalError(f"a stream has {_STREAM_WORDS} words, not {first + count}")
-        block = (first // _BLOCK_WORDS).to_bytes(4, "little")
+        if not 0 <= first <= first + count <= STREAM_WORDS:
+            raise InternalError(f"a stream has {STREAM_WORDS} words, not {first + count}")
+        block = (first // BLOCK_WORDS).to_bytes(4, "little")
         made = _CONSTANTS + self._key + block + self._nonce.to_bytes(12, "little")
         return np.frombuffer(made, "<u4").astype(np.uint32)
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
@@ -107,7 +108,7 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`.
+    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor.
     """
 
     address: ShardAddress
@@ -115,6 +116,7 @@ class ShardSettings:
     checkpoints: Path
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
+    backend: Backend | None = None
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -123,7 +125,9 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     machine = Shard(address, kit.roster, not own.seed.private)
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
-    worker = ShardWorker(address.name, machine.state, stores.spool, folders, noise, own.threads)
+    worker = ShardWorker(
+        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend
+    )
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

@@ -27,6 +27,7 @@ from secureps.run.options import (
     LogFormat,
     MLflow,
     PassphraseFd,
+    Sealing,
     Shown,
     Standby,
     TensorBoard,
@@ -398,6 +399,7 @@ def join(
             min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
         ),
     ] = 1,
+    sealing: Sealing = "auto",
     ca_fingerprint: Annotated[
         str | None,
         typer.Option(
@@ -446,6 +448,7 @@ def join(
             ledger=ledger,
             passphrases=Passphrases(passphrase_fd),
             site=NO_POLICY if site is None else read_site(site),
+            sealing=sealing,
         )
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])

@@ -74,6 +74,13 @@ PassphraseFd = Annotated[
     ),
 ]
 
+Sealing = Annotated[
+    Literal["auto", "cpu", "gpu"],
+    typer.Option(
+        "--sealing", help="Where updates are sealed: GPU, processor, or the sooner of both."
+    ),
+]
+
 TensorBoard = Annotated[
     Path | None,
     typer.Option("--tensorboard", metavar="DIR", help="Write event files too, in a folder of DIR."),

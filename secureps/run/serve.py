@@ -14,6 +14,7 @@ from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore
+from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
@@ -340,8 +341,14 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     listen = settle(serving.state, serving.section.listen)
     advertise = _advertised(serving, listen)
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
+    with naming(f"{serving.where}: sealing", ConfigError):
+        backend = sealing_backend(serving.section.sealing)
     settings = assemble.ShardSettings(
-        address, serving.seed(), serving.path("checkpoints"), serving.section.threads
+        address,
+        serving.seed(),
+        serving.path("checkpoints"),
+        serving.section.threads,
+        backend=backend,
     )
     if (store := serving.copies) is not None:
         elsewhere = partial(parts_at, store, f"{address.name}.safetensors")

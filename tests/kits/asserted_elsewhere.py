@@ -3,6 +3,18 @@
 from __future__ import annotations
 
 ELSEWHERE = {
+    "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
+        "gpu/test_device.py",
+        "torch finds no CUDA device here",
+    ),
+    "the GPU failed (...): the processor seals and opens from here on": (
+        "gpu/test_choice.py",
+        "the processor seals and opens from here on",
+    ),
+    "the processor seals and opens: the GPU makes other bytes": (
+        "gpu/test_choice.py",
+        "the GPU makes other bytes",
+    ),
     "... has left this run: ... (the sender's fault)": (
         "roles/coordinator/test_departures.py",
         "has left this run: ",

@@ -29,9 +29,9 @@ BROUGHT = {
 }
 """The extras that an installation has, where that is not the one it is named by."""
 
-OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",)}
+OWN = {"mlflow": ("mlflow",), "objects": ("s3fs",), "gpu": ()}
 """The modules that no other extra brings, where others bring some: Flower needs SQLAlchemy, torch
-fsspec."""
+fsspec, and Triton where it is built for CUDA."""
 
 SCENARIO = """
 name = "played"
@@ -262,6 +262,30 @@ def objects_is_missed() -> None:
     refused("objects", "export", "wants-objects-run", "--out", "s3://bucket/none")
 
 
+def gpu_is_there() -> None:
+    """A device is looked for, and none is made up."""
+    refused_device("gpu" if find_spec("torch") else "torch")
+
+
+def gpu_is_missed() -> None:
+    """By whoever insists on a device; a torch that is built for CUDA brings Triton itself."""
+    if find_spec("triton") is None:
+        refused_device("gpu" if find_spec("torch") else "torch")
+
+
+def refused_device(extra: str) -> None:
+    """To seal on a device is refused: there is none, or no library for it."""
+    from secureps.gpu.choice import sealing_backend
+
+    assert sealing_backend("cpu") is None
+    said = "no CUDA device here"
+    try:
+        sealing_backend("gpu")
+    except ps.errors.ConfigError as error:
+        said = str(error)
+    assert command(extra) in said or "no CUDA device here" in said, said
+
+
 def sink_is_missed(extra: str) -> None:
     """Before a run begins."""
     name = f"wants-{extra}"
@@ -288,6 +312,7 @@ THERE: dict[str, Callable[[], None]] = {
     "dashboard": dashboard_is_there,
     "ray": ray_is_there,
     "trace": trace_is_there,
+    "gpu": gpu_is_there,
 }
 
 MISSED: dict[str, Callable[[], None]] = {
@@ -301,6 +326,7 @@ MISSED: dict[str, Callable[[], None]] = {
     "dashboard": dashboard_is_missed,
     "ray": ray_is_missed,
     "trace": trace_is_missed,
+    "gpu": gpu_is_missed,
 }
 
 

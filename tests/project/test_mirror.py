@@ -34,6 +34,14 @@ ELSEWHERE = {
     "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
+    "crypto/test_rlwe.py": ("crypto/backend", "crypto/cpu_backend"),
+    "gpu/test_kernels.py": (
+        "gpu/chacha_kernels",
+        "gpu/open_kernels",
+        "gpu/public_kernels",
+        "gpu/seal_kernels",
+        "gpu/transform_kernels",
+    ),
     "codec/test_grid.py": ("codec/rounding",),
     "codec/test_delta.py": ("codec/delta_kernels",),
     "policy/rules/test_rule.py": (

@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_safetensors
 
 from secureps.buffers import Buffers
+from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Cipher, Opener
+from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.initial_file import initial_path
 from secureps.messages.encoding import file_digest, payload_digest
@@ -74,6 +76,7 @@ class ShardWorker(Worker):
 
     Args:
         threads: that add, open and step blocks; the results do not depend on their number.
+        backend: opens ring elements; None for the processor.
     """
 
     def __init__(
@@ -84,7 +87,9 @@ class ShardWorker(Worker):
         folders: ShardFolders,
         noise: ShardNoise,
         threads: int = 1,
+        backend: Backend | None = None,
     ) -> None:
+        self._backend = backend
         self._name = name
         self._state = state
         self._spool = spool
@@ -406,7 +411,9 @@ class ShardWorker(Worker):
         place = self._state.pinned.place(task.cohort.group)
         weights = [member.weight for member in task.cohort.members]
         try:
-            return self._cipher(task.cohort.group).opener(place, task.key, weights)
+            kind = self._cipher(task.cohort.group)
+            kind = kind if self._backend is None else on_backend(kind, self._backend)
+            return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error
 
