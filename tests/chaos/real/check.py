@@ -15,7 +15,13 @@ import numpy as np
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, SecurepsError
-from secureps.messages.coordinator_records import PlacementMoved, Received, ShardLeft
+from secureps.messages.coordinator_records import (
+    CohortClosed,
+    PlacementMoved,
+    Received,
+    ShardLeft,
+)
+from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import BudgetCharged, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import REIGN, RunPinned
@@ -99,6 +105,7 @@ class Check:
             yield from self._sealed_by_nobody(journal)
         yield from self._accounted()
         yield from self._settled()
+        yield from self._opened()
         yield from self._spent()
         yield from self._model()
 
@@ -202,6 +209,17 @@ class Check:
                 for receipt in self._receipts():
                     if receipt.id.client == client and (receipt.id, receipt.root) not in known:
                         yield f"{receipt.id} left {client} before it was journalled"
+
+    def _opened(self) -> Iterator[str]:
+        """What key holders opened is known to whoever rules now: they gave a share of it once."""
+        if COORDINATOR in self._lost:
+            return
+        closed = [each.cohort for each in of_kind(self._records(self._ruler), CohortClosed)]
+        for holder in self.machines.holders:
+            for each in of_kind(self._records(holder), CohortReleased):
+                if each.cohort not in closed:
+                    name = f"cohort {each.cohort.number} of {each.cohort.group}"
+                    yield f"{holder} opened {name}, of which its coordinator does not know"
 
     # --- what was spent -----------------------------------------------------------
 

@@ -180,6 +180,7 @@ class Played:
         self._began = self._end = self._tried = 0.0
         self._attempts: list[Callable[[], bool]] = []
         """What is done as soon as it can be, each of which says whether it was."""
+        self._frozen = False
         self.operator = Operator(machines)
 
     def play(self) -> None:
@@ -314,7 +315,7 @@ class Played:
                 self._fall(fault)
             case "stop":
                 machines.send(who, signal.SIGSTOP)
-                self._later(fault.seconds, partial(machines.send, who, signal.SIGCONT))
+                self._later(fault.seconds, partial(self._resume, who))
             case "files" | "memory":
                 self._limit(fault)
             case "wiped":
@@ -363,6 +364,7 @@ class Played:
         most = self._now() + MOST_FROZEN
         self._end = max(self._end, most + fault.seconds + self._patience)
         if fault.kind == FROZEN:
+            self._frozen = True
             self._thaw(fault, most)
         else:
             machines.kill(COORDINATOR)
@@ -372,10 +374,15 @@ class Played:
     def _thaw(self, fault: Fault, most: float) -> None:
         """The coordinator goes on some seconds after its standby rules, or when that takes long."""
         if taken_over(self.machines) or self._now() > most:
-            go_on = partial(self.machines.send, COORDINATOR, signal.SIGCONT)
-            self._later(fault.seconds, go_on)
+            self._frozen = False
+            self._later(fault.seconds, partial(self._resume, COORDINATOR))
         else:
             self._later(AGAIN, partial(self._thaw, fault, most))
+
+    def _resume(self, who: str) -> None:
+        """A process that stood still goes on, but for a coordinator that is yet to be lost."""
+        if not (who == COORDINATOR and self._frozen):
+            self.machines.send(who, signal.SIGCONT)
 
     def _fall(self, fault: Fault) -> None:
         self.machines.kill(fault.who)
