@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
 import subprocess
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from secureps.run.shards import follow
 from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import secureps
 from tests.kits.party_kits import give
-from tests.kits.processes import PLAN, Processes
+from tests.kits.processes import Processes
 
 NEW, FULL, GONE, LAST = "shard-2", "shard-1", "shard-0", 1000
 
@@ -28,8 +26,7 @@ class Resharding(Processes):
     """NEW makes its own keys while the run trains; one folder has those of all others."""
 
     def kit(self, name: str) -> Path:
-        spare = name == NEW and name not in self.shards
-        return self.folder / NEW / "kit" if spare else super().kit(name)
+        return self.folder / NEW / "kit" if name == NEW else super().kit(name)
 
     def admit(self) -> None:
         """NEW asks for a certificate, the issuer puts it on the roster, and it starts."""
@@ -141,26 +138,5 @@ def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Pat
             parties.start(name)
         parties.makes()
         assert parties.held == {NEW: whole}
-        assert parties.same_as_without()
-        assert parties.journal("coordinator", CohortBurnt) == []
-
-
-def test_a_shard_that_stands_still_over_a_move_changes_nothing_afterwards(tmp_path: Path) -> None:
-    """It knows an older placement, and those who knew it there are still connected with it."""
-    plan = PLAN.replace("shards = 2", "shards = 3\nreplicas = 2")
-    with Resharding(tmp_path, "plain", versions=LAST, plan=plan) as parties:
-        parties.pace = 0.2
-        parties.start_all()
-        parties.wait(lambda: parties.reached(1), "version 1")
-        whole = sum(parties.held.values())
-        os.kill(parties.pid(FULL), signal.SIGSTOP)
-        parties.wait(lambda: not parties.here(FULL), f"{FULL} to be away")
-        assert parties.moves("remove", FULL).startswith(f"{FULL} has left the run, and ")
-        parties.wait(lambda: sum(parties.held.values()) == whole, "copies of all blocks")
-        parties.makes()
-        os.kill(parties.pid(FULL), signal.SIGCONT)
-        parties.wait(lambda: not parties.alive(FULL), f"the end of {FULL}")
-        parties.makes()
-        assert parties.held.keys() == {GONE, NEW}
         assert parties.same_as_without()
         assert parties.journal("coordinator", CohortBurnt) == []
