@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+import grpc._common
+
 from benchmarks.crowd import Crowd
 from benchmarks.deployed import Deployed
 from secureps.messages.member_records import Sealed
@@ -120,6 +122,9 @@ class Seats:
 
 
 def main() -> None:
+    # gRPC wakes each thread that waits ten times a second, for signals: a thousand of them in one
+    # process, which no client has, would do nothing else.
+    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--server", required=True)

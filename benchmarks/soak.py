@@ -46,6 +46,7 @@ from secureps.run.assemble import Founding, make_coordinator
 from secureps.service.environment import Environment, Stores
 from secureps.service.loop import VirtualLoop
 from secureps.service.replay import replayed
+from secureps.store.dated_journal import DatedJournal
 from secureps.store.issuing import create_kit, issue_all
 from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.keyring import load_public
@@ -186,7 +187,8 @@ def start_seconds(parties: Soaked) -> float:
     """How long a coordinator takes to know all that its journal says, in seconds of CPU."""
     public = load_public(parties.folder / "kit")
     began = time.process_time()
-    with closing(SqliteJournal(parties.folder / "coordinator" / "journal.db")) as journal:
+    kept = SqliteJournal(parties.folder / "coordinator" / "journal.db")
+    with closing(DatedJournal(kept, time.time)) as journal:
         stores = Stores(journal, MemorySpool(), parties.folder / "coordinator")
         loop = VirtualLoop()
         around = Environment(InProcessNetwork(loop, no_delay).transport("c"), loop, lambda: 1.0)

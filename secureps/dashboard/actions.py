@@ -113,7 +113,7 @@ def saying(target: StatusTarget, passphrases: Passphrases) -> Callable[[Act], No
     """Tells a run's coordinator of acts, with its own key; NotReady while it is being started."""
 
     def say(act: Act) -> None:
-        server = target.server or (target.folder and target.folder.address(COORDINATOR))
+        server = target.server or (target.folder and target.folder.server)
         if not server:
             raise NotReady("the coordinator is being started")
         own = StatusClient(target.kit, COORDINATOR, server, target.insecure, passphrases)

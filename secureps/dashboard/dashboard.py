@@ -35,7 +35,7 @@ from secureps.dashboard.sources import (
     fed,
 )
 from secureps.errors import ConfigError, KitError
-from secureps.messages.run import COORDINATOR, on_loopback
+from secureps.messages.run import on_loopback
 from secureps.run.status import StatusTarget
 from secureps.run.up.folder import RunFolder
 from secureps.service.metrics import server_context
@@ -195,9 +195,11 @@ def _sources(looking: Looking, viewer: Viewer, passphrases: Passphrases) -> Iter
         of = HolderSource(viewer.name, kit, *_own_files(looking, viewer), looking.budget)
         yield Source("this client's state", of.look, FILES_EVERY)
         return
-    state = looking.state or (None if folder is None else folder.state(COORDINATOR))
-    if state is not None:
-        yield Source("the coordinator's state", CourseSource(state).look, FILES_EVERY)
+    states = () if folder is None else folder.rulers
+    if looking.state is not None:
+        states = (looking.state,)
+    if states:
+        yield Source("the coordinator's state", CourseSource(*states).look, FILES_EVERY)
     beside_kit = default_ledger(kit, viewer.name).parent
     ledgers = looking.ledger or (None if folder is None else beside_kit)
     if ledgers is not None:

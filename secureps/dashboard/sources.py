@@ -19,7 +19,7 @@ from secureps.dashboard.holder_view import OwnLedger, holder_view
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.officer_view import LogCheck
 from secureps.errors import NotReady, SecurepsError
-from secureps.messages.run import COORDINATOR, RunInfo
+from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import OWN_DELTA
@@ -29,7 +29,7 @@ from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
-from secureps.store.journal import read_rows
+from secureps.store.journal import last_row, read_rows
 from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import told
@@ -137,7 +137,7 @@ class StatusSource:
     def _made(self) -> StatusClient:
         target = self._target
         folder = target.folder
-        server = target.server or (folder and folder.address(COORDINATOR))
+        server = target.server or (folder and folder.server)
         if not server:
             raise NotReady("the coordinator is being started")
         who = (target.kit, target.name, server, target.insecure, self._passphrases)
@@ -186,25 +186,34 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return None
 
 
-def _journal(state: Path) -> Changing:
-    journal = state / JOURNAL
-    return Changing(journal, journal.with_name(f"{JOURNAL}-wal"))
+def _files(state: Path) -> tuple[Path, Path]:
+    """Of a state folder's journal."""
+    return state / JOURNAL, state / f"{JOURNAL}-wal"
 
 
 class CourseSource:
-    """The course of a run, from its coordinator's state folder."""
+    """The course of a run, from its coordinator's state folder, and its standby's if it has one.
 
-    def __init__(self, state: Path) -> None:
-        self._state = state
-        self._files = _journal(state)
+    Either may rule: whose journal has more rows tells.
+    """
+
+    def __init__(self, *states: Path) -> None:
+        self._journals = [state / JOURNAL for state in states]
+        self._files = Changing(*(file for state in states for file in _files(state)))
 
     def look(self, board: Board) -> None:
         """Reads the journal, if there is more of it; raises as `read_rows` does."""
-        if not (self._state / JOURNAL).is_file() or not self._files.changed():
+        journals = [journal for journal in self._journals if journal.is_file()]
+        if not journals or not self._files.changed():
             return
         with self._files.again():
-            found = course(read_rows(self._state / JOURNAL))
+            longest = journals[0] if len(journals) == 1 else max(journals, key=_rows)
+            found = course(read_rows(longest))
         board.put(lambda facts: _founded(replace(facts, course=found), found.run))
+
+
+def _rows(journal: Path) -> int:
+    return last_row(journal).seq
 
 
 class HolderSource:
@@ -219,7 +228,7 @@ class HolderSource:
     ) -> None:
         self._name, self._kit, self._state = name, kit, state
         self._ledger, self._budget = ledger, budget
-        self._files, self._spent = _journal(state), Changing(ledger)
+        self._files, self._spent = Changing(*_files(state)), Changing(ledger)
 
     def look(self, board: Board) -> None:
         """Reads what has changed; raises as `read_rows` and `load_public` do."""

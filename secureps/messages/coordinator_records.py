@@ -19,10 +19,14 @@ from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 @dataclass(frozen=True, slots=True)
 class ShardLeft:
-    """A shard is part of the run no more: others hold its blocks, by the next placement epoch."""
+    """A shard is part of the run no more: others hold its blocks, by the next placement epoch.
+
+    `removed`: an operator had it leave, and it ends when it is told so.
+    """
 
     shard: str
     reason: str
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)

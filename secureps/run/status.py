@@ -16,7 +16,6 @@ from rich.text import Text
 
 from secureps.errors import ConfigError, OperatorError, PeerError
 from secureps.messages.requests import Status
-from secureps.messages.run import COORDINATOR
 from secureps.run.up.folder import Origin, RunFolder
 from secureps.run.up.runs import PLAYED, standing
 
@@ -64,7 +63,7 @@ def find(
             raise ConfigError("give RUN, the folder of a run of `up`, or --server and --kit")
         folder = RunFolder(run.resolve())
         Origin.read(folder)
-        return StatusTarget(folder.kit, name, folder.address(COORDINATOR) or "", folder)
+        return StatusTarget(folder.kit, name, folder.server, folder)
     if server is None or kit is None:
         raise ConfigError("give --server and --kit, or RUN, the folder of a run of `up`")
     return StatusTarget(kit, name, server, None, insecure, passphrase_fd)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
+from functools import partial
 from typing import Any
 
 from secureps.errors import Busy, Conflict, Refused, SecurepsError
@@ -37,6 +38,9 @@ ROWS = 1 << 20
 Handled = list[tuple[Any, Step]]
 """Events, and what they led to."""
 
+Copy = tuple[bytes, bytes]
+"""The digest of a copy of a journal, and the copy."""
+
 ALONE = "its standby is away: the coordinator starts anew, and goes on without it"
 """Why such a coordinator ends that is to be started again at once."""
 
@@ -59,7 +63,8 @@ class Lead(Executor):
         self._has = 0
         self._heard = -AWAY
         self._asks: tuple[Mark, Future[Reply]] | None = None
-        self._copy: tuple[bytes, bytes] | None = None
+        self._copy: Copy | None = None
+        self._copying: Future[Copy] | None = None
         self._held: deque[tuple[int, Handled]] = deque()
 
     # --- effects wait -------------------------------------------------------------
@@ -81,7 +86,8 @@ class Lead(Executor):
 
     def _compact(self) -> None:
         """No row is gone that a standby, which is heard, has yet to be given."""
-        if self._has >= self._rows.folded.seq or self._loop.now() >= self._heard + AWAY:
+        away = self._copying is None and self._loop.now() >= self._heard + AWAY
+        if self._has >= self._rows.folded.seq or away:
             super()._compact()
 
     # --- the standby --------------------------------------------------------------
@@ -106,8 +112,7 @@ class Lead(Executor):
             mark = Mark(-1, b"")
         except Refused:  # rows that it asks for are gone
             self._standby, self._heard, self._has = message.standby, now, mark.seq
-            self._settle(answer, Rows((), self._part(message)))
-            self.later(self._let_go, AWAY)
+            self._answer_part(message, answer)
             return
         self._copy = None
         if not 0 <= mark.seq <= self._rows.mark.seq:
@@ -126,15 +131,38 @@ class Lead(Executor):
             self._caught_up()
         self._release()
 
-    def _part(self, message: Follow) -> CopyPart:
-        """The part of a copy of the journal that a standby asks for; the first one of a new one."""
-        known = self._copy
-        if known is None or known[0] != message.copy:
-            whole = self._rows.copied()
-            known = self._copy = (payload_digest(whole), whole)
-        own, whole = known
-        at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
-        return CopyPart(own, len(whole), at, whole[at : at + ROWS])
+    def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
+        """Sends the part of a copy of the journal that a standby asks for.
+
+        Of a new copy, which is made beside the loop, the first one.
+        """
+        if self._copy is not None and self._copy[0] == message.copy:
+            self._settle(answer, Rows((), _part(self._copy, message)))
+            self.later(self._let_go, AWAY)
+            return
+
+        def made(done: Future[Copy]) -> None:
+            self.later(partial(self._copied, message, answer, done))
+
+        if self._copying is None:
+            self._copying = self._beside(self._copy_journal)
+        self._copying.add_done_callback(made)
+
+    def _copy_journal(self) -> Copy:
+        whole = self._rows.copied()
+        return payload_digest(whole), whole
+
+    def _copied(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
+        self._copying, self._heard = None, self._loop.now()
+        error = done.exception()
+        if error is None:
+            self._copy = done.result()
+            self._settle(answer, Rows((), _part(self._copy, message)))
+            self.later(self._let_go, AWAY)
+        elif isinstance(error, SecurepsError):
+            self._settle(answer, error)
+        else:
+            raise error
 
     def _let_go(self) -> None:
         """Of a copy whose standby is away: it may be large."""
@@ -171,3 +199,9 @@ class Lead(Executor):
             self._halt(Halt(ALONE))
         else:
             self.later(self._look, left)
+
+
+def _part(copy: Copy, message: Follow) -> CopyPart:
+    own, whole = copy
+    at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
+    return CopyPart(own, len(whole), at, whole[at : at + ROWS])

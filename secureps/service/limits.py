@@ -12,8 +12,11 @@ import ctypes
 import os
 import resource
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-from secureps.errors import ConfigError
+from secureps.errors import ConfigError, OperatorError
+from secureps.exhaustion import exhaustion
 
 OWN_DESCRIPTORS = 128
 """Descriptors of a process that serves nobody: its files, its threads' pipes, its own calls."""
@@ -81,6 +84,21 @@ def probe(threads: int = 1) -> None:
         over.set()
         for thread in started:
             thread.join()
+
+
+@contextmanager
+def limits_named() -> Iterator[None]:
+    """Has what ends the `with`, if a limit of the operating system caused it, name that limit.
+
+    Raises:
+        OperatorError: it was such a limit.
+    """
+    try:
+        yield
+    except Exception as error:
+        if limit := exhaustion(error):
+            raise OperatorError(limit) from error
+        raise
 
 
 def starting() -> frozenset[threading.Thread]:

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-from secureps.errors import OperatorError, SecurepsError, exit_status
-from secureps.exhaustion import exhaustion
+from secureps.errors import SecurepsError, exit_status
+from secureps.service.limits import limits_named
 
 LogFormat = Literal["text", "json"]
 
@@ -84,16 +84,6 @@ def _bare(record: logging.LogRecord) -> bool:
 
 
 @contextmanager
-def _limits_named() -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        if refused := exhaustion(error):
-            raise OperatorError(refused) from error
-        raise
-
-
-@contextmanager
 def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[None]:
     """Sets up logging on stderr for the process of one party; `verbose` shows DEBUG lines too.
 
@@ -105,7 +95,7 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
         _LOG.setLevel(logging.DEBUG)
     if form == "text":
         logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
-        with _limits_named():
+        with limits_named():
             yield
         return
     handler = logging.StreamHandler(sys.stderr)
@@ -114,7 +104,7 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
     logging.captureWarnings(True)
     threading.excepthook = _of_thread
     try:
-        with _limits_named():
+        with limits_named():
             yield
     except SecurepsError as error:
         text = " ".join(str(error).split())

@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from secureps import __version__
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.crypto.roster import Roster
-from secureps.errors import ConfigError, DiskFailed, OperatorError, UnknownParty, Unsigned
+from secureps.errors import ConfigError, DiskFailed, UnknownParty, Unsigned
 from secureps.exhaustion import Starved, exhaustion
 from secureps.messages.format import FORMAT
 from secureps.messages.records import RefusedRequests
@@ -33,11 +33,11 @@ from secureps.service.act_watch import ActWatch
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
-from secureps.service.limits import FIRST_THREADS, demand_descriptors, probe, starting
+from secureps.service.limits import FIRST_THREADS, demand_descriptors, limits_named, probe, starting
 from secureps.service.logs import tell
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import give_back_payloads, keep_pieces
-from secureps.service.shutdown import Shutdown
+from secureps.service.shutdown import Shutdown, before_threads
 from secureps.service.trace_settings import tracing
 from secureps.store.atomic_file import replace_text
 from secureps.store.dated_journal import DatedJournal
@@ -203,13 +203,12 @@ def run_process(
         demand_descriptors(len(party.roster.certificates))
     closed = threading.Event()
     try:
-        probe(FIRST_THREADS)
-        with Shutdown() as shutdown:
-            halt = _run(party, addresses, build, serve, listen, shutdown, closed)
-    except Exception as error:
-        if limit := exhaustion(error):
-            raise OperatorError(limit) from error
-        if isinstance(error, OSError) and error.errno in NO_SPACE:
+        with limits_named():
+            probe(FIRST_THREADS)
+            with Shutdown() as shutdown:
+                halt = _run(party, addresses, build, serve, listen, shutdown, closed)
+    except OSError as error:
+        if error.errno in NO_SPACE:
             raise DiskFailed(f"{error.filename or party.state}: {error.strerror}") from error
         raise
     finally:
@@ -349,10 +348,7 @@ def _end_in_any_case(closed: threading.Event) -> None:
             long as it takes; the seconds are counted again when it is through.
     """
     through = threading.Event()
-    # As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
-    # registered later and comes first. There is no public way: `atexit` comes after those threads
-    # are joined, and until then `threading.main_thread()` counts as alive.
-    threading._register_atexit(through.set)  # type: ignore[attr-defined]
+    before_threads(through.set)
 
     def leave() -> None:
         if closed.wait(LAST_RESORT):

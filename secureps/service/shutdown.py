@@ -57,7 +57,7 @@ class Shutdown:
         if self._hurries:  # again where the interpreter begins to wait for threads
             signal.setitimer(signal.ITIMER_REAL, 0.0)
             again = partial(signal.setitimer, signal.ITIMER_REAL, self._hurries)
-            threading._register_atexit(again)  # type: ignore[attr-defined]
+            before_threads(again)
         if self._signalled:
             for number in self._before:
                 signal.signal(number, signal.SIG_IGN)
@@ -103,6 +103,16 @@ class Shutdown:
                     return signal.Signals(number)
                 if number == _INSIDE:
                     return None
+
+
+def before_threads(action: Callable[[], object]) -> None:
+    """Calls this where the interpreter, at its end, begins to wait for threads.
+
+    As concurrent.futures does, whose own call of this kind joins the threads of pools; ours is
+    registered later and comes first. There is no public way: `atexit` comes after those threads
+    are joined, and until then `threading.main_thread()` counts as alive.
+    """
+    threading._register_atexit(action)  # type: ignore[attr-defined]
 
 
 def _nothing(number: int, frame: object) -> None:

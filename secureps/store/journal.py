@@ -133,7 +133,7 @@ class FollowedJournal(Journal, Protocol):
         """
 
     def copied(self) -> bytes:
-        """The whole of it, as one file has it; Refused if it is too large to be sent."""
+        """The whole of it, as one file has it; from any thread. Refused if it is too large."""
 
     @property
     def folded(self) -> Mark:
@@ -291,7 +291,8 @@ class SqliteJournal:
 
     def copied(self) -> bytes:
         """The whole of it; see `FollowedJournal`."""
-        return compaction.copied(self._path, self._base)
+        with read_only(self._path) as base:
+            return compaction.copied(self._path, base)
 
     @property
     def folded(self) -> Mark:

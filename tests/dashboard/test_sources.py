@@ -25,9 +25,11 @@ from secureps.dashboard.sources import (
 )
 from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
+from secureps.messages.coordinator_records import CheckpointComplete
 from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue
+from secureps.store.journal import SqliteJournal
 from secureps.store.passphrases import Passphrases
 from tests.kits.audited import begin
 
@@ -58,6 +60,26 @@ def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None
     known = board.facts.course
     source.look(board)
     assert board.facts.course is known
+
+
+def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
+    """A standby has taken over: its journal goes on where the coordinator's ends."""
+    ended, standby = (tmp_path / name for name in ("coordinator", "standby"))
+    for state in (ended, standby):
+        shutil.copytree(run / "state" / "coordinator", state)
+    board, source = Board(), CourseSource(ended, standby)
+    source.look(board)
+    assert board.facts.course is not None
+    before = board.facts.course
+    journal = SqliteJournal(standby / "journal.db")
+    journal.append(0.0, [CheckpointComplete(77)])
+    journal.close()
+    source.look(board)
+    assert board.facts.course.checkpoint == 77
+    assert board.facts.course.rows > before.rows
+    (ended / "journal.db").unlink()
+    source.look(board)
+    assert board.facts.course.checkpoint == 77
 
 
 def test_a_plan_that_nobody_can_explain_hides_nothing_else(

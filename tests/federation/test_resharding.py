@@ -12,8 +12,9 @@ import pytest
 from secureps.errors import SecurepsError
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
-from secureps.messages.run import COORDINATOR, Placement
+from secureps.messages.run import COORDINATOR, STANDBY, Placement
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator import reign
 from secureps.run.export import newest_model
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.shard.noise import ShardNoise
@@ -48,7 +49,8 @@ def federation(plan: Plan, folder: Path) -> Simulation:
 
 
 def say(play: Simulation, what: ShardDeed, shard: str) -> Future[Any]:
-    return play.network.transport(COORDINATOR).call(COORDINATOR, Act(what.value, shard))
+    way = play.network.transport(COORDINATOR, (play.ruler,))
+    return way.call(COORDINATOR, Act(what.value, shard))
 
 
 def acted(play: Simulation, what: ShardDeed, shard: str, moment: int) -> None:
@@ -97,12 +99,10 @@ def whole(play: Simulation, copies: int = 1) -> None:
         assert len(held) == len(set(held)) == copies
         keys = [play._shard(shard).fetch(f"model/all/{version}/{block}") for shard in held]
         assert len({bytes(each) for each in keys}) == 1
-    trainers = play._cast.trainers.values()
-    assert {each.fits for each in trainers if isinstance(each, Walker)} == {
-        play.plan.section.versions
-    }
-    assert not journalled(play, CohortBurnt)
-    assert not journalled(play, CohortReopened), "nothing was asked for again"
+    fits = [t.fits for t in play._cast.trainers.values() if isinstance(t, Walker)]
+    assert set(fits) == {play.plan.section.versions}
+    assert not journalled(play, CohortBurnt, play.ruler)
+    assert not journalled(play, CohortReopened, play.ruler), "nothing was asked for again"
 
 
 @pytest.mark.parametrize("what", ShardDeed)
@@ -171,6 +171,83 @@ def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
         whole(play)
         moved += bool(journalled(play, PlacementMoved))
     assert moved > 1
+
+
+# --- a standby that takes over meanwhile ------------------------------------------
+
+
+MANY = 8
+"""Versions, so that all of it is over before the run is."""
+
+
+def followed(cipher: str, folder: Path, what: ShardDeed) -> Simulation:
+    """A move is due at version 1, and a standby has that on record.
+
+    Versions go on while a shard that is to be added looks for the heir.
+    """
+    conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
+    play = small_federation(sharded(cipher, versions=MANY), folder, conditions)
+    reigns = play.coordinator.federation.reigns
+    play.run(lambda: bool(reigns.follower) and play.versions() == {"all": 1})
+    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
+    return play
+
+
+def taken_over(play: Simulation) -> None:
+    play.kill(COORDINATOR)
+    play.lose(COORDINATOR)
+    play.run(lambda: play.ruler == STANDBY)
+    heir = play.coordinator
+    play.run(lambda: heir.federation.pinned is not None and reign.rules(heir._tx(0.0)))
+
+
+def stage(play: Simulation) -> str:
+    moving = play.coordinator.federation.moving
+    if moving.target is None:
+        return "due" if moving.what else "over"
+    return "kept" if moving.kept else "copied"
+
+
+@pytest.mark.parametrize(
+    ("cipher", "what"),
+    [("plain", ShardDeed.ADD), ("plain", ShardDeed.REMOVE), ("rlwe", ShardDeed.ADD)],
+)
+def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
+    cipher: str, what: ShardDeed, tmp_path: Path
+) -> None:
+    """Another party dies besides: the heir too, which is started again."""
+    expected, _ = unharmed("plain", MANY)
+    gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
+    steps = {"due": STANDBY, "copied": gains, "kept": loses, "over": "client-00"}
+    for number, (step, party) in enumerate(steps.items()):
+        play = followed(cipher, tmp_path / step, what)
+        play.run(lambda: stage(play) == step)  # noqa: B023
+        play.run(at_event(5 * number))
+        taken_over(play)
+        play.run(at_event(20 * number))
+        play.kill(party)
+        play.loop.call_later(1.0, lambda: back(play, party))  # noqa: B023
+        play_out(play)
+        assert same(play.model(), expected), f"taken over when it was {step}, and {party} killed"
+        assert play.ruler == STANDBY
+        whole(play)
+        assert (loses in placement(play).shards) == (what is ShardDeed.ADD)
+
+
+def test_under_an_heir_a_move_to_a_shard_that_never_comes_back_is_given_up(tmp_path: Path) -> None:
+    expected, _ = unharmed("plain", MANY)
+    play = followed("rlwe", tmp_path, ShardDeed.ADD)
+    play.run(lambda: play.coordinator.federation.moving.target is not None)
+    play.run(at_event(3))
+    play.kill(NEW)
+    taken_over(play)
+    done = say(play, ShardDeed.REMOVE, NEW)
+    play.run(done.done)
+    assert done.exception() is None
+    play_out(play)
+    assert same(play.model(), expected)
+    assert placement(play).shards == ("shard-0", "shard-1")
+    whole(play)
 
 
 # --- every kind of plan -----------------------------------------------------------
@@ -256,6 +333,27 @@ def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
         assert same(play.model(), expected), f"its disk was lost {later} after {moment}"
         whole(play)
     assert lost
+
+
+@pytest.mark.parametrize("lost", ["shard-0", "shard-1", NEW])
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
+    cipher: str, lost: str, tmp_path: Path
+) -> None:
+    """No other shard has its blocks: they are in the checkpoint that the move ends with."""
+    expected, _ = unharmed("plain")
+    what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
+    play = federation(sharded(cipher, checkpoint_every=100), tmp_path)
+    play.run(lambda: play.versions() == {"all": 1})
+    acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
+    play.run(lambda: placement(play).epoch == 3)
+    assert newest_model(play.checkpoints).versions == {"all": 1}
+    play.kill(lost)
+    play.lose(lost)
+    play.loop.call_later(1.0, lambda: play.start(lost))
+    play_out(play)
+    assert same(play.model(), expected)
+    assert (lost in placement(play).shards, placement(play).epoch) == (True, 3)
 
 
 @pytest.mark.parametrize("what", ShardDeed)

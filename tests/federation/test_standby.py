@@ -16,6 +16,7 @@ from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.standby import BEGINS, REACHED, SILENT, Standby
+from secureps.roles.coordinator.state import CheckpointState
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY
@@ -109,16 +110,12 @@ def test_what_was_acknowledged_is_there_after_a_takeover(tmp_path: Path) -> None
     simulation = followed(tmp_path)
     simulation.run(reached(simulation, 1))
     journal = rows(simulation, COORDINATOR)
-    simulation.run(lambda: isinstance(journal_of(simulation)[-1], Received))
+    simulation.run(lambda: isinstance(rows(simulation, COORDINATOR)[-1], Received))
     said = {row.receipt.id for row in journal if isinstance(row, Received)}
     simulation.kill(COORDINATOR)
     simulation.run(lambda: simulation.ruler == STANDBY)
     copy = rows(simulation, STANDBY)
     assert said <= {row.receipt.id for row in copy if isinstance(row, Received)}
-
-
-def journal_of(simulation: Simulation) -> list[object]:
-    return rows(simulation, COORDINATOR)
 
 
 def test_one_that_comes_back_changes_nothing_and_ends(tmp_path: Path) -> None:
@@ -155,6 +152,33 @@ def test_one_that_was_away_takes_over_by_no_means(tmp_path: Path) -> None:
     assert refusal(simulation, STANDBY) == STALE
     assert STALE.startswith("the coordinator went on without this standby, and has what this one ")
     simulation.start(COORDINATOR)
+    ends(simulation)
+    assert same(simulation.model(), unharmed("plain")[0])
+
+
+def newest(simulation: Simulation) -> CheckpointState:
+    return simulation.coordinator.federation.checkpoints[-1]
+
+
+def test_a_shard_whose_disk_is_lost_does_not_help_it_either(tmp_path: Path) -> None:
+    """It would say that it obeyed nobody, where it obeyed the one that went on alone."""
+    simulation = followed(tmp_path, "plain")
+    simulation.run(reached(simulation, 1))
+    simulation.kill(STANDBY)
+    simulation.run(lambda: simulation.versions() == {"all": 2})
+    simulation.run(lambda: newest(simulation).complete and newest(simulation).version_of("all") > 1)
+    for place in (COORDINATOR, "shard-0", "shard-1"):
+        simulation.kill(place)
+    simulation.lose("shard-0")
+    simulation.start("shard-0")
+    simulation.start(STANDBY)
+    later(simulation, 60)
+    assert simulation.ruler == COORDINATOR, "nobody has taken over"
+    simulation.start("shard-1")
+    assert refusal(simulation, STANDBY) == STALE
+    simulation.lose(STANDBY)
+    simulation.start(COORDINATOR)
+    simulation.start(STANDBY)
     ends(simulation)
     assert same(simulation.model(), unharmed("plain")[0])
 

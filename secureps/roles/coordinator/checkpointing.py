@@ -27,9 +27,15 @@ def order(tx: Transaction) -> None:
         return
     kept = not evaluation.unkept(tx) or all(over(tx, group) for group in federation.model_groups)
     asked = federation.acted.checkpoint and newer(tx)
-    if kept and not asked and not any(_due(tx, group, last) for group in groups):
-        return
-    versions = tuple(GroupVersion(group.name, group.version) for group in groups)
+    if not kept or asked or any(_due(tx, group, last) for group in groups):
+        begin(tx)
+
+
+def begin(tx: Transaction) -> None:
+    """Begins a checkpoint of what is committed, where none is in the making."""
+    federation = tx.federation
+    last = federation.checkpoints[-1] if federation.checkpoints else None
+    versions = tuple(GroupVersion(g.name, g.version) for g in federation.groups.values())
     number = last.number + 1 if last else 0
     tx.write(CheckpointOrdered(number, versions))
     for shard in parts_due(tx):
@@ -53,12 +59,13 @@ def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bo
 
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
-    """Shards that owe their part of the checkpoint in the making."""
+    """Shards that owe their part of the checkpoint in the making; none that is about to leave."""
     assert tx.federation.pinned is not None
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is None or last.complete:
         return ()
-    return tuple(s for s in tx.federation.pinned.placement.shards if s not in last.parts)
+    placement = tx.federation.moving.target or tx.federation.pinned.placement
+    return tuple(shard for shard in placement.shards if shard not in last.parts)
 
 
 def manifest_again(tx: Transaction) -> None:

@@ -191,6 +191,7 @@ class Coordinator(Seat):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
             self._sessions.watchers.discard(event.party)
+            self._sessions.arriving.pop(event.party, None)
             if self._plan.section.replicas == 1:
                 return Step()
             return self._close_turn(self._tx(now))  # a shard leaves if it stays away
@@ -279,14 +280,8 @@ class Coordinator(Seat):
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
                     self._sessions.lost[party] = known.difference(unsettled)
-                self._sessions.watchers.add(party)
-                self._sessions.away.pop(party, None)
-                self._sessions.forget_adopted(party)
-                self._sessions.told.add(sender)
-                tx.watchers |= {party}
-                membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
-                if not reign.name_itself(tx, event):
-                    self._repeat(tx, event)
+                self._sessions.arriving[party] = event
+                self._take_up(tx)
                 return None
             case requests.Heartbeat(party):
                 self._same(sender, party)
@@ -359,9 +354,22 @@ class Coordinator(Seat):
         return requests.Noted()
 
     def _take_up(self, tx: Transaction) -> None:
-        """What waited until this coordinator rules."""
+        """Who has subscribed, and what waited until this coordinator rules."""
+        for arrived in reign.arrived(tx):
+            self._watched(tx, arrived)
         for waiting in reign.waiting(tx):
             self._repeat(tx, waiting)
+
+    def _watched(self, tx: Transaction, event: requests.Subscribe) -> None:
+        party = event.party
+        self._sessions.watchers.add(party)
+        self._sessions.away.pop(party, None)
+        self._sessions.forget_adopted(party)
+        self._sessions.told.add(party)
+        tx.watchers |= {party}
+        membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
+        if not reign.name_itself(tx, event):
+            self._repeat(tx, event)
 
     def _repeat(self, tx: Transaction, event: requests.Subscribe) -> None:
         located = self._sessions.located.pop(event.party, None)

@@ -60,10 +60,10 @@ def alone(tx: Transaction, shard: str) -> list[tuple[str, int]]:
     return found
 
 
-def depart(tx: Transaction, shard: str, reason: str) -> None:
+def depart(tx: Transaction, shard: str, reason: str, removed: bool = False) -> None:
     """A shard leaves, and everybody goes on without it; blocks that move are where they were."""
     before = tx.federation.moving.before
-    tx.write(ShardLeft(shard, reason))
+    tx.write(ShardLeft(shard, reason, removed))
     if before is not None:
         assert tx.federation.pinned is not None
         epoch = tx.federation.pinned.placement.epoch

@@ -27,22 +27,25 @@ class Moving:
     """Of one run.
 
     Args:
-        left: shards that are part of the run no more, and why.
+        left: shards that are part of the run no more, and why; removed: those by an operator.
         what: the `ShardDeed` that is not done yet, empty if there is none; shard: whom it is of.
         before: while blocks move, the placement that they had, in which each is whole where it is;
             target: the one that they get; since: when that began.
+        kept: a checkpoint was begun since, of which whoever gains blocks has its part.
     """
 
     left: dict[str, str] = field(default_factory=dict)
+    removed: set[str] = field(default_factory=set)
     what: str = ""
     shard: str = ""
     before: Placement | None = None
     target: Placement | None = None
     since: float = 0.0
+    kept: bool = False
 
     def dismissed(self, shard: str) -> bool:
         """Whether an operator has removed a shard: it is told so, and ends in order."""
-        return self.left.get(shard, "").startswith(REMOVED)
+        return shard in self.removed
 
     def gains(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that move to a shard now, ascending."""
@@ -50,6 +53,18 @@ class Moving:
             return ()
         had = set(self.before.blocks_of(group, shard))
         return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
+
+    @property
+    def single(self) -> bool:
+        """Whether a shard gains a block that no other has when the move is over."""
+        if self.target is None or self.before is None:
+            return False
+        had = self.before.held
+        return any(
+            len(shards) == 1 and shards[0] not in had[group][block]
+            for group, blocks in self.target.held.items()
+            for block, shards in enumerate(blocks)
+        )
 
     def apply(
         self,
@@ -64,8 +79,9 @@ class Moving:
         match record:
             case Act():
                 self._act(record, old)
-            case ShardLeft(shard, reason):
-                self.left[shard], new = reason, old.without(shard)
+            case ShardLeft(shard, reason, removed):
+                new = old.without(shard)
+                self._leave(shard, reason, removed)
                 self.before = self.target = None
                 if self.shard == shard:
                     self.what = self.shard = ""
@@ -76,7 +92,7 @@ class Moving:
                     self._end()
                 else:
                     self.before, self.target = None if target is None else old, target
-                    self.since = at
+                    self.since, self.kept = at, False
                 for group in groups:
                     _files(group, old, new)
         if begun and self.target is None:
@@ -85,17 +101,23 @@ class Moving:
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
-            self.left[act.party] = REMOVED  # a spare one: what others move goes on
+            self._leave(act.party)  # a spare one: what others move goes on
             if self.shard == act.party:
                 self.what = self.shard = ""
             return
         self.what, self.shard = act.what, act.party
         if act.what == ShardDeed.ADD:
             self.left.pop(act.party, None)
+            self.removed.discard(act.party)
+
+    def _leave(self, shard: str, reason: str = REMOVED, removed: bool = True) -> None:
+        self.left[shard] = reason
+        if removed:
+            self.removed.add(shard)
 
     def _end(self) -> None:
         if self.what == ShardDeed.REMOVE:
-            self.left[self.shard] = REMOVED
+            self._leave(self.shard)
         self.before = self.target = None
         self.what = self.shard = ""
 

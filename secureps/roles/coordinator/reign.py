@@ -11,7 +11,8 @@ roster before that. It rules
 Two never rule at once: a party obeys the newer, and says what it obeyed before it is given any
 order. Who is alone needs every shard: one that obeys an heir is enough to tell the heir that nobody
 ruled alone, and to keep anybody from it. So an heir goes on with the shards that it reaches, and
-the others obey it when they come. What must not live here: how a standby takes over
+the others obey it when they come. A shard whose disk is empty obeyed it knows not whom: it is told
+nothing before this one rules without it. What must not live here: how a standby takes over
 (`roles.coordinator.standby`).
 """
 
@@ -25,6 +26,7 @@ from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import founding
+from secureps.roles.coordinator.reigns import blank
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Call, Event, Halt
 from secureps.wording import named
@@ -44,6 +46,7 @@ SUPERSEDED = (
     'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
     "start it again: it becomes that one's standby"
 )
+EMPTY = " (its disk is empty, and does not say who ruled; once the standby is back, that one does)"
 STALE = (
     "the coordinator went on without this standby, and has what this one does not have: start it "
     "again as a standby, with an empty state folder"
@@ -106,13 +109,37 @@ def waits(tx: Transaction) -> str:
         return ""
     obey = {party for party, seen in tx.sessions.obeyed.items() if seen == reigns.incarnation}
     placed, few = pinned.placement.shards, tx.plan.threshold - len(obey.intersection(tx.holders))
-    needed = dict.fromkeys((*placed, *reigns.unshared))
-    lacking = [shard for shard in needed if shard not in obey]
+    empty = _blank(tx)
+    lacking = [s + EMPTY if s in empty else s for s in _shared(tx) if s not in obey]
     if reigns.heir:
-        lacking = [] if obey.intersection(placed) else ["a shard"]
+        known = "a shard whose disk is not empty" if empty else "a shard"
+        lacking = [] if obey.intersection(placed) else [known]
     if few > 0:
         lacking.append("one more key holder" if few == 1 else f"{few} more key holders")
     return f"waits for {named(lacking)} to obey it, for another one could rule" if lacking else ""
+
+
+def _shared(tx: Transaction) -> tuple[str, ...]:
+    """The shards that another coordinator may have been obeyed by."""
+    assert tx.federation.pinned is not None
+    placed = tx.federation.pinned.placement.shards
+    return tuple(dict.fromkeys((*placed, *tx.federation.reigns.unshared)))
+
+
+def _blank(tx: Transaction) -> frozenset[str]:
+    """Those of them whose disks are empty."""
+    return blank(_shared(tx), tx.sessions.obeyed)
+
+
+def arrived(tx: Transaction) -> tuple[requests.Subscribe, ...]:
+    """Subscriptions that can be taken up; a shard's whose disk is empty waits until this one rules.
+
+    Whatever it is told it obeys, durably, and says that alone from then on.
+    """
+    waiting, pinned = tx.sessions.arriving, tx.federation.pinned
+    empty = frozenset[str]() if pinned is None or rules(tx) else _blank(tx)
+    tx.sessions.arriving = {party: event for party, event in waiting.items() if party in empty}
+    return tuple(event for party, event in waiting.items() if party not in empty)
 
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:

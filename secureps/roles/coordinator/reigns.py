@@ -8,6 +8,7 @@ know has been ruled by another coordinator since. What must not live here: what 
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from secureps.messages.coordinator_records import StandbyFollows
@@ -16,6 +17,18 @@ from secureps.messages.run import Placement
 
 MISSED = 1 << 10
 """Reigns that may have come and gone without a journal; no more are believed in."""
+
+
+def blank(shards: Collection[str], seen: Mapping[str, int]) -> frozenset[str]:
+    """Shards that say that they obey nobody: their disks are empty, and they may have obeyed any.
+
+    If all are, none: key holders alone tell then who ruled.
+
+    Args:
+        seen: the incarnation that each party obeys, as it said.
+    """
+    found = frozenset(shard for shard in shards if seen.get(shard) == 0)
+    return found if len(found) < len(shards) else frozenset()
 
 
 @dataclass(slots=True)

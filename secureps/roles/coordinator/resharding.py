@@ -1,10 +1,12 @@
 """Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
 
-A move is fenced: no cohort closes and no checkpoint begins from when it is due until it is over.
-Clients train and send meanwhile. It takes two placements, each journalled before anybody hears of
-it. By the first, blocks are on their new shards besides: these ask the others for what they took
-in, and for the version that is committed. When all say that they have it, the second is in force:
-clients send to the new shards, and the old ones delete what is theirs no more.
+A move is fenced: from when it is due until it is over no cohort closes, and no checkpoint begins
+but its own. Clients train and send meanwhile. It takes two placements, each journalled before
+anybody hears of it. By the first, blocks are on their new shards besides: these ask the others for
+what they took in, and for the version that is committed. When all say that they have it, the second
+is in force: clients send to the new shards, and the old ones delete what is theirs no more. Before
+that a checkpoint is made where a new shard alone would have a block: a run without copies goes on
+from the newest checkpoint and the outboxes, whichever disk is lost.
 
 What must not live here: which blocks go where (`model.placement`), and who leaves because it is
 away (`roles.coordinator.departures`).
@@ -20,7 +22,7 @@ from secureps.messages.orders import Finish
 from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
 from secureps.model.placement import move_copies
-from secureps.roles.coordinator import departures
+from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.moving import REMOVED
@@ -55,7 +57,7 @@ def act(tx: Transaction, act: Act) -> None:
         raise Refused("nothing can move yet: version 0 is not made; say it again when it is")
     if what is ShardDeed.REMOVE and moving.what == ShardDeed.ADD and moving.shard == name:
         if name in placed:
-            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED} before it was added{_why(act)}", True)
         else:
             tx.write(act)
         dismiss(tx, name)
@@ -70,7 +72,7 @@ def act(tx: Transaction, act: Act) -> None:
     if what is not ShardDeed.ADD:
         _demand_others(tx, what, name, placed)
         if name not in tx.watchers:  # what it has, others have
-            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}")
+            departures.depart(tx, name, f"{REMOVED}, while it was away{_why(act)}", True)
             return
     tx.write(act)
 
@@ -129,6 +131,8 @@ def _waits(tx: Transaction) -> str:
     moving = tx.federation.moving
     if moving.target is not None:
         away = [s for s in _placement(tx).shards if s not in tx.watchers]
+        if not away and moving.kept:
+            return "waits for the checkpoint that is being made of it"
     elif (shards := _wanted(tx)) is not None:
         away = [s for s in {*shards, *_placement(tx).shards} if s not in tx.watchers]
         if not away and not _between(tx):
@@ -153,7 +157,7 @@ def advance(tx: Transaction) -> None:
         target = Placement.by_block(placement.epoch + 2, shards, held)
         tx.write(PlacementMoved(placement.joined(target), target))
         departures.go_on(tx)
-    if moving.target is not None and not _lacking(tx):
+    if moving.target is not None and not _lacking(tx) and _kept(tx):
         leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
         gone = [s for s in _placement(tx).shards if s not in moving.target.shards]
         tx.write(PlacementMoved(moving.target))
@@ -197,6 +201,14 @@ def _lacking(tx: Transaction) -> list[tuple[str, str]]:
     )
     here, epoch = tx.sessions.adopted, placement.epoch
     return [(s, g) for s, g in gaining if s not in tx.watchers or (epoch, g, s) not in here]
+
+
+def _kept(tx: Transaction) -> bool:
+    """Whether what moved survives any one disk; begins the checkpoint that it needs for that."""
+    federation = tx.federation
+    if federation.moving.single and not federation.moving.kept:
+        checkpointing.begin(tx)
+    return not federation.moving.single or federation.checkpoints[-1].complete
 
 
 def dismiss(tx: Transaction, shard: str) -> None:

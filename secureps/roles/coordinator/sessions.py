@@ -52,6 +52,8 @@ class Sessions:
     """The incarnation that each server obeys, as it said, where another coordinator may rule."""
     unruled: dict[str, Subscribe] = field(default_factory=dict)
     """Subscriptions of servers, until this coordinator rules."""
+    arriving: dict[str, Subscribe] = field(default_factory=dict)
+    """Subscriptions that are not taken up yet: of shards whose disks are empty."""
     caught_up: bytes = b""
     """The standby that has all of the journal, until it may be written down that it follows."""
     raised: set[str] = field(default_factory=set)

@@ -22,7 +22,7 @@ from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.reign import STALE
-from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.reigns import Reigns, blank
 from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.tasks import KeepPart, KeepRows, PartKept, RowsKept
@@ -249,6 +249,7 @@ class Standby(Seat):
         if self._pinned is None:
             return "" if self._commanded else "a command, for no run was founded yet"
         holders = {each.name for each in self._follower.roster.holders()}
+        here -= blank(self._pinned.placement.shards, {name: c.seen for name, c in came})
         shards = [shard for shard in self._pinned.placement.shards if shard not in here]
         if now >= self._heard + REACHED and len(shards) < len(self._pinned.placement.shards):
             shards = []

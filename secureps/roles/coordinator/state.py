@@ -250,7 +250,7 @@ class CoordinatorState:
             case records.CheckpointOrdered(number, versions):
                 known = len(self.evaluations.results)
                 self.checkpoints.append(CheckpointState(number, versions, known))
-                self.acted.checkpoint = False
+                self.acted.checkpoint, self.moving.kept = False, True
             case records.CheckpointPart(number):
                 self.checkpoint(number).parts[record.shard] = record
             case records.CheckpointComplete(number):

@@ -17,7 +17,9 @@ from secureps.messages.shard_records import BlocksAdopted
 from secureps.roles.machine import Call, Step, Work
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.state import ShardState
+from secureps.roles.shard.state_copies import ask_states
 from secureps.roles.shard.tasks import AdoptState
+from secureps.roles.tasks import Prune
 
 
 @dataclass(slots=True)
@@ -42,6 +44,11 @@ class Adoption:
     state: ShardState
     postponed: bool = False
     _under_way: dict[str, _Adopting] = field(default_factory=dict)
+
+    @property
+    def busy(self) -> bool:
+        """Whether blocks are on their way here."""
+        return bool(self._under_way)
 
     def left(self) -> None:
         """Blocks are placed anew: the coordinator says again which of them are to come."""
@@ -96,10 +103,7 @@ class Adoption:
         away = [block for block, digest in digests.items() if here.get(block) != digest]
         adopting.fetched = tuple(block for block in away if self.state.others(group, block))
         adopting.waiting = set(adopting.fetched)
-        for block in adopting.fetched:
-            first, *rest = self.state.others(group, block)
-            ask = GetBlock(self.state.run, group, version, block, state=True)
-            step.effects.append(Call(first, ask, others=tuple(rest)))
+        ask_states(step, self.state, order, adopting.fetched)
         self._make(step, adopting)
 
     def wants(self, ask: GetBlock) -> bool:
@@ -118,14 +122,18 @@ class Adoption:
     def _make(self, step: Step, adopting: _Adopting) -> None:
         if adopting.waiting:
             return
-        order = adopting.order
-        keys = (state_key(order.group, order.version, block) for block in adopting.fetched)
-        own = self.state.placed(order.group)
-        step.effects.append(Work(AdoptState(order, tuple(keys), own, adopting.epoch)))
+        order, own = adopting.order, self.state.placed(adopting.order.group)
+        step.effects.append(Work(AdoptState(order, _keys(adopting), own, adopting.epoch)))
 
     def current(self, task: AdoptState) -> bool:
         """Whether a work was done for the placement that counts."""
         return task.epoch == self.state.pinned.placement.epoch
+
+    def past(self, task: AdoptState) -> Work:
+        """Has what a past placement's work was made of deleted, but for what is fetched again."""
+        known = self._under_way.get(task.order.group)
+        again = () if known is None else _keys(known)
+        return Work(Prune(tuple(key for key in task.copies if key not in again)))
 
     def made(self, task: AdoptState) -> BlocksAdopted:
         """The record of what is made of it."""
@@ -140,3 +148,8 @@ class Adoption:
         again = self.postponed and not self._under_way
         self.postponed = self.postponed and not again
         return again
+
+
+def _keys(adopting: _Adopting) -> tuple[str, ...]:
+    order = adopting.order
+    return tuple(state_key(order.group, order.version, block) for block in adopting.fetched)

@@ -229,7 +229,9 @@ class Shard(ShardFoldable):
                 else:
                     self._commit(step, order)
             case orders.WriteCheckpoint(number=number, versions=versions):
-                if not self._states.bring(step, order, self._busy):
+                if self._adoption.busy:  # what it writes is on record after that
+                    self._adoption.postponed = True
+                elif not self._states.bring(step, order, self._busy):
                     self._begin(step, ("part", "", number), WritePart(number, versions))
             case orders.Discard(ids=ids):
                 self._discard(step, ids)
@@ -396,7 +398,9 @@ class Shard(ShardFoldable):
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
             case AdoptState(order, copies) if event.epoch:
-                if self._adoption.current(event):
+                if not self._adoption.current(event):
+                    step.effects.append(self._adoption.past(event))
+                else:
                     self._forget(step, self._adoption.made(event), order.version)
                     step.effects.append(Work(Prune(copies)))
                     if self._adoption.done(step, order.group):
@@ -471,9 +475,10 @@ class Shard(ShardFoldable):
 
     def _adopts_again(self, step: Step, task: AdoptState) -> bool:
         """Whether it does not matter, or others are asked for what is not here."""
-        if task.epoch:
-            return not self._adoption.current(task)
-        return not task.copies and self._states.fetch(step, task.order)
+        if task.epoch and not self._adoption.current(task):
+            step.effects.append(self._adoption.past(task))
+            return True
+        return not task.epoch and not task.copies and self._states.fetch(step, task.order)
 
     def _begin(self, step: Step, name: tuple[str, str, int], task: Task) -> None:
         """Hands out a work, once at a time; an order that comes twice changes nothing."""

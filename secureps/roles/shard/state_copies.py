@@ -6,6 +6,7 @@ files of states (`service.shard.states`), and blocks of cohorts (`roles.shard.pe
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from secureps.messages.orders import Commit, WriteCheckpoint
@@ -14,6 +15,14 @@ from secureps.roles.machine import Call, Step, Work
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState
+
+
+def ask_states(step: Step, state: ShardState, order: Commit, blocks: Iterable[int]) -> None:
+    """Asks for a version's state of each of these blocks whoever holds it too."""
+    for block in blocks:
+        first, *rest = state.others(order.group, block)
+        ask = GetBlock(state.run, order.group, order.version, block, state=True)
+        step.effects.append(Call(first, ask, others=tuple(rest)))
 
 
 @dataclass(slots=True)
@@ -42,10 +51,7 @@ class StateCopies:
             return False
         own = self.state.own(order.group)
         self._fetched[order.group, order.version] = _Fetched(order, set(own))
-        for block in own:
-            first, *rest = self.state.others(order.group, block)
-            ask = GetBlock(self.state.run, order.group, order.version, block, state=True)
-            step.effects.append(Call(first, ask, others=tuple(rest)))
+        ask_states(step, self.state, order, own)
         return True
 
     def bring(self, step: Step, order: WriteCheckpoint, busy: set[tuple[str, str, int]]) -> bool:

@@ -218,7 +218,7 @@ def slurm_files(
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server
-    of = (time, more, port, kits[0].ca_fingerprint, copies)
+    of = (kits[0].ca_fingerprint, time, more, port, copies)
     batch = Batch(out.resolve(), request.kit.resolve(), *of)
     roles = {kit.name: kit.role for kit in kits}
     return batch_files(plan, request.plan.resolve(), roles, batch, needs, joining)

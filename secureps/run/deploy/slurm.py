@@ -98,19 +98,19 @@ class Batch:
 
     Args:
         folder: absolute, on a file system that all nodes share; kit: likewise.
+        ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
         time: of a job, as sbatch has it.
         more: further options of sbatch, such as "--partition=low".
         port: the coordinator's; shards have those that follow.
-        ca_fingerprint: of the kit's CA, hexadecimal; with another's kit nothing starts.
         copies: the URL that servers copy checkpoints to.
     """
 
     folder: Path
     kit: Path
+    ca_fingerprint: str
     time: str
     more: Sequence[str] = ()
     port: int = 7600
-    ca_fingerprint: str | None = None
     copies: str | None = None
 
 
@@ -188,8 +188,7 @@ def _settings(
     """A server's file; see `config.ServeSection`."""
     made: dict[str, object] = {"name": name, "kit": str(batch.kit)}
     made["state"] = str(batch.folder / "state" / name)
-    if batch.ca_fingerprint is not None:
-        made["ca_fingerprint"] = batch.ca_fingerprint
+    made["ca_fingerprint"] = batch.ca_fingerprint
     if role == "holder":
         made["coordinator"] = _THERE
         made["minimum"] = min(plan.bounds(group).minimum for group in plan.all_groups)
@@ -237,8 +236,7 @@ def _client(batch: Batch, name: str, script: Path, options: Sequence[str], needs
     """A client, which ends by itself."""
     words = ["secureps", "join", str(script), "--name", name, "--kit", str(batch.kit)]
     words += ["--state", str(batch.folder / "state" / name), *options]
-    if batch.ca_fingerprint is not None:
-        words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
+    words.append(f"--ca-fingerprint={batch.ca_fingerprint}")
     begin = f'{shlex.join(words)} --server "$server"'
     body = _PARTY.format(address=ADDRESS, begin=begin, over="over() { :; }")
     return _job(batch, name, 1, needs.client, body)

@@ -70,6 +70,17 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
+    @property
+    def server(self) -> str:
+        """Where whoever rules answers: the coordinator's address, and its standby's; or empty."""
+        return ",".join(filter(None, map(self.address, (COORDINATOR, STANDBY))))
+
+    @property
+    def rulers(self) -> tuple[Path, ...]:
+        """The state folders of the coordinator and of its standby, if it has one."""
+        standby = self.state(STANDBY)
+        return (self.state(COORDINATOR), *((standby,) if standby.is_dir() else ()))
+
 
 @dataclass(frozen=True)
 class Origin:

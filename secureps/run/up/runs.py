@@ -7,7 +7,7 @@ It reads folders alone; no server has to run. What must not live here: going on 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -106,21 +106,25 @@ def _run(folder: RunFolder) -> Run | None:
         wanted={group: plan.versions(group) for group in plan.groups},
         measure=score["measure"] if score else "",
         score=score["value"] if score else None,
-        standing=standing(folder),
+        standing=_standing(folder, summary, lambda: _all(plan, versions)),
         model=folder.model if folder.model.exists() else None,
     )
 
 
 def standing(folder: RunFolder) -> str:
     """The state of a run in words: why it is over, that it is played, or why it broke off."""
-    if summary := _summary(folder):
+    return _standing(folder, _summary(folder), lambda: _all_made(folder))
+
+
+def _standing(folder: RunFolder, summary: dict[str, Any], all_made: Callable[[], bool]) -> str:
+    if summary:
         finished = str(summary["finished"])
         return f"failed: {finished}" if summary.get("failure") else finished
     if is_claimed(folder.root):
         return PLAYED
     if folder.failed.exists():
         return FAILED.format(folder.failed.read_text())
-    return UNREPORTED if _all_made(folder) else STOPPED
+    return UNREPORTED if all_made() else STOPPED
 
 
 def _all_made(folder: RunFolder) -> bool:
@@ -129,7 +133,10 @@ def _all_made(folder: RunFolder) -> bool:
         plan = _plan(folder)
     except (ConfigError, PlanRefused):
         return False
-    made = _versions(folder)
+    return _all(plan, _versions(folder))
+
+
+def _all(plan: Plan, made: Mapping[str, int]) -> bool:
     return all(made.get(group, -1) >= plan.versions(group) for group in plan.groups)
 
 

@@ -346,7 +346,7 @@ class States:
                 version = int(read_metadata(part).get(f"version.{group}", -1))
                 if version not in wanted:
                     continue
-                tensors, _ = read_state(part, None, f"{group}/")
+                tensors = self._own(group, read_state(part, None, f"{group}/")[0])
                 if self._write_tensors(group, version, tensors) != wanted[version]:
                     raise DamagedStore(f"{part}: damaged")
             except (DamagedStore, ClientError, ValueError) as error:
@@ -355,6 +355,11 @@ class States:
             log.warning("%s: %s; taken from %s", self._name, damage, part)
             return tensors
         return None
+
+    def _own(self, group: str, tensors: Tensors) -> Tensors:
+        """Those of own blocks: a part from before blocks moved away has more."""
+        own = self._state.own(group)
+        return {name: each for name, each in tensors.items() if int(name.split("/")[1]) in own}
 
     def _made_again(
         self, group: str, task: MakeState | StepState, before: GroupValues | None

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 import resource
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from time import time as wall_clock
 from typing import Any, TypeVar
 
 import grpc
@@ -226,20 +226,27 @@ class CoordinatorServer(_Server):
         endpoint: its methods are called on the loop and must return at once.
         listen: HOST:PORT; port 0 takes a free one.
         authenticate: called for every request, on the loop.
+        clock: this machine's, in seconds since 1970.
     """
 
     SERVICE = framing.COORDINATOR_SERVICE
     TELL = framing.COORDINATOR_TELL
 
     def __init__(
-        self, link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        listen: str,
+        authenticate: Authenticate,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
+        self._clock = clock
         self._newest: deque[tuple[Any, bytes]] = deque(maxlen=NEWEST)
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         """A status tells this machine's clock: whose is another finds no certificate valid."""
-        return replace(answer, clock=wall_clock()) if isinstance(answer, Status) else answer
+        return replace(answer, clock=self._clock()) if isinstance(answer, Status) else answer
 
     def _handlers(self) -> Mapping[str, Any]:
         return {"Watch": grpc.stream_stream_rpc_method_handler(_refusing(self._watch))}

@@ -98,14 +98,14 @@ class Tells:
     def _next(self, to: str) -> None:
         while sent := self._taken(to):
             try:
-                self._send(to, sent, TRIES, self._next)
+                self._send(to, sent, TRIES, True)
                 return
             except Exception as error:
                 self._answer(sent, [self._failed(error, to)] * len(sent))
 
     def _begun_beside(self, to: str, tell: _Tell) -> None:
         try:
-            self._send(to, [tell], TRIES, None)
+            self._send(to, [tell], TRIES, False)
         except Exception as error:
             self._answer([tell], [self._failed(error, to)])
 
@@ -121,36 +121,27 @@ class Tells:
                 self._busy.pop(to, None)
             return taken
 
-    def _send(
-        self, to: str, sent: list[_Tell], tries: int, then: Callable[[str], None] | None
-    ) -> None:
-        if then is not None:  # the next ones wait for it; the same once more has its own time
+    def _send(self, to: str, sent: list[_Tell], tries: int, in_turn: bool) -> None:
+        if in_turn:  # the next ones wait for it; the same once more has its own time
             with self._lock:
                 self._busy[to] = self._clock()
         call = self._begin(to, framing.bundle([each.envelope for each in sent]))
-        call.add_done_callback(partial(self._ended, to, sent, tries, then))
+        call.add_done_callback(partial(self._ended, to, sent, tries, in_turn))
 
-    def _ended(
-        self,
-        to: str,
-        sent: list[_Tell],
-        tries: int,
-        then: Callable[[str], None] | None,
-        call: Any,
-    ) -> None:
+    def _ended(self, to: str, sent: list[_Tell], tries: int, in_turn: bool, call: Any) -> None:
         try:
             answers = framing.replies(call.result(), len(sent), to)
         except Exception as error:
             failed = self._failed(error, to)
             if tries > 1 and self._anew(to, failed):
                 try:
-                    self._send(to, sent, tries - 1, then)
+                    self._send(to, sent, tries - 1, in_turn)
                     return
                 except Exception as again:
                     failed = self._failed(again, to)
             answers = [failed] * len(sent)
-        if then is not None:
-            then(to)
+        if in_turn:
+            self._next(to)
         self._answer(sent, answers)
 
     def _answer(self, sent: Sequence[_Tell], answers: Sequence[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from secureps.roles.coordinator import reign
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.tasks import CaughtUp
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Order, Step
-from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting
+from tests.kits.roles_kit import CLIENTS, HOLDER, SHARDS, World, answers, collecting, orders_of
 
 OWN = REIGN + 1
 """The incarnation of a coordinator that took over as a standby, and was started once more."""
@@ -190,7 +191,7 @@ def again(*records: Any) -> World:
 
 def obeys(world: World, party: str) -> list[Any]:
     """A server comes, is told who this is, and says that it obeys; the last records."""
-    world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, 0, world.run))
+    world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, 1, world.run))
     world.give(party, requests.Subscribe(party, ()))
     own = world.federation.incarnation
     return world.give(party, requests.Register(party, "127.0.0.1:1", 1.0, own, world.run)).records
@@ -246,3 +247,46 @@ def test_a_shard_that_obeyed_an_unknown_start_ends_an_heir_unless_another_obeys_
     obeys(world, "shard-b")
     step = world.give("shard-a", own)
     assert not any(isinstance(effect, Halt) for effect in step.effects)
+
+
+def comes_empty(world: World, shard: str) -> Step:
+    """A shard comes whose disk was lost."""
+    world.give(shard, requests.Register(shard, "127.0.0.1:1", 1.0, 0))
+    return world.give(shard, requests.Subscribe(shard, ()))
+
+
+HEIR = (StandbyFollows(ONE), Incarnated(REIGN, ONE), StandbyFollows(b""))
+
+
+@pytest.mark.parametrize(
+    ("records", "waits"),
+    [
+        (HEIR, "waits for a shard whose disk is not empty to obey it"),
+        (HEIR[:1], r"waits for shard-a \(its disk is empty, .*\), shard-b to obey it"),
+    ],
+)
+def test_a_shard_with_an_empty_disk_is_told_nothing_before_this_one_rules(
+    records: tuple[Any, ...], waits: str
+) -> None:
+    """It may have obeyed another one: once it obeys this one, it says so no more."""
+    world = again(*records)
+    obeys(world, HOLDER)
+    assert orders_of(comes_empty(world, "shard-a")) == []
+    assert re.search(waits, told(world))
+    obeys(world, "shard-b")
+    own, before = world.federation.incarnation, [to for to, _ in world.told]
+    assert rules(world) == ("shard-a" in before) == (records == HEIR)
+    world.give(WORKER, CaughtUp(ONE))  # of this start all is said, whoever was asked before
+    now = [(to, order.incarnation) for to, order in world.told if type(order) is orders.Configure]
+    assert now.count(("shard-a", own)) == 1
+
+
+def test_where_all_disks_are_empty_key_holders_say_who_ruled() -> None:
+    world = again(*HEIR)
+    obeys(world, HOLDER)
+    assert orders_of(comes_empty(world, "shard-a")) == []
+    comes_empty(world, "shard-b")
+    told = {to: order.incarnation for to, order in world.told if type(order) is orders.Configure}
+    assert told.items() >= dict.fromkeys(SHARDS, world.federation.incarnation).items()
+    register(world, "shard-a", world.federation.incarnation)
+    assert rules(world)

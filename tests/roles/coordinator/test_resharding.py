@@ -11,12 +11,14 @@ from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
 from secureps.messages.moves import Move
+from secureps.messages.orders import WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, Placement
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.moving import Moving
+from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.machine import Answer, Step
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 
@@ -38,6 +40,14 @@ class OneShard(World):
         return ordered(self.give(shard, Subscribe(shard, ())), shard)
 
     def has(self, shard: str = SPARE) -> list[Any]:
+        """A shard has all that is its own by now, and the checkpoint is made: the records."""
+        said = self.says(shard)
+        while kept := [d for d in self.due if isinstance(d.order, WriteCheckpoint | WriteManifest)]:
+            self.due.remove(kept[0])
+            said += self.give(kept[0].sender, kept[0].reply).records
+        return said
+
+    def says(self, shard: str = SPARE) -> list[Any]:
         """A shard says that it has all that is its own by now; the records that follow."""
         pinned, group = self.federation.pinned, self.group()
         assert pinned is not None
@@ -131,6 +141,39 @@ def test_a_shard_takes_its_share_over_and_gives_it_back() -> None:
     at.has(FIRST)
     assert (placed(at), status(at).move) == ({FIRST: 4}, None)
     assert {each.name for each in status(at).shards} == {FIRST, SPARE}, "it stays, as a spare"
+
+
+def test_a_move_of_the_only_copies_ends_with_a_checkpoint_of_them() -> None:
+    at = world()
+    say(at, ADD)
+    at.says()
+    move = status(at).move
+    assert move is not None
+    assert (move.moved, move.reason) == (2, "waits for the checkpoint that is being made of it")
+    assert placed(at) == {FIRST: 4, SPARE: 2}, "the old shard has them until it is made"
+    parts = [each.to for each in at.due if isinstance(each.order, WriteCheckpoint)]
+    assert parts == [FIRST, SPARE]
+    again = OneShard(at.plan, journal=tuple(at.journal))
+    again.servers(again.federation.incarnation)
+    for each in (at, again):
+        each.has()
+        assert (placed(each), status(each).move) == ({FIRST: 2, SPARE: 2}, None)
+        assert each.federation.checkpoints[-1].number == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "target", "single"),
+    [
+        ([("a",), ("a",)], [("a",), ("b",)], True),
+        ([("a", "b"), ("b", "a")], [("a", "c"), ("c", "b")], False),
+        ([("a",), ("a", "b")], [("a", "b"), ("a", "b")], False),
+    ],
+)
+def test_who_gains_a_block_that_no_other_has(
+    before: list[tuple[str, ...]], target: list[tuple[str, ...]], single: bool
+) -> None:
+    here, there = (Placement.by_block(1, "abc", {"all": held}) for held in (before, target))
+    assert Moving(before=here, target=there).single is single
 
 
 def test_one_move_at_a_time() -> None:

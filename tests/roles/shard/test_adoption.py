@@ -5,17 +5,18 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from secureps.errors import NotReady, WrongVersion
+from secureps.errors import DamagedStore, NotReady, WrongVersion
 from secureps.messages import orders, requests
 from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import WORKER, Answered, Failed, Step, Work
+from secureps.roles.machine import WORKER, Answered, Failed, Step, Work, WorkFailed
 from secureps.roles.shard.keys import state_key
-from secureps.roles.shard.tasks import AdoptState
+from secureps.roles.shard.tasks import AdoptState, WritePart
+from secureps.roles.tasks import Prune
 from tests.kits.roles_kit import SHARDS, configure, make_cohort, make_placement, model_blocks
-from tests.kits.shard_kit import Desk, called, refused
+from tests.kits.shard_kit import Desk, called, refused, works
 
 OWN, PEER = SHARDS
 NEW_FILE = digest("new state")
@@ -83,8 +84,17 @@ def test_a_file_of_a_placement_that_is_past_is_not_used() -> None:
     (task,) = fetched(desk, commit())
     moved(desk, dataclasses.replace(make_placement(desk.plan), epoch=3))
     step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
-    assert (step.records, step.effects) == ([], [])
+    assert (step.records, works(step)) == ([], [Prune(task.copies)])
     assert desk.shard.state.own("all") == (0, 2)
+
+
+def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_again() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    (task,) = fetched(desk, commit())
+    moved(desk, dataclasses.replace(union(desk), epoch=3))
+    fetched(desk, commit())
+    assert works(desk.give(WORKER, WorkFailed(task, DamagedStore("gone")))) == [Prune(())]
 
 
 def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
@@ -104,6 +114,20 @@ def test_nothing_is_held_before_and_the_order_is_asked_for_again() -> None:
     (task,) = fetched(desk, commit())
     step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
     assert requests.Register in [type(message) for _, message in called(step)]
+
+
+def test_no_part_of_a_checkpoint_is_written_before_and_the_order_is_asked_for_again() -> None:
+    desk = Desk().founded()
+    moved(desk, union(desk))
+    desk.order(commit())
+    part = orders.WriteCheckpoint(1, 0, (orders.GroupVersion("all", 0),))
+    assert desk.order(part).effects == []
+    desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
+    step = desk.give(PEER, Answered(GetBlock(desk.run, "all", 0, 1, state=True), Payload(b"")))
+    (task,) = works(step)
+    step = desk.give(WORKER, dataclasses.replace(task, order=commit(state=NEW_FILE)))
+    assert requests.Register in [type(message) for _, message in called(step)]
+    assert works(desk.order(part)) == [WritePart(0, part.versions)]
 
 
 def test_who_holds_none_any_more_keeps_nothing() -> None:

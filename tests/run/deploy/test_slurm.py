@@ -132,7 +132,7 @@ def test_words_of_a_client_are_words_to_bash(tmp_path: Path) -> None:
 
 def test_no_party_takes_the_place_of_the_servers() -> None:
     plan = load_plan(deployed() / "plan.toml")
-    batch = Batch(Path("/shared/run"), Path("/shared/kit"), "1:00:00")
+    batch = Batch(Path("/shared/run"), Path("/shared/kit"), "ab" * 32, "1:00:00")
     of = (plan, Path("/shared/plan.toml"))
     with pytest.raises(ConfigError, match="aggregator is what the servers' job is called"):
         batch_files(*of, {"aggregator": "client"}, batch, Needs(1), None)

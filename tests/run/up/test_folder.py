@@ -39,6 +39,17 @@ def made(folder: Path, cipher: str, more: str = "") -> tuple[RunFolder, Plan, Ca
     return run, plan, cast
 
 
+def test_a_run_is_asked_at_the_coordinator_and_at_its_standby(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.server == ""
+    for name, port in (("coordinator", 1), ("standby", 2)):
+        assert run.rulers == (run.state("coordinator"),)
+        run.state(name).mkdir(parents=True)
+        (run.state(name) / "address").write_text(f"127.0.0.1:{port}\n")
+    assert run.server == "127.0.0.1:1,127.0.0.1:2"
+    assert run.rulers == (run.state("coordinator"), run.state("standby"))
+
+
 @pytest.mark.parametrize(
     ("more", "holders"), [("", 4), ("holders = 3", 3), ("holders = 5\nthreshold = 4", 5)]
 )

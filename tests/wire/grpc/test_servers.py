@@ -6,6 +6,7 @@ What comes in bundles is answered one by one.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
 import logging
 import queue
@@ -29,7 +30,15 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages.orders import Finish
-from secureps.messages.requests import AskStatus, GetBlock, Heartbeat, Noted, PutBlock, Subscribe
+from secureps.messages.requests import (
+    AskStatus,
+    GetBlock,
+    Heartbeat,
+    Noted,
+    PutBlock,
+    Status,
+    Subscribe,
+)
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
@@ -375,6 +384,14 @@ def test_each_message_of_a_bundle_is_answered_or_refused_by_itself(shard: Shard)
     assert answers[4].retry_after == 1.5
     heard = [message.party for _, message in endpoint.seen if isinstance(message, Heartbeat)]
     assert heard == ["a", "c"]
+
+
+def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
+    listen = (PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
+    server, status = CoordinatorServer(*listen, lambda: 7.0), Status(b"", 1, "", (), (), (), ())
+    assert server._answered("a", AskStatus(), status) == dataclasses.replace(status, clock=7.0)
+    assert server._answered("a", AskStatus(), Noted()) == Noted()
+    server.stop(0)
 
 
 def test_orders_that_wait_together_come_in_their_order() -> None:
