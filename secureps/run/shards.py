@@ -42,7 +42,8 @@ def shards(
     add gives its share to a shard that is on the roster, and was started; drain
     moves all that a shard holds to the others, and remove has it leave the run
     besides. The model is the same. Ctrl-C ends the looking, and not the move.
-    Give RUN, or --server and the coordinator's own --kit.
+    Give RUN, in which add starts a shard of a new name too, or --server and the
+    coordinator's own --kit.
     """
     from rich.console import Console
 
@@ -55,13 +56,17 @@ def shards(
             f"instead, secureps shards drain {name} {run}"
         )
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
+        act = Act(deed.value, name, reason)
         try:
-            own.act(act := Act(deed.value, name, reason))
-        except UnknownParty as error:
-            if run is None:
+            own.act(act)
+        except UnknownParty:
+            if run is None or deed is not ShardDeed.ADD:
                 raise
-            text = "`secureps up` starts the shards of its plan: put another one on the roster of"
-            raise UnknownParty(f"{error}; {text} {run}/kit, and start it beside") from None
+            from secureps.run.up.further_shards import bring
+
+            typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
+            bring(run, name)
+            own.act(act)
         try:
             typer.echo(follow(own.status, act, Console()))
         except KeyboardInterrupt:

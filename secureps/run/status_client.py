@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,7 @@ class StatusClient:
     Args:
         kit: start-up kit with `name`'s identity.
         name: whose identity to use; None: that of an observer, whose kit it is.
-        server: HOST:PORT of the coordinator.
+        server: HOST:PORT of the coordinator; also its standby's, after a comma.
         insecure: without TLS, on loopback.
         passphrases: opens its private keys.
     """
@@ -49,6 +50,7 @@ class StatusClient:
         insecure: bool = False,
         passphrases: Passphrases | None = None,
     ) -> None:
+        self._places = len(server.split(","))
         public = load_public(kit)
         name = find_observer(kit, public.roster) if name is None else name
         passphrases = passphrases or Passphrases()
@@ -120,6 +122,10 @@ class StatusClient:
         return layout.assemble(values)
 
     def _ask(self, to: str, message: Any) -> Any:
+        """Its answer; where it may be at several places, of the one at which it rules."""
+        for _ in range(self._places - 1):
+            with suppress(Unreachable):  # the next call goes to the next place
+                return self._transport.call(to, message).result()
         return self._transport.call(to, message).result()
 
 

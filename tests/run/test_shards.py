@@ -19,6 +19,7 @@ from secureps.run import shards
 from secureps.run.run_lock import ORIGIN, claimed
 from secureps.run.shards import follow
 from secureps.run.status_client import StatusClient
+from secureps.run.up import further_shards
 from secureps.run.up.folder import RunFolder
 from tests.kits.command import run
 
@@ -201,7 +202,7 @@ def test_of_a_run_of_up(
     capsys: pytest.CaptureFixture[str],
     tmp_path: Path,
 ) -> None:
-    """`resume` starts the shards of its plan: none leaves for good, and none is made."""
+    """`resume` starts the shards of its plan, so none leaves for good; a new one is begun."""
     (tmp_path / ORIGIN).write_text(
         '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "began": 0.0}'
     )
@@ -213,11 +214,20 @@ def test_of_a_run_of_up(
         assert run(monkeypatch, "shards", "remove", "shard-1", tmp_path) == 1
         assert f"secureps shards drain shard-1 {tmp_path}" in capsys.readouterr().err
 
-        def unknown(self: StatusClient, act: Act) -> None:
-            raise UnknownParty("no shard named shard-9 is here")
+        def new(self: StatusClient, act: Act) -> None:
+            if ("brought", tmp_path, "shard-9") not in said:
+                raise UnknownParty("no shard named shard-9 is here")
+            said.append(act)
 
-        monkeypatch.setattr(StatusClient, "act", unknown)
+        monkeypatch.setattr(StatusClient, "act", new)
+        assert run(monkeypatch, "shards", "drain", "shard-9", tmp_path) == 1
+        assert "no shard named shard-9 is here" in capsys.readouterr().err
+
+        def bring(root: Path, name: str) -> None:
+            said.append(("brought", root, name))
+
+        monkeypatch.setattr(further_shards, "bring", bring)
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
-        told = capsys.readouterr().err
-        assert "no shard named shard-9 is here; `secureps up` starts the shards of" in told
-        assert f"on the roster of {tmp_path}/kit, and start it beside" in told
+        told = capsys.readouterr()
+        assert told.out.startswith("shard-9 is new: it gets keys, and whoever plays the run")
+        assert said[-1] == Act("add-shard", "shard-9")

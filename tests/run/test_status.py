@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
@@ -185,6 +186,28 @@ def test_a_kit_with_an_observers_key_needs_no_name(tmp_path: Path) -> None:
     (kit / "private" / "ward").rename(tmp_path / "ward")  # as in the kit of anybody else
     with pytest.raises(KitError, match="has no observer's key"):
         find_observer(kit, load_public(kit).roster)
+
+
+@pytest.mark.parametrize(("places", "asked"), [("here:1", 1), ("here:1,there:2", 2)])
+def test_where_the_coordinator_may_be_at_two_places_both_are_asked(
+    places: str, asked: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kit = tmp_path / "kit"
+    create_kit(kit, PLAIN)
+    issue(kit, "observer", "ward")
+    said, own = list[str](), StatusClient(kit, None, places)
+
+    def call(to: str, message: object) -> Future[object]:
+        answer: Future[object] = Future()
+        said.append(to)
+        answer.set_exception(Unreachable("a standby is here: the coordinator rules elsewhere"))
+        return answer
+
+    monkeypatch.setattr(own._transport, "call", call)
+    with pytest.raises(Unreachable):
+        own.status()
+    assert said == ["coordinator"] * asked
+    own.close()
 
 
 WATCHER = certify(CA, STRANGER, "observer", IDENTITIES[STRANGER].public.key)

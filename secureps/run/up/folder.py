@@ -70,6 +70,12 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
+    def further(self, cast: Cast) -> tuple[str, ...]:
+        """Shards that were added while the run trained: they have a file, and the plan has none."""
+        known = {COORDINATOR, STANDBY, *cast.shards, *cast.holders}
+        files = (self.root / "config").glob("*.toml")
+        return tuple(sorted({file.stem for file in files} - known))
+
     @property
     def server(self) -> str:
         """Where whoever rules answers: the coordinator's address, and its standby's; or empty."""
@@ -202,7 +208,7 @@ def write_coordinator(
     """Writes the coordinator's configuration; the plan's own paths are relative to `base`."""
     paths = {"plan": str(folder.plan), "plan_base": str(base.resolve())}
     values = {"listen": LISTEN, **paths, **_checkpoints(folder, copies), **own}
-    _write(folder, name, {**values, "name": COORDINATOR})
+    write_config(folder, name, {**values, "name": COORDINATOR})
 
 
 def write_pair(
@@ -236,7 +242,7 @@ def write_servers(
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
-        _write(folder, shard, {**own, **repeated})
+        write_config(folder, shard, {**own, **repeated})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 
@@ -247,15 +253,16 @@ def write_holders(
     minimum = min(plan.bounds(group).minimum for group in plan.all_groups)
     for holder in holders:
         own: Mapping[str, str | int] = {"coordinator": coordinator, "minimum": minimum}
-        _write(folder, holder, {**own, "kit": str(kit)})
+        write_config(folder, holder, {**own, "kit": str(kit)})
 
 
-def _write(folder: RunFolder, name: str, own: Mapping[str, str | int]) -> None:
+def write_config(folder: RunFolder, name: str, own: Mapping[str, object]) -> None:
+    """The configuration of a server, with its own settings; OperatorError if the disk refuses."""
     values = {"name": name, "kit": str(folder.kit), "state": str(folder.state(name)), **own}
     # a TOML basic string is a JSON string, as long as no character is escaped by surrogates
     lines = (f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())
     try:
         folder.config(name).parent.mkdir(exist_ok=True)
-        folder.config(name).write_text("".join(lines))
+        replace_text(folder.config(name), "".join(lines))  # whole: it may be waited for
     except OSError as error:
         raise OperatorError(f"{folder.config(name)}: cannot write: {error}") from None

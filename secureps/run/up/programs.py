@@ -159,11 +159,12 @@ class Programs:
         """Starts all processes; returns the coordinator's address, which the others need."""
         progress.doing("starts the coordinator")
         address = self._start_coordinator(supervisor, progress)
-        servers = ", ".join((*self.cast.shards, *self.cast.holders))
+        cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
+        servers = ", ".join((*cast.shards, *cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
         own = (address, self.order.unsafe_seed, self.copies)
-        write_servers(self.folder, self.plan, self.cast, *own)
-        for shard in self.cast.shards:
+        write_servers(self.folder, self.plan, cast, *own)
+        for shard in cast.shards:
             supervisor.start(self._server("shard", shard))
         for holder in self.cast.holders:
             supervisor.start(self._server("keyholder", holder))
@@ -174,6 +175,12 @@ class Programs:
             deaths.tell(supervisor.poll())
             time.sleep(_TICK)
         return address
+
+    def start_further(self, supervisor: Supervisor) -> None:
+        """Starts shards that were added since (`run.up.further_shards`)."""
+        for shard in self.folder.further(self.cast):
+            if shard not in supervisor.running():
+                supervisor.start(self._server("shard", shard))
 
     def _start_coordinator(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts it, and its standby if it has one; returns its address, or those of both."""

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import chdir
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -217,7 +218,8 @@ def _federate(
                 time.monotonic() - began
             )  # a run may be well under way once its script is there
             compared = programs.federation.baselines
-            watched = Watched(plan, folder, address, cast.clients, so_far, compared)
+            further = partial(programs.start_further, supervisor)
+            watched = Watched(plan, folder, address, cast.clients, so_far, compared, further)
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()
             drawing = _begin_drawing(metrics.lines, _sheet(plan, None, unsafe), folder.report)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -58,14 +58,16 @@ class Watched:
         plan, folder, clients: of the run; address: of its coordinator.
         before: seconds that it was played before.
         compared: baselines are trained too, as far as possible while it goes.
+        further: starts processes that came to the run since; called at every look.
     """
 
     plan: Plan
     folder: RunFolder
     address: str
     clients: tuple[str, ...]
-    before: float = 0.0
-    compared: bool = False
+    before: float
+    compared: bool
+    further: Callable[[], None]
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,7 @@ class Watch:
     def _look(self) -> float:
         """Reads the status once; returns the seconds until the next time."""
         self._hear()
+        self._watched.further()
         asked = time.monotonic()
         try:
             status = self._observer.status()

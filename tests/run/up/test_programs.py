@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import typing
 from pathlib import Path
 
 from secureps.policy.plan import load_plan
-from secureps.run.up.folder import Cast, RunFolder
+from secureps.run.processes.spawning import Program
+from secureps.run.processes.supervisor import Supervisor
+from secureps.run.up.folder import (
+    Cast,
+    RunFolder,
+    write_config,
+    write_coordinator,
+    write_servers,
+)
 from secureps.run.up.programs import Order, Programs
 from tests.kits.nursery import ROOT
 
@@ -35,3 +44,31 @@ def test_all_data_holders_have_the_policy_that_the_plan_names(tmp_path: Path) ->
     given = words("own/site.toml")
     assert given[given.index("--site") + 1] == str(tmp_path / "own" / "site.toml")
     assert "--site" not in words(None)
+
+
+def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.format(script=ROOT / "clients" / "breast_cancer.py"))
+    plan = load_plan(path)
+    assert plan.section.federation is not None
+    folder, cast = RunFolder(tmp_path / "run"), Cast.of(plan, 5)
+    folder.root.mkdir()
+    programs = Programs(Order(path, None, None, {}), folder, plan, plan.section.federation, cast)
+    write_coordinator(folder, tmp_path, None)
+    write_servers(folder, plan, cast, "127.0.0.1:1", None)
+    assert folder.further(cast) == ()
+    write_config(folder, "shard-9", {})
+    assert folder.further(cast) == ("shard-9",)
+    started = list[str]()
+
+    class Running:
+        def running(self) -> tuple[str, ...]:
+            return tuple(started)
+
+        def start(self, program: Program) -> None:
+            assert program.arguments[-1] == str(folder.config("shard-9"))
+            started.append(program.name)
+
+    for _ in range(2):
+        programs.start_further(typing.cast(Supervisor, Running()))
+    assert started == ["shard-9"]

@@ -1,0 +1,79 @@
+"""Brings another shard into a run of `up`: its keys, and the file that its process reads.
+
+Whoever plays the run sees the file, and starts the process as those of the plan's shards. What must
+not live here: that process (`run.up.programs`), and the blocks that move to it (`run.shards`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from secureps.config.sections import read_toml
+from secureps.errors import OperatorError, PeerError, UnknownParty
+from secureps.messages.requests import Status
+from secureps.run.status_client import StatusClient
+from secureps.run.up.folder import RunFolder, write_config
+from secureps.store.issuing import issue
+from secureps.store.keyring import load_public
+
+EVERY = 0.5
+"""Seconds between two looks at whether the run knows it."""
+WITHIN = 60.0
+"""Seconds in which its coordinator has to read the new roster, and then the shard has to come."""
+
+
+def bring(root: Path, name: str, pause: Callable[[float], None] = time.sleep) -> None:
+    """Has a shard come to a run that is being played; returns when it is there.
+
+    Said again, it goes on where it was.
+
+    Args:
+        root: the run's folder.
+        pause: between two looks, for EVERY seconds.
+
+    Raises:
+        UnknownParty: the name is another party's.
+        KitError: it is no name of a party.
+        OperatorError: it does not come, or the disk refuses.
+    """
+    folder = RunFolder(root.resolve())
+    roster = load_public(folder.kit).roster
+    if name not in roster:
+        issue(folder.kit, "shard", name)
+    elif (role := roster.find(name).role) != "shard":
+        raise UnknownParty(f"{name} is a {role} of this run, and no shard")
+    own = StatusClient(folder.kit, name, folder.server)  # who asks is on the coordinator's roster
+    try:
+        _await(own.status, lambda status: True, f"{name} is not on its roster yet", pause)
+        if not folder.config(name).exists():  # started earlier, it would be refused, and end
+            like = next(each.name for each in roster.certificates if each.role == "shard")
+            settings = read_toml(folder.config(like))
+            write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
+        log = folder.logs / f"{name}.log"
+        _await(own.status, lambda status: _here(status, name), f"it has not come; see {log}", pause)
+    finally:
+        own.close()
+
+
+def _here(status: Status, name: str) -> bool:
+    return name in [shard.name for shard in status.shards]
+
+
+def _await(
+    ask: Callable[[], Status],
+    done: Callable[[Status], bool],
+    otherwise: str,
+    pause: Callable[[float], None],
+) -> None:
+    """Asks until it is so; OperatorError says what is not after WITHIN seconds."""
+    last = otherwise
+    for _ in range(round(WITHIN / EVERY)):
+        try:
+            if done(ask()):
+                return
+        except (PeerError, UnknownParty) as error:
+            last = f"{otherwise}: {error}"
+        pause(EVERY)
+    raise OperatorError(f"the run was given {WITHIN:g} seconds: {last}")

@@ -1,0 +1,100 @@
+"""A further shard gets keys, and a file once its coordinator knows it; then it is waited for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.sections import read_toml
+from secureps.errors import KitError, OperatorError, SecurepsError, UnknownParty, Unreachable
+from secureps.messages.requests import Status
+from secureps.messages.run import ShardAddress
+from secureps.run.up import further_shards
+from secureps.run.up.folder import RunFolder, write_config
+from secureps.run.up.further_shards import EVERY, WITHIN, bring
+from secureps.store.issuing import create_kit, issue_all
+from secureps.store.keyring import load_public
+from tests.kits.federations import small_plan
+
+NEW = "shard-1"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> RunFolder:
+    made = RunFolder(tmp_path)
+    create_kit(made.kit, small_plan().cipher_parameters, hours=0)
+    issue_all(made.kit, [("coordinator", "coordinator"), ("shard", "shard-0")])
+    settings = {"listen": "127.0.0.1:0", "coordinator": "127.0.0.1:1", "checkpoints": "here"}
+    write_config(made, "shard-0", settings)
+    return made
+
+
+def status(*shards: str) -> Status:
+    here = tuple(ShardAddress(name, f"{name}:1", 1.0) for name in shards)
+    return Status(b"", 1, "", (), (), here, ())
+
+
+@pytest.fixture
+def answers(monkeypatch: pytest.MonkeyPatch) -> list[Status | SecurepsError]:
+    """What the coordinator answers, one after another, and the last one again."""
+    found: list[Status | SecurepsError] = []
+
+    class Client:
+        def __init__(self, kit: Path, name: str, server: str) -> None:
+            assert name == NEW
+
+        def status(self) -> Status:
+            answer = found.pop(0) if len(found) > 1 else found[0]
+            if isinstance(answer, SecurepsError):
+                raise answer
+            return answer
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(further_shards, "StatusClient", Client)
+    return found
+
+
+def test_it_has_keys_and_then_a_file_and_then_it_is_there(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    answers += [UnknownParty("nobody"), Unreachable("away"), status("shard-0")]
+    seen = list[bool]()
+
+    def pause(seconds: float) -> None:
+        assert seconds == EVERY
+        seen.append(folder.config(NEW).exists())
+        if seen[-1]:
+            answers[:] = [status("shard-0", NEW)]
+
+    bring(folder.root, NEW, pause)
+    assert seen == [False, False, True]
+    assert load_public(folder.kit).roster.find(NEW).role == "shard"
+    own, other = read_toml(folder.config(NEW)), read_toml(folder.config("shard-0"))
+    assert own == other | {"name": NEW, "state": str(folder.state(NEW))}
+    bring(folder.root, NEW, pause)  # it is there
+
+
+def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    answers.append(UnknownParty("nobody is called shard-1"))
+    waited = list[float]()
+    with pytest.raises(OperatorError, match="not on its roster yet: nobody is called shard-1"):
+        bring(folder.root, NEW, waited.append)
+    assert sum(waited) == WITHIN
+    answers[:] = [status("shard-0")]
+    with pytest.raises(OperatorError, match=r"it has not come; see .*shard-1.log"):
+        bring(folder.root, NEW, waited.append)
+
+
+def test_a_name_of_another_party_or_of_none_is_refused(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    with pytest.raises(UnknownParty, match="coordinator is a coordinator of this run, and no sh"):
+        bring(folder.root, "coordinator")
+    with pytest.raises(KitError):
+        bring(folder.root, "a/b")
