@@ -1,7 +1,7 @@
-"""`TorchTrainer`: local SGD, or DP-SGD by Opacus, on a PyTorch model.
+"""`TorchTrainer`: local SGD, or DP-SGD, on a PyTorch model.
 
-The only module of secureps that imports torch, but for `client.torch_sgd`. What must not live here:
-anything about rounds, grids or encryption.
+The only module of secureps that imports torch, but for `client.torch_sgd` and
+`client.ghost_clipping`. What must not live here: anything about rounds, grids or encryption.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
 batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
@@ -144,8 +144,9 @@ class TorchTrainer:
             model's `forward` must take randomness from torch's global generator only.
         train: records to train on, at least one.
         held_out: records to evaluate on, at least one, none of them in `train`.
-        loss: a mean over the records (Opacus would scale a sum wrongly). Under privacy
-            neither it nor the model may let one record's output depend on another record.
+        loss: a mean over the records (a sum would be scaled wrongly). Under privacy neither it nor
+            the model may let one record's output depend on another record, and what every layer
+            takes and gives has the records first.
         metrics: more measures of `evaluate`, by name, each of all held-out records at once,
             on the CPU, where the model has one tensor as its output; default: `accuracy`,
             and none where targets are floating-point numbers.

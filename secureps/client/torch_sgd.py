@@ -1,8 +1,7 @@
-"""SGD on a PyTorch model, and DP-SGD by Opacus' own clipping and noise.
+"""SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
-DP-SGD is algorithm 1 of Abadi et al. 2016. Where the model and the loss allow it, gradients are
-clipped by ghost clipping (Li et al. 2021; Bu et al. 2022): the norms of the records' gradients are
-computed without the gradients, in a second backward pass; elsewhere by per-record gradients.
+DP-SGD is algorithm 1 of Abadi et al. 2016. Records' gradients are clipped by ghost clipping
+(`ghost_clipping`); those of recurrent layers and bags of embeddings are made and clipped by Opacus.
 Opacus is imported at the first private step; it costs more than a second. What must not live
 here: seeds, models, and what a plan says.
 """
@@ -12,10 +11,10 @@ from __future__ import annotations
 import inspect
 import math
 import warnings
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -24,11 +23,22 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from secureps.client.ghost_clipping import (
+    Layer,
+    add_clipped,
+    ghost_layers,
+    refuse_outside,
+    watched,
+    wide,
+)
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
 
 Measure = Callable[..., Tensor]
 """(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
+
+MICROBATCH = 1024
+"""Records whose gradients are computed at a time: memory does not grow with the sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,31 +97,30 @@ def descend_privately(
         PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
         NotFinite: the loss became NaN or infinite.
     """
-    from opacus.grad_sample import GradSampleModule, GradSampleModuleFastGradientClipping
+    from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
     rng, noise = generators
     refuse_mixing_layers(module)
     records = len(task.x)
     before = {name: each.detach().clone() for name, each in module.named_buffers()}
-    try:
-        if ghost_fits(module, task.loss):
-            wrapped: Any = GradSampleModuleFastGradientClipping(
-                module, loss_reduction="mean", max_grad_norm=privacy.max_grad_norm
-            )
-            step, kind = _ghost_step, DPOptimizerFastGradientClipping
-        else:
+    step: Callable[[Any, NDArray[np.int64]], None]
+    if ghost_fits(module):
+        ghosts = Ghosts(module, ghost_layers(module), task, privacy.max_grad_norm)
+        refuse_what_no_ghost_sees(ghosts)
+        step, kind = partial(_ghost_step, ghosts), DPOptimizerFastGradientClipping
+    else:
+        try:
             wrapped = GradSampleModule(module, loss_reduction="mean")
-            step, kind = _per_record_step, DPOptimizer
-        optimizer = _noisy(kind, sgd, privacy, records, noise)
-    except NotImplementedError as error:
-        raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+        except NotImplementedError as error:
+            raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+        step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
+    optimizer = _noisy(kind, sgd, privacy, records, noise)
     with warnings.catch_warnings():
         # Opacus hooks the first layer, whose input needs no gradient: as intended
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
-            index = np.flatnonzero(rng.random(records) < privacy.sample_rate)
-            step(wrapped, optimizer, task, index)
+            step(optimizer, np.flatnonzero(rng.random(records) < privacy.sample_rate))
     # A statistic of the records in a buffer would leave the client without clip and noise.
     for name, each in module.named_buffers():
         if not torch.equal(each, before[name]):
@@ -121,30 +130,15 @@ def descend_privately(
             )
 
 
-def ghost_fits(module: nn.Module, loss: Measure) -> bool:
-    """Whether ghost clipping works for a model and a loss.
+def ghost_fits(module: nn.Module) -> bool:
+    """Whether ghost clipping works for a model: not where it trains layers of packed records."""
+    from opacus.layers.dp_rnn import RNNLinear
 
-    Every layer with parameters of its own must be one that Opacus has a formula for, no
-    parameter may belong to two of them, and the loss must tell records apart (`reduction`, as
-    the losses of `torch.nn.functional` have).
-    """
-    from opacus.grad_sample import GradSampleModuleFastGradientClipping
-
-    owners: Counter[int] = Counter()
-    for layer in module.modules():
-        own = [each for each in layer.parameters(recurse=False) if each.requires_grad]
-        if own and type(layer) not in GradSampleModuleFastGradientClipping.NORM_SAMPLERS:
-            return False
-        owners.update(id(each) for each in own)
-    if not owners or max(owners.values()) > 1:
-        return False
-    try:
-        return "reduction" in inspect.signature(loss).parameters
-    except (TypeError, ValueError):
-        return False
+    packed = (layer for layer in module.modules() if isinstance(layer, RNNLinear | nn.EmbeddingBag))
+    return not any(each.requires_grad for layer in packed for each in layer.parameters())
 
 
-def _per_record_step(module: Any, optimizer: Any, task: Task, index: NDArray[np.int64]) -> None:
+def _per_record_step(module: Any, task: Task, optimizer: Any, index: NDArray[np.int64]) -> None:
     """Takes one step on these records, each of whose gradients is computed, clipped and added.
 
     Without any records it is a step of noise.
@@ -159,22 +153,61 @@ def _per_record_step(module: Any, optimizer: Any, task: Task, index: NDArray[np.
     optimizer.step()
 
 
-def _ghost_step(module: Any, optimizer: Any, task: Task, index: NDArray[np.int64]) -> None:
-    """Takes one step by the records' norms, then by the gradient of the reweighted loss."""
-    from opacus.utils.fast_gradient_clipping_utils import DPTensorFastGradientClipping
+@dataclass(frozen=True, eq=False)
+class Ghosts:
+    """What ghost clipping needs: a model, its layers, the task, and the bound on each record."""
 
+    module: nn.Module
+    layers: Sequence[Layer]
+    task: Task
+    bound: float
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of the records' losses, each of which may be a vector, whose mean counts."""
+        outputs = self.module(x)
+        if not self.tells_apart:
+            return self.task.loss(outputs, y) * len(x)
+        losses = self.task.loss(outputs, y, reduction="none")
+        return losses.reshape(len(x), -1).mean(dim=1).sum()
+
+    @cached_property
+    def tells_apart(self) -> bool:
+        """Whether the loss has a `reduction`, as the losses of `torch.nn.functional` have."""
+        try:
+            return "reduction" in inspect.signature(self.task.loss).parameters
+        except (TypeError, ValueError):
+            return False
+
+
+def refuse_what_no_ghost_sees(ghosts: Ghosts) -> None:
+    """Refuses a model by what its layers do with one record, the first (PlanRefused).
+
+    A layer whose first dimension counts something else, places say, is one whose first dimension
+    is not 1 here; among a batch of just as many records it would not show.
+    """
+    x, y = ghosts.task.batch(np.arange(1))
+    with watched(ghosts.layers) as uses:
+        loss = ghosts.loss(x, y)
+    refuse_outside(loss, uses, ghosts.module)
+    parameters = [each for each in ghosts.module.parameters() if each.requires_grad]
+    add_clipped(loss, uses, 1, ghosts.bound, _zeros(parameters))
+
+
+def _zeros(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
+    return {each: torch.zeros_like(each, dtype=wide(each.dtype)) for each in parameters}
+
+
+def _ghost_step(ghosts: Ghosts, optimizer: Any, index: NDArray[np.int64]) -> None:
+    """Takes one step on these records; without any it is a step of noise."""
     optimizer.zero_grad()
-    if len(index):
-        x, y = task.batch(index)
-        for each in optimizer.params:  # of a layer that this batch does not reach
-            each._norm_sample = torch.zeros(len(index), device=task.device)
-        losses = demand_finite(task.loss(module(x), y, reduction="none"))
-        # A record's loss may be a vector, of which `reduction="mean"` takes the mean.
-        losses = losses.reshape(len(index), -1).mean(dim=1)
-        DPTensorFastGradientClipping(module, optimizer, losses, "mean").backward()
+    sums = _zeros(optimizer.params)
+    for start in range(0, len(index), MICROBATCH):
+        part = index[start : start + MICROBATCH]
+        with watched(ghosts.layers) as uses:
+            loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
+        add_clipped(loss, uses, len(part), ghosts.bound, sums)
     for each in optimizer.params:
-        if each.grad is None or not len(index):
-            each.grad = torch.zeros_like(each)
+        each.grad = sums[each].to(each.dtype)
     optimizer.step()
 
 
@@ -224,6 +257,12 @@ def refuse_mixing_layers(module: nn.Module) -> None:
     from opacus.validators import ModuleValidator
 
     for name, layer in module.named_modules():
+        for own in ("max_norm", "scale_grad_by_freq"):
+            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, own):
+                raise PlanRefused(
+                    f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
+                    f"scales rows by which records look them up, without noise: leave out {own}"
+                )
         check = ModuleValidator.VALIDATORS.get(type(layer))
         errors = [] if check is None else check(layer)
         if errors:

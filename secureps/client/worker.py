@@ -87,6 +87,8 @@ from secureps.store.spool import Spool
 
 KEPT = 8 << 20
 """Bytes of buffers for sealed blocks that are kept for the next ones."""
+_BUFFERS = Buffers(KEPT)
+"""Of all clients of this process: one that lives for a wave finds those of the wave before."""
 
 LARGE = 1 << 20
 """Values of a pulled model from which on memory that is free is given back before there are two of
@@ -119,7 +121,7 @@ class ClientWorker(Worker):
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
         self._noted = set[str]()
-        self._buffers = Buffers(KEPT)
+        self._buffers = _BUFFERS
         self._frozen = FrozenTensors(site)
         self._sealer = OutboxSealer(
             site.identity,

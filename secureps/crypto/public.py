@@ -11,6 +11,8 @@ versions add up. What must not live here: anything secret; there are branches on
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
@@ -31,6 +33,9 @@ def spare_words(degree: int) -> int:
     return max(128, degree // 32)
 
 
+KEPT = 4 << 20
+"""Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
+million values has no others."""
 RUN = 16
 """Words that are tried together; a window has whole runs."""
 _CHACHA_BLOCK = 64
@@ -43,30 +48,39 @@ class PublicPolynomials:
         self._ring = ring
         name, group = ring.name.encode(), place.group.encode()
         self._key = digest("secureps-a", place.run, name, group, place.layout)
-        self._window = 4 * (ring.degree + spare_words(ring.degree))
 
     def transformed(self, first: int, count: int) -> NDArray[np.uint32]:
         """Elements first to first + count: uint32 (count, primes, N), below their primes.
 
-        Any number of threads may ask at once.
+        Any number of threads may ask at once; nobody writes to what they get.
 
         Raises:
             PlanRefused: beyond the 256 GiB of one key stream.
         """
-        size = self._window * len(self._ring.primes)
-        start = first * size // _CHACHA_BLOCK
-        if start + count * size // _CHACHA_BLOCK >= 1 << 32:
-            raise PlanRefused("a group of so many values has no public polynomials: split it")
-        nonce = start.to_bytes(4, "little") + bytes(12)
-        stream = Cipher(algorithms.ChaCha20(self._key, nonce), mode=None).encryptor()
-        words = np.empty(count * size, np.uint8)
-        fill(stream, words)
-        windows = words.view("<u4").reshape(count, len(self._ring.primes), -1)
-        out = np.empty((*windows.shape[:2], self._ring.degree), np.uint32)
-        made, spare = constants(self._ring), np.empty(windows.shape[2], np.uint32)
-        if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
-            raise InternalError("a window of public words ran out, which has a chance of 2^-160")
-        return out
+        end = (first + count) * len(self._ring.primes) * self._ring.degree * 4
+        made = _kept if end <= KEPT else _made
+        return made(self._ring, self._key, first, count)
+
+
+def _made(ring: Ring, key: bytes, first: int, count: int) -> NDArray[np.uint32]:
+    size = 4 * (ring.degree + spare_words(ring.degree)) * len(ring.primes)
+    start = first * size // _CHACHA_BLOCK
+    if start + count * size // _CHACHA_BLOCK >= 1 << 32:
+        raise PlanRefused("a group of so many values has no public polynomials: split it")
+    nonce = start.to_bytes(4, "little") + bytes(12)
+    stream = Cipher(algorithms.ChaCha20(key, nonce), mode=None).encryptor()
+    words = np.empty(count * size, np.uint8)
+    fill(stream, words)
+    windows = words.view("<u4").reshape(count, len(ring.primes), -1)
+    out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
+    made, spare = constants(ring), np.empty(windows.shape[2], np.uint32)
+    if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
+        raise InternalError("a window of public words ran out, which has a chance of 2^-160")
+    return out
+
+
+_kept = functools.lru_cache(32)(_made)
+"""Of two groups, in the pieces in which elements are sealed and opened."""
 
 
 @kernel

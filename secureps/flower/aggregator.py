@@ -232,9 +232,10 @@ class Aggregator:
         return bytes(found.payload)
 
     def _fetch(self, owner: str, ask: GetBlock) -> Payload:
+        """A block as it lies in a message: copied once, and not for each client."""
         found = self._ask(owner, ask)
         assert isinstance(found, Payload)
-        return found
+        return Payload(found.digest, bytes(found.payload))
 
     def _run_info(self) -> Welcome:
         if self._welcome is None:

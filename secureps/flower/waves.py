@@ -19,6 +19,7 @@ from flwr.serverapp import Grid
 from secureps.errors import Malformed, NotReady, SecurepsError, UnknownParty, WrongRun
 from secureps.flower import post
 from secureps.flower.aggregator import Aggregator
+from secureps.messages.orders import Published
 from secureps.messages.run import COORDINATOR, other_run
 from secureps.policy.counting import agrees
 from secureps.wire.waves.batch import (
@@ -102,13 +103,14 @@ class Waves:
         self._longest = 0.0
         self._arrays: dict[bytes, Array] = {}
         section = servers.plan.section
+        self._told = set[tuple[str, int]]()
         self._counts = any(agrees(group) for group in section.group)
         self._lease = section.lease
         self.sent = 0
         """Messages so far."""
 
     def until(self, over: Callable[[], bool], records: RecordDict, kind: str) -> None:
-        """Carries waves until `over()`, which is asked at news of the servers', and now and then.
+        """Carries waves until `over()`, asked when a version is published, and now and then.
 
         Args:
             records: of the app's own, that go along; kind: the type of messages.
@@ -121,24 +123,35 @@ class Waves:
             node.failures, node.resting = 0, 0.0
         self._news = time.monotonic()
         least, most = POLL
-        asked = -most
+        asked = pulled = -most
         while True:
-            if news := self._servers.news.is_set():
-                self._servers.news.clear()
-            if news or time.monotonic() - asked >= most:
+            self._servers.news.clear()
+            if self._published() or time.monotonic() - asked >= most:
                 if over():
                     return
                 asked = time.monotonic()
             self._look()
             self._push(records, kind, over)
+            waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
+            pause = min(self._longest_pause, max(least, waited / 10))
+            if (left := pulled + pause - time.monotonic()) > 0:
+                self._servers.news.wait(left)
+                continue
+            pulled = time.monotonic()
             if self._pull():
                 self._news = time.monotonic()
                 continue
             self._refuse_foreign()
             if time.monotonic() - self._news > self._timeout:
                 raise NotReady(self._silence())
-            waited = time.monotonic() - max((n.since for n in self._nodes.values()), default=0.0)
-            self._servers.news.wait(min(self._longest_pause, max(least, waited / 10)))
+
+    def _published(self) -> bool:
+        """Whether somebody is told of a version that nobody was told of before."""
+        names = [node.name for node in self._nodes.values() if node.name]
+        orders = (order for name in names for order in self._servers.relay.orders(name))
+        told = {(each.group, each.version) for each in orders if isinstance(each, Published)}
+        new, self._told = not told <= self._told, told
+        return new
 
     # --- nodes --------------------------------------------------------------------
 

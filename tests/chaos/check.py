@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.codec.chain import BlockCode
-from secureps.errors import DamagedStore, SecurepsError, WrongRun
+from secureps.errors import DamagedStore, SecurepsError
 from secureps.messages import coordinator_records as records
 from secureps.messages.encoding import DIGEST_BYTES, payload_digest
 from secureps.messages.records import RunPinned
@@ -37,13 +37,13 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
 from secureps.run.export import newest_model
 from secureps.store.checkpoint import Manifest, checkpoint_directories, latest_good
+from tests.chaos.ends import GROUP, ends
 from tests.chaos.evidence import Evidence
 from tests.chaos.schedule import CHEATS, Setting
 from tests.chaos.world import World
 from tests.kits.federations import Tensors, same
 from tests.kits.feedback_kit import recomputed
 
-GROUP = "all"
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the files of a run lie, if the machine has memory for files."""
 
@@ -78,7 +78,7 @@ def complaints(world: World) -> list[str]:
         return [*world.evidence.wrong, *_left_behind(world)]
     return [
         *world.evidence.wrong,
-        *_end(world),
+        *ends(world, journal_of(world)),
         *_counted(world),
         *_ledgers(world),
         *_model(world),
@@ -106,35 +106,6 @@ def _left_behind(world: World) -> list[str]:
 
 def of_kind(journal: Iterable[Any], kind: type[Any]) -> list[Any]:
     return [record for record in journal if isinstance(record, kind)]
-
-
-# --- how it ended -----------------------------------------------------------------
-
-
-def _end(world: World) -> list[str]:
-    federation = world.coordinator.federation
-    cheated = any(fault.kind in CHEATS for fault in world.faults)
-    found = []
-    if not federation.finished:
-        found.append("the run ended without a reason")
-    # What a client sealed and a shard took in is nowhere if both lost their disks.
-    # What is sealed for two key holders that are lost nobody opens; nor what a revoked client has
-    # part in, where holders hear of that before they are asked.
-    few = len(world.lost) > 1 or len(world.successors) > 1 or world.revoked
-    few = few or world.data_holders.gone  # fewer may be left than a cohort needs
-    if federation.failure and not (cheated or few):
-        found.append(f"the run failed: {federation.finished}")
-    for name in world.clients:
-        halt = world.parties[name].halted.result()
-        own = name in world.lost or (halt.error is WrongRun and COORDINATOR in world.lost)
-        own |= name in world.revoked
-        # who is not let in yet has no roster but its kit's, and a shard came meanwhile
-        pinned = of_kind(journal_of(world, name), RunPinned)
-        outdated = halt.error is WrongRun and "current kit" in halt.reason
-        own |= outdated and bool(world.spares) and not pinned
-        if halt.error is not None and not (cheated or own):
-            found.append(f"{name} left: {halt.reason}")
-    return found
 
 
 # --- what was counted -------------------------------------------------------------

@@ -40,10 +40,6 @@ KNOWN: dict[str, str] = {
 }
 """What chaos does not play, and why."""
 
-SELDOM = frozenset(("hears OpenRefused", "orders Call OpenRefused", "hears WorkFailed"))
-"""What a thousand seeds meet once, or not at all: tests/federation/test_committee_runs.py and
-tests/service/test_executor.py have them."""
-
 
 def _within(root: type[Any]) -> set[str]:
     """The classes that are made of this one."""
@@ -83,7 +79,7 @@ def table(seen: Mapping[str, int]) -> str:
 def never(seen: Mapping[str, int]) -> list[str]:
     """What no party ever heard or ordered, and no exception names."""
     met = {kind.partition(" ")[2] for kind in seen}
-    return [kind for kind in all_kinds() if kind not in met | KNOWN.keys() | SELDOM]
+    return [kind for kind in all_kinds() if kind not in met | KNOWN.keys()]
 
 
 def stale(seen: Mapping[str, int]) -> list[str]:

@@ -6,16 +6,21 @@ live here: keys and signatures (`tests.chaos.issuer`).
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from functools import partial
 from typing import TYPE_CHECKING
 
+from secureps.errors import WrongRun
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import WORKER
+from secureps.roles.machine import WORKER, Halt
 from tests.chaos import takeover
 from tests.chaos.schedule import HOLDERS, Fault
 
 if TYPE_CHECKING:
     from tests.chaos.world import World
+
+BROUGHT = 1.0
+"""Seconds until a client has the kit that it asks for."""
 
 
 def happen(world: World, fault: Fault) -> None:
@@ -37,6 +42,24 @@ def happen(world: World, fault: Fault) -> None:
             world.loop.call_later(fault.seconds, partial(_renew, world))
         case "comes":
             world.loop.call_later(fault.seconds, partial(_admit, world, fault.who))
+
+
+def outdated(world: World, name: str, halted: Future[Halt]) -> bool:
+    """Whether a client has ended that asks for the current kit: a shard came before it took part.
+
+    Who takes part hears of every roster; who never did has its kit's alone.
+    """
+    if name not in world.clients or halted.exception() is not None or not world.spares:
+        return False
+    halt, run = halted.result(), world.parties[name].run
+    return halt.error is WrongRun and "get the current kit" in halt.reason and not run
+
+
+def bring(world: World, name: str) -> None:
+    """It has that, and is started again."""
+    world.brought.add(name)
+    world.put_out(name)
+    world.start(name)
 
 
 def _renew(world: World) -> None:

@@ -33,6 +33,7 @@ frozen    the coordinator's process is stopped for so long, as by SIGSTOP, and g
 commanded an operator has the standby take over
 spoil     the client shares another key than it seals with, so many times
 lie       the key holder answers with a wrong share, so many times
+flaws     of the client's envelopes the one for that key holder does not open, so many times
 """
 
 from __future__ import annotations
@@ -93,8 +94,9 @@ SETTINGS = (
 
 MESSAGES = ("lost", "unanswered", "twice", "late")
 DEATHS = ("kill", "power", "dies", "torn")
-CHEATS = ("spoil", "lie")
-KINDS = (*DEATHS, "pause", "jump", "full", "part", *MESSAGES, *CHEATS)
+SPOIL, LIE, FLAWS = "spoil", "lie", "flaws"
+CHEATS = (SPOIL, LIE, FLAWS)
+KINDS = (*DEATHS, "pause", "jump", "full", "part", *MESSAGES, SPOIL, LIE)
 WIPED, OLDER, AWAY, ROTS, ASKS = "wiped", "older", "away", "rots", "asks"
 LOSSES = (WIPED, OLDER, AWAY)
 SELDOM, LOSS = 0.15, 0.3
@@ -128,7 +130,13 @@ TAKEOVERS = (GONE, FROZEN, COMMANDED)
 FOLLOWED = 0.4
 """How often there is a standby, where no disk is lost."""
 
-EVERY = frozenset((*KINDS, *LOSSES, *ROSTERS, *ACTS, *OWN_ACTS, *MOVES, *TAKEOVERS, ROTS, ASKS))
+FLAWED, UNHEARD = 0.15, 0.15
+"""Where there is a committee: how often an envelope of a client's does not open, and how often a
+client is revoked while two key holders are away."""
+
+EVERY = frozenset(
+    (*KINDS, FLAWS, *LOSSES, *ROSTERS, *ACTS, *OWN_ACTS, *MOVES, *TAKEOVERS, ROTS, ASKS)
+)
 
 EVENTS = 2000
 """Below this most runs have had their last event."""
@@ -264,10 +272,9 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     if not lost:
         faults += _followed(random.Random(f"chaos-standby/{seed}"), setting)
     faults += _own(random.Random(f"chaos-own/{seed}"), setting, lost)
-    moved = _moved(random.Random(f"chaos-shards/{seed}"))
-    if moved and setting.replicas == 1:  # until the next checkpoint moved blocks are nowhere else
-        faults = [fault for fault in faults if fault.kind != ROTS]
-    return (*faults, *moved)
+    if setting.cipher == "rlwe":
+        faults += _opened(random.Random(f"chaos-opening/{seed}"), setting, lost)
+    return (*faults, *_moved(random.Random(f"chaos-shards/{seed}")))
 
 
 def _act(rng: random.Random) -> Fault:
@@ -303,6 +310,21 @@ def _own(rng: random.Random, setting: Setting, lost: bool) -> Sequence[Fault]:
     if not lost and setting.rule != "all" and rng.random() < OWN:
         seconds = round(rng.uniform(0.1, 8.0), 1)
         found.append(Fault(COMES, NEWCOMER, rng.randrange(1, EVENTS), seconds))
+    return found
+
+
+def _opened(rng: random.Random, setting: Setting, lost: bool) -> Sequence[Fault]:
+    """What may have a holder of a committee refuse to open a cohort."""
+    found: list[Fault] = []
+    client, holder = rng.choice(client_names(CLIENTS)), rng.choice(holders_of(setting))
+    if rng.random() < FLAWED:
+        found.append(Fault(FLAWS, client, rng.randint(1, 2), to=holder))
+    if not lost and setting.rule != "all" and rng.random() < UNHEARD:
+        at, seconds = rng.randrange(1, EVENTS), round(rng.uniform(0.1, 8.0), 1)
+        long = round(rng.uniform(10.0, 40.0), 1)
+        away = (each for each in holders_of(setting) if each != holder)
+        found += [Fault("part", each, at, long, COORDINATOR) for each in away]
+        found.append(Fault(REVOKED, client, at, seconds))
     return found
 
 

@@ -1,33 +1,27 @@
-"""A few seeds of chaos, and that its doubles do what they say; `make chaos` plays many seeds."""
+"""A few seeds of chaos, and faults that it must find; `make chaos` plays many seeds."""
 
 from __future__ import annotations
 
 import json
 import os
-import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from secureps.errors import DiskFailed
-from secureps.messages.records import Incarnated
 from secureps.messages.run import STANDBY
+from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.roles.coordinator import submissions
 from secureps.roles.machine import Answer, Step
 from secureps.roles.member.leaving import LEFT
+from secureps.roles.shard.state import ShardState
 from secureps.service.executor import Executor
-from secureps.service.loop import VirtualLoop
-from secureps.store.atomic_file import sync, write_durably
-from tests.chaos.disk import Disk, Journal
+from tests.chaos.check import complaints
 from tests.chaos.kinds import KNOWN, all_kinds, never, stale, table
-from tests.chaos.loop import PartyLoop
 from tests.chaos.plans import plan_of
-from tests.chaos.play import play
+from tests.chaos.play import play, quiet
 from tests.chaos.schedule import (
     EVERY,
     OPERATIONS,
@@ -40,6 +34,7 @@ from tests.chaos.schedule import (
     setting_of,
 )
 from tests.chaos.shrink import shrunk
+from tests.chaos.world import World
 from tests.conftest import AS_DEPLOYED
 
 FEW = (2, 4, 9, 11, 14, 16, 20, 36)
@@ -90,6 +85,7 @@ ENDS: dict[str, tuple[int, str]] = {
     "older:client-03@900+3": (16, "this client's state folder ends before update"),
     "wiped:shard-0@238+6,wiped:shard-1@238+6": (1, "its journal is gone or an older copy"),
     "wiped:coordinator@1166+6,wiped:shard-0@1166+6": (1, "waits for the coordinator's folder"),
+    "wiped:holder-2@1166+6,flaws:client-02>holder-1@2": (1, "examined by key holders: holder-2"),
 }
 """Losses after which a run has no end, of which seed's plan, and what an operator reads."""
 
@@ -164,6 +160,21 @@ def test_shards_come_and_go_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_who_first_takes_part_after_a_shard_came_is_brought_the_current_kit(
+    tmp_path: Path,
+) -> None:
+    faults = (
+        "dies:coordinator@14+1.1,power:client-02@602+2.9,frozen:coordinator@829+7.8,"
+        "added:shard-2@1579"
+    )
+    world = World(740, setting_of(740), parsed(faults), tmp_path)
+    with quiet():
+        world.play()
+    assert not complaints(world)
+    assert world.brought == {"client-02"}
+    assert world.coordinator.federation.finished == "all 3 versions are made"
+
+
 OWN: dict[str, tuple[int, str, str]] = {
     "rests:client-01@500+20": (0, "all 3 versions are made", ""),
     "lowers:client-01@500+0.01": (7, "all 3 versions are made", "the budget is 0.01"),
@@ -215,6 +226,63 @@ def test_what_a_shard_and_its_client_both_lost_is_made_anew(seed: int, who: str,
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_a_holder_whose_envelope_does_not_open_refuses_and_the_others_open() -> None:
+    """It says so too late where nobody can be spared, and what opens is not its to say."""
+    outcome = play(1, parsed("flaws:client-01>holder-2@1"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+    assert outcome.kinds["holder hears WorkFailed"]
+    assert outcome.kinds["coordinator hears OpenRefused"]
+
+
+def test_a_prepared_shard_that_lost_its_disk_hears_that_its_sums_are_opened_again() -> None:
+    """It had said that it is prepared while the coordinator was away, which counted on it."""
+    outcome = play(791, parsed("dies:coordinator@85+4.6,wiped:shard-0@1737+3.9"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
+def test_what_holders_that_are_left_do_not_open_is_left_out_when_another_is_replaced() -> None:
+    """One that is away was to open it in place of the one that found a flaw, and is gone now."""
+    outcome = play(841, parsed("replaced:holder-0@190+6,flaws:client-01>holder-1@2"))
+    assert not outcome.complaints
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
+# --- what nothing excuses -----------------------------------------------------------
+
+
+EXCUSED: dict[str, tuple[int, Callable[[World], None], str]] = {
+    "quits:client-01@500": (
+        0,
+        lambda world: world.data_holders.gone.clear(),
+        "the run failed: too few clients are left: after version 1, 1 of them takes part no more",
+    ),
+    "spoil:client-01@2": (
+        4,
+        lambda world: setattr(world, "faults", ()),
+        "cohort 0 was burnt: ",
+    ),
+    "revoked:client-03@700+1": (
+        8,
+        lambda world: world.revoked.clear(),
+        "client-03 left: client-03 is on the roster no more",
+    ),
+}
+"""What a seed did, under which plan, how a check comes not to know of it, and what it says then."""
+
+
+@pytest.mark.parametrize("faults", EXCUSED)
+def test_an_end_that_nothing_led_to_is_found(faults: str, tmp_path: Path) -> None:
+    seed, forget, said = EXCUSED[faults]
+    world = World(seed, setting_of(seed), parsed(faults), tmp_path)
+    with quiet():
+        world.play()
+        assert not complaints(world)
+        forget(world)
+        assert any(found.startswith(said) for found in complaints(world))
+
+
 # --- faults of the code, which chaos must find --------------------------------------
 
 
@@ -259,6 +327,26 @@ def test_a_receipt_that_is_taken_twice_is_found(monkeypatch: pytest.MonkeyPatch)
     assert not play(0, twice).complaints, "a round takes one of each client"
     monkeypatch.setattr(submissions, "_check_round", lambda tx, group, receipt: None)
     assert play(0, twice).complaints == ("client-01/all/0 was received 2 times",)
+
+
+def test_a_shard_that_lets_go_of_what_nobody_settled_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """While its copy is on its way to another shard: what it was for is still to come."""
+    forgotten = list[str]()
+
+    def surplus(state: ShardState, header: BlockHeader) -> tuple[SubmissionId, ...]:
+        if forgotten or header.purpose != UPDATE:
+            return ()
+        forgotten.append(header.key)
+        return (SubmissionId(header.author, header.group, header.sequence),)
+
+    assert setting_of(42).replicas == 2
+    monkeypatch.setattr(ShardState, "surplus", surplus)
+    found = play(42, ()).complaints
+    assert [text.partition(" ")[2] for text in found] == [
+        f"acknowledged {forgotten[0]} before it was durable"
+    ]
 
 
 # --- schedules --------------------------------------------------------------------
@@ -359,75 +447,6 @@ def test_shrinking_keeps_what_is_needed() -> None:
     assert len(asked) < 40
     assert shrunk([5], lambda faults: 5 in faults) == (5,)
     assert shrunk(range(3), lambda faults: True) == ()
-
-
-# --- doubles ----------------------------------------------------------------------
-
-
-def test_a_disk_forgets_what_was_not_synced(tmp_path: Path) -> None:
-    links, tmp_path = tmp_path / "links", tmp_path / "files"
-    for folder in (links, tmp_path):
-        folder.mkdir()
-    disk, whole = Disk(lambda operation: None, links), b"0123456789"
-    found = Counter[bytes | None]()
-    with disk.installed():
-        write_durably(tmp_path / "kept", [whole])
-        for round in range(40):
-            (tmp_path / "torn").write_bytes(whole)
-            sync(tmp_path)  # its name alone
-            (tmp_path / "new").write_bytes(whole)
-            os.replace(tmp_path / "new", tmp_path / "name")  # neither
-            assert not disk.durable(tmp_path / "torn")
-            assert not disk.durable(tmp_path / "name")
-            disk.cut(tmp_path, random.Random(round), lambda path: True)
-            assert (tmp_path / "kept").read_bytes() == whole
-            assert disk.durable(tmp_path / "kept")
-            assert whole.startswith((tmp_path / "torn").read_bytes())
-            found[(tmp_path / "torn").read_bytes()] += 1
-            name = tmp_path / "name"
-            found[None] += not name.exists()
-            name.unlink(missing_ok=True)
-            (tmp_path / "torn").unlink()
-            sync(tmp_path)
-    assert 5 < found[None] < 35
-    assert len(found) > 5
-
-
-def test_a_journal_forgets_what_sqlite_would(monkeypatch: pytest.MonkeyPatch) -> None:
-    def journalled() -> int:
-        journal = Journal(lambda operation: None, lambda record: None)
-        journal.append(0.0, [Incarnated(1)])
-        journal.cut()
-        return len(list(journal.replay()))
-
-    assert journalled() == 1
-    monkeypatch.setattr("secureps.store.journal.SYNCHRONOUS", "NORMAL")
-    assert journalled() == 0
-
-
-def test_a_gate_refuses_before_anything_is_written() -> None:
-    def full(operation: str) -> None:
-        raise DiskFailed(operation)
-
-    journal = Journal(full, lambda record: None)
-    with pytest.raises(DiskFailed, match="append"):
-        journal.append(0.0, [Incarnated(1)])
-    assert journal.rows == []
-
-
-def test_a_party_s_clock_leaps_and_stops() -> None:
-    whole, done = VirtualLoop(), list[tuple[str, float, float]]()
-    loop = PartyLoop(whole, 100.0, lambda action: action())
-
-    def note(name: str) -> None:
-        done.append((name, whole.now(), loop.now()))
-
-    for name, delay in (("soon", 1.0), ("later", 50.0), ("last", 90.0)):
-        loop.call_later(delay, partial(note, name))
-    whole.call_later(2.0, lambda: loop.jump(60.0))
-    whole.call_later(3.0, lambda: loop.pause(40.0))
-    whole.run(lambda: False)
-    assert done == [("soon", 1.0, 101.0), ("later", 2.0, 162.0), ("last", 43.0, 203.0)]
 
 
 # --- the table --------------------------------------------------------------------

@@ -21,10 +21,8 @@ from unittest.mock import patch
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, DiskFailed, Refused, SecurepsError, WrongRun
-from secureps.messages.coordinator_records import Received
-from secureps.messages.requests import AskRun, AskStatus, PutBlock, Status, Submit, Welcome
+from secureps.messages.requests import AskRun, AskStatus, Status, Welcome
 from secureps.messages.run import COORDINATOR, STANDBY
-from secureps.messages.shard_records import BlockSpooled
 from secureps.roles.holder.holder import Holder
 from secureps.roles.machine import Halt, Machine
 from secureps.roles.shard.shard import Shard
@@ -37,6 +35,7 @@ from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import MANIFEST
 from secureps.store.spool import DiskSpool
 from tests.chaos import rosters, shards, takeover
+from tests.chaos.acknowledged import answers
 from tests.chaos.data_holders import DataHolders
 from tests.chaos.disk import Copy, Disk, Journal
 from tests.chaos.evidence import Evidence
@@ -58,7 +57,7 @@ from tests.chaos.schedule import (
     holders_of,
 )
 from tests.chaos.trainers import Subject
-from tests.kits.cheats import lies, small_error, spoils
+from tests.kits.cheats import cheats, lies, small_error, spoil_one, spoils
 from tests.kits.streams import seconds
 
 BOUND = 1500.0
@@ -94,6 +93,8 @@ class World(Simulation):
         """Clients that were taken off the roster."""
         self.newcomers: list[str] = []
         """Clients that came onto it."""
+        self.brought: set[str] = set()
+        """Clients that have been brought the newest kit, since a shard came."""
         self.spares: list[str] = []
         """Shards that came onto it."""
         self.data_holders = DataHolders(self)
@@ -110,7 +111,7 @@ class World(Simulation):
         by_event = [f for f in faults if f.kind not in (*MESSAGES, *CHEATS, "dies", "torn")]
         self._due = sorted(by_event, key=lambda fault: fault.at)
         self._fatal = {(f.who, f.at): f for f in faults if f.kind in ("dies", "torn")}
-        self._cheats = [f for f in faults if f.kind in ("spoil", "lie")]
+        self._cheats = [f for f in faults if f.kind in CHEATS]
         trainers = {
             name: Subject(i, SHAPE, setting.frozen) for i, name in enumerate(client_names(CLIENTS))
         }
@@ -118,7 +119,7 @@ class World(Simulation):
         conditions = Conditions(
             Delays(seed),
             lambda clock, delay: ChaosNetwork(
-                clock, delay, table(faults), self.evidence.leaves, self._answered
+                clock, delay, table(faults), self.evidence.leaves, partial(answers, self)
             ),
             self._journal,
             lambda name: DiskSpool(folder / name / "spool"),
@@ -184,6 +185,7 @@ class World(Simulation):
             )
         ended = {name for name, party in self.parties.items() if party.halted.done()}
         here = set(holders_of(self.setting)) - ended - elsewhere.keys()
+        here -= {fault.to for fault in self._cheats}  # of an envelope that does not open
         if len(here) < min(THRESHOLD, len(holders_of(self.setting))):
             return said if "key holders" in said else ""
         left = [
@@ -382,31 +384,6 @@ class World(Simulation):
                 raise DiskFailed("journal: cannot write: database or disk is full")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-    def _answered(self, party: str, message: Any, answer: Any) -> None:
-        """An answer leaves: what it acknowledges is there after a cut."""
-        if isinstance(answer, SecurepsError) or not isinstance(message, PutBlock | Submit):
-            return
-        journal, spool = self._stores[party].journal, self._stores[party].spool
-        assert isinstance(journal, Journal)
-        assert isinstance(spool, DiskSpool)
-        known: Received | BlockSpooled
-        if isinstance(message, Submit):
-            name, known = str(message.receipt.id), Received(message.receipt)
-        else:
-            name, known = message.header.key, BlockSpooled(message.header)
-            # an answer waits for copies elsewhere: the block's fate may have been settled meanwhile
-            if self._holds(party, message) and not self._disk.durable(spool.path(name)):
-                self.evidence.broken(f"{party} acknowledged {name} before it was durable")
-        if takeover.lacks(self, party, known):
-            self.evidence.broken(f"{party} acknowledged {name} before its standby had it")
-        if known not in journal.durable:
-            self.evidence.broken(f"{party} acknowledged {name} before that was in its journal")
-
-    def _holds(self, party: str, message: PutBlock) -> bool:
-        """Whether a shard has yet to let go of a block."""
-        machine = self.parties[party].machine
-        return isinstance(machine, Shard) and message.header in machine.state.spooled.values()
-
     # --- parties ------------------------------------------------------------------
 
     @property
@@ -428,15 +405,26 @@ class World(Simulation):
         super().start(name)
         self.loop.call_later(0.0, partial(self._up, name, self._loops[name]))
         for fault in self._cheats:
-            if fault.who == name and fault.kind == "spoil":
-                spoils(self, name, fault.at)
-            elif fault.who == name:
-                lies(self, name, small_error, fault.at)
+            if fault.who == name:
+                self._cheat(fault)
+
+    def _cheat(self, fault: Fault) -> None:
+        match fault.kind:
+            case "spoil":
+                spoils(self, fault.who, fault.at)
+            case "lie":
+                lies(self, fault.who, small_error, fault.at)
+            case "flaws":
+                place = holders_of(self.setting).index(fault.to)
+                cheats(self, fault.who, partial(spoil_one, holder=place), fault.at)
 
     def _ended(self, name: str, halted: Future[Halt]) -> None:
         super()._ended(name, halted)
         if name.startswith("shard-"):
             self.loop.call_later(0.0, partial(self._left, name, self.parties[name]))
+        elif rosters.outdated(self, name, halted):
+            self.down.add(name)
+            self.loop.call_later(rosters.BROUGHT, partial(rosters.bring, self, name))
 
     def _left(self, name: str, executor: Executor) -> None:
         """A shard was removed: its process ends, and with it its connections."""
@@ -466,7 +454,7 @@ class World(Simulation):
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
-        later = (*self.successors.values(), *self.newcomers, *self.spares)
+        later = (*self.successors.values(), *self.newcomers, *self.spares, *self.brought)
         # whoever begins anew where a shard came gets the current kit: with its first it cannot join
         anew = self.lost.keys() if self.spares else ()
         newest = name in (COORDINATOR, STANDBY, *later, *anew)

@@ -55,6 +55,18 @@ def test_known_answers(ring: Ring) -> None:
 
 
 @every_ring
+def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Ring) -> None:
+    one, other = (PublicPolynomials(ring, place(100)) for _ in range(2))
+    assert one.transformed(0, 2) is other.transformed(0, 2)
+    size = 4 * len(ring.primes) * ring.degree
+    last = public.KEPT // size
+    assert one.transformed(last - 1, 1) is other.transformed(last - 1, 1)
+    assert one.transformed(last, 1) is not other.transformed(last, 1)
+    found = PublicPolynomials(ring, place(100, run=1)).transformed(0, 2)
+    assert not np.array_equal(found, one.transformed(0, 2))
+
+
+@every_ring
 def test_any_run_of_elements_is_cut_from_the_same(ring: Ring) -> None:
     polynomials = PublicPolynomials(ring, place(100))
     whole = polynomials.transformed(0, 20)
@@ -150,4 +162,4 @@ def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         assert public._reduce_accepted(words, constants(ring).primes, spare, out) is enough
     monkeypatch.setattr(public, "_reduce_accepted", lambda *_: False)
     with pytest.raises(InternalError, match="ran out"):
-        PublicPolynomials(ring, place(1)).transformed(0, 1)
+        PublicPolynomials(ring, place(1, run=2)).transformed(0, 1)  # which nobody has asked for

@@ -115,6 +115,23 @@ def test_a_holder_is_believed_of_a_client_or_two(rule: dict[str, Any], tmp_path:
     assert simulation.versions() == {"all": 4}
 
 
+def test_where_no_cohort_waits_a_flaw_is_found_by_whoever_opens_it(tmp_path: Path) -> None:
+    """Holders look into nothing before; from then on into what that client sends."""
+    simulation = federation(ROUNDS, tmp_path)
+    for group in simulation.coordinator.federation.groups.values():
+        group.open_receipts.enough = 0
+    cheats(simulation, "client-05", spoil_one, times=1)
+    plays_on(simulation)
+    assert simulation.versions() == {"all": 4}
+    assert journalled(simulation, coordinator_records.CohortBurnt) == []
+    (refused,) = journalled(simulation, coordinator_records.HolderRefused)
+    (noted,) = journalled(simulation, coordinator_records.FlawNoted)
+    assert (noted.id.client, noted.holder) == ("client-05", refused.holder)
+    assert noted.reason in ("too late to leave it out", "left out already")
+    looked = journalled(simulation, coordinator_records.ReceiptExamined)
+    assert {r.id.client for r in looked if r.holder != refused.holder} == {"client-05"}
+
+
 def test_clients_that_frame_a_holder_are_summed_without_its_shares(tmp_path: Path) -> None:
     """More than a holder is believed of: the others open, and it refuses by itself."""
     simulation = federation(BUFFERED, tmp_path)

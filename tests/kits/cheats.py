@@ -67,10 +67,10 @@ def cheats(
     worker._sealer._shared = shared  # type: ignore[method-assign, assignment]
 
 
-def spoil_one(receipt: Receipt) -> dict[str, Any]:
-    """Holder 2 alone gets an envelope that does not open."""
+def spoil_one(receipt: Receipt, holder: int = 2) -> dict[str, Any]:
+    """This holder alone gets an envelope that does not open."""
     envelopes = list(receipt.envelopes)
-    envelopes[2] = envelopes[2][:-1] + bytes([envelopes[2][-1] ^ 1])
+    envelopes[holder] = envelopes[holder][:-1] + bytes([envelopes[holder][-1] ^ 1])
     return {"envelopes": tuple(envelopes)}
 
 

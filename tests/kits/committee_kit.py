@@ -226,7 +226,9 @@ class Holder:
 
     def order(self, order: Any) -> list[Any]:
         """What it tells the coordinator in the end."""
-        step = self.begin(order)
+        return self._told(self.begin(order))
+
+    def _told(self, step: Step) -> list[Any]:
         return [*said(step), *(m for e in step.effects for m in self.worked(e))]
 
     def worked(self, effect: Any) -> list[Any]:
@@ -237,7 +239,7 @@ class Holder:
             done = self.worker.work(effect.task)
         except SecurepsError as error:
             done = WorkFailed(effect.task, error)
-        return said(self.give(WORKER, done))
+        return self._told(self.give(WORKER, done))
 
     def share(self, order: orders.Open) -> bytes:
         """Its answer for a cohort."""
@@ -245,8 +247,8 @@ class Holder:
         return found.share
 
     def refusal(self, order: orders.Open) -> str:
-        """Why it gives none."""
-        (found,) = self.order(order)
+        """Why it gives none: the last that it says."""
+        *_, found = self.order(order)
         assert isinstance(found, requests.OpenRefused)
         return found.reason
 

@@ -7,8 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import committee, floods, floor, holder, threads
+from benchmarks import committee, floods, floor, holder, record_level, threads
 from benchmarks.ciphers import measure
 from benchmarks.crowd import million_plan
 from benchmarks.deployed import Deployed
@@ -46,6 +47,13 @@ def test_every_step_is_measured_with_any_threads() -> None:
     for row in rows:
         assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
         assert float(row["times as fast"]) > 0
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus' of itself
+def test_private_steps_of_every_model_are_measured_beside_plain_ones() -> None:
+    rows = record_level.measure(torch.device("cpu"), turns=1, steps=1, narrow=True, share=16)
+    assert len(rows) == len(record_level.CASES) * len(record_level.WAYS)
+    assert all(float(row["ms a step"]) > 0 < float(row["to plain"]) for row in rows)
 
 
 def test_every_party_of_every_committee_is_measured() -> None:

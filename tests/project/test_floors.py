@@ -73,8 +73,8 @@ MEMBER_DOORS = {"budget", "member", "settings", "tasks", "terms"}
 ONLY_IMPORTERS = {
     "tenseal": {"crypto/bfv_seal.py"},
     "zstandard": {"crypto/bfv_seal.py"},
-    "torch": {"client/torch.py", "client/torch_sgd.py"},
-    "opacus": {"client/torch_sgd.py"},
+    "torch": {"client/ghost_clipping.py", "client/torch.py", "client/torch_sgd.py"},
+    "opacus": {"client/ghost_clipping.py", "client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "matplotlib": {"run/report/plots.py"},
     "sklearn": {"scenario/datasets.py"},

@@ -1,7 +1,8 @@
 """Whom to believe when a key holder finds a flaw in its envelope, and nobody else can look into it.
 
 Either a client sealed for it what does not open, or it lies. Of n holders t open a cohort, so that
-n - t can be missed; no more than these are taken to be corrupt:
+n - t can be missed (n: of those that it is sealed for who are on the roster still); no more than
+these are taken to be corrupt:
 
     more than n - t accuse a client     one of them is honest: the client is at fault
     fewer do                            all of them may lie: each is believed of `BELIEVED` clients

@@ -263,9 +263,10 @@ def make_prepare(tx: Transaction, group: GroupState, blocks: tuple[int, ...]) ->
 
 
 def prepare_again(tx: Transaction, group: GroupState) -> None:
-    """Tells shards that are not prepared yet once more."""
+    """Tells shards that are not prepared yet, or may be so no more, once more."""
     for shard, blocks in tx.federation.owners(group.name).items():
-        if shard not in group.coming.blocks:
+        unsure = (group.name, shard) in tx.sessions.unconfirmed
+        if unsure or shard not in group.coming.blocks:
             tx.order(shard, make_prepare(tx, group, blocks))
 
 

@@ -10,7 +10,7 @@ from secureps.errors import Conflict
 from secureps.messages.coordinator_records import CohortReopened, FlawNoted, ReceiptExamined
 from secureps.messages.orders import Examine
 from secureps.messages.requests import Examined
-from secureps.messages.submission import Receipt, rooted
+from secureps.messages.submission import Receipt, SubmissionId, rooted
 from secureps.policy.cohorts.accusations import BELIEVED, believed, told, unsupported
 from secureps.roles.coordinator import committees, opening, synchronous
 from secureps.roles.coordinator.commit import REASON_LIMIT
@@ -23,9 +23,12 @@ def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
     return Examine(tx.federation.incarnation, rooted(receipt))
 
 
-def examine(tx: Transaction, receipt: Receipt) -> None:
-    """A receipt has come: every holder of a committee is asked to look into its envelope."""
-    if not opening.wanted(tx.plan):
+def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
+    """A receipt has come: every holder of a committee is asked to look into its envelope.
+
+    Where nobody waits for that they find what is wrong with it while they open its cohort.
+    """
+    if not opening.wanted(tx.plan) or not opening.looked_at(group, receipt.id.client):
         return
     order = make_examine(tx, receipt)
     for holder in committees.holders(tx, receipt.committee):
@@ -55,13 +58,38 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
     if not doubt and group.phase is Phase.HOLDING and group.closed_over(id):
         tx.write(CohortReopened(group.name, group.number, ()))
     if not doubt and group.drops(id):
-        tx.write(ReceiptExamined(group.name, id, answer.holder, flaw))
-        tx.settle((id,))
-        if not group.streaming:
-            synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
+        _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
         late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
         tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+
+
+def settle(tx: Transaction, group: GroupState) -> None:
+    """Leaves out what stayed in although a holder found a flaw, if nobody can open it any more.
+
+    Others of its key holders were to open it, and are on the roster no more.
+    """
+    for id, holders in list(group.open_receipts.doubted.items()):
+        if group.drops(id) and len(_here(tx, group, id) - holders) < tx.plan.threshold:
+            flaw = "it does not open, and too few others are left to open it"
+            _leave_out(tx, group, id, min(holders), flaw)
+
+
+def _leave_out(
+    tx: Transaction, group: GroupState, id: SubmissionId, holder: str, flaw: str
+) -> None:
+    tx.write(ReceiptExamined(group.name, id, holder, flaw))
+    tx.settle((id,))
+    if not group.streaming:
+        synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
+
+
+def _here(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
+    """The holders that a submission is sealed for and that are on the roster; all, if unknown."""
+    receipt = group.open_receipts.receipts.get(id)
+    if receipt is None:
+        return frozenset(tx.holders)
+    return frozenset(committees.holders(tx, receipt.committee)) & frozenset(tx.holders)
 
 
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
@@ -78,7 +106,8 @@ def _doubt(tx: Transaction, group: GroupState, answer: Examined) -> str:
 
     Without the client the version must not lack members for the word of a few holders.
     """
-    id, holder, spare = answer.id, answer.holder, tx.plan.holders - tx.plan.threshold
+    id, holder = answer.id, answer.holder
+    spare = len(_here(tx, group, id)) - tx.plan.threshold  # whoever left can be missed no more
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited

@@ -117,13 +117,23 @@ def deadlines(tx: Transaction, group: str, since: float) -> tuple[float, float]:
     return since + rule.deadline, since + rule.deadline * (1 + extensions)
 
 
+def looked_at(group: GroupState, client: str) -> bool:
+    """Whether holders look into what a client sends as soon as it comes.
+
+    Where no cohort waits for that (`PinnedRun.examined`) they look while they open it; but into
+    what comes of a client in whose envelope one found a flaw all look first (`kept`).
+    """
+    return group.open_receipts.enough > 0 or client in group.suspicion.flawed
+
+
 def unexamined(tx: Transaction, group: GroupState, holder: str) -> tuple[Receipt, ...]:
     """What a holder is still to look into."""
     answered = group.open_receipts.answered
     return tuple(
         receipt
         for receipt in group.receipts.values()
-        if holder not in answered(receipt.id)
+        if looked_at(group, receipt.id.client)
+        and holder not in answered(receipt.id)
         and holder in committees.holders(tx, receipt.committee)
     )
 

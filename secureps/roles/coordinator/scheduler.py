@@ -17,6 +17,7 @@ from secureps.roles.coordinator import (
     checkpointing,
     commit,
     departures,
+    envelope_checks,
     evaluation,
     founding,
     key_release,
@@ -59,6 +60,7 @@ def _advance_group(tx: Transaction, group: GroupState) -> float | None:
 def _steps(tx: Transaction, group: GroupState) -> Iterator[Wait]:
     yield Wait(None, tx.reasons.get(group.name, ""))
     succession.settle(tx, group)
+    envelope_checks.settle(tx, group)
     if paused := _paused(tx, group):
         yield Wait(None, paused)
     elif group.name == EVALUATION:

@@ -87,7 +87,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
         tx.write(receipt.fact)
-    envelope_checks.examine(tx, receipt)
+    envelope_checks.examine(tx, group, receipt)
 
 
 def _group(tx: Transaction, receipt: Receipt) -> GroupState:

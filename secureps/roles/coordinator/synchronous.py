@@ -48,11 +48,12 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
     if invited or retired:
         spent = termination.exhausted(tx, termination.next_version(tx))
         invited, reason = _admitted(tx, group, live - spent)
-        if stopped := (live & spent) | retired:
-            why = (
-                "take part no more" if tx.plan.section.privacy is None else "their budget is spent"
-            )
-            reason = f"{why}: {named(sorted(stopped))}; {reason}"
+        gone = {
+            "their budget is spent": (live | retired) & spent,
+            "take part no more": retired - spent,
+        }
+        why = [f"{text}: {named(sorted(names))}" for text, names in gone.items() if names]
+        reason = "; ".join([*why, reason])
         if not invited and not _admitted(tx, group, tx.clients - out - spent - retired)[0]:
             termination.end(tx, termination.budget_spent(tx, group, spent, retired))
     if group.sitting_out and not invited:

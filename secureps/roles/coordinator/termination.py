@@ -123,16 +123,17 @@ def budget_spent(
     """Why no round of a group can open any more, whoever comes."""
     privacy, after = tx.plan.section.privacy, f"after version {group.version}"
     after += tx.plan.of(group.name)
-    if privacy is None:  # they left, or insist on privacy
-        number = f"{len(retired)} of them {'takes' if len(retired) == 1 else 'take'} part no more"
-        return f"too few clients are left: {after}, {number}"
-    parts = [f"the privacy budget is spent: {after}"]
-    if spent:
-        budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
-        parts.append(f"another would bring {len(spent)} clients above epsilon {budget}")
-    if stopped := retired - spent:
-        parts.append(f"{len(stopped)} clients have stopped at budgets of their own")
-    return ", ".join(parts)
+    # Whoever left, insists on privacy or has spent a budget of its own may not say which.
+    left = len(retired - spent)
+    takes = "takes" if left == 1 else "take"
+    if privacy is None or not spent:
+        return f"too few clients are left: {after}, {left} of them {takes} part no more"
+    budget = f"{privacy.budget:g} ({adjacency(tx.plan)})"
+    others = f", and {left} more {takes} part no more" if left else ""
+    return (
+        f"the privacy budget is spent: {after}, another would bring {len(spent)} clients above "
+        f"epsilon {budget}{others}"
+    )
 
 
 def _next(tx: Transaction, client: str, ahead: list[GroupState]) -> float:

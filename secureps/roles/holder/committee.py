@@ -57,6 +57,7 @@ class CommitteeHolder(Holder[Open]):
         self._announcing = False
         self._examining = 0
         self._found: list[Effect] = []
+        self._refusals: list[Effect] = []
 
     def resume(self, now: float) -> Step:
         """Greets the coordinator, and erases again what may not be erased yet."""
@@ -121,6 +122,16 @@ class CommitteeHolder(Holder[Open]):
         """The cohort that a work opens, None for any other work."""
         return name_of(task.cohort) if isinstance(task, DeriveShare) else None
 
+    def give_up(self, name: Name, reason: str) -> Step:
+        """Looks into all envelopes of the cohort: it says what it finds, and then that it refuses.
+
+        Where nobody asked it to look before, it is heard of no flaw otherwise.
+        """
+        receipts = self._openings[name].receipts
+        self._examining += len(receipts)
+        self._refusals += super().give_up(name, reason).effects
+        return Step(effects=[Work(ExamineEnvelope(receipt)) for receipt in receipts])
+
     def _examine(self, order: Examine) -> Step:
         step, receipt = self._ledger.obeys(order.incarnation), order.receipt
         if not self.configured:
@@ -146,6 +157,8 @@ class CommitteeHolder(Holder[Open]):
         if self._examining > 0 and len(self._found) < TOLD_AT_ONCE:
             return Step()
         found, self._found = self._found, []
+        if not self._examining:
+            found, self._refusals = [*found, *self._refusals], []
         return Step(effects=found)
 
     def _examined(self, receipt: Receipt, flaw: str) -> Call:

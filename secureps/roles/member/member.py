@@ -371,7 +371,7 @@ class Member(MemberFold):
             case requests.Heartbeat():
                 self._lease.beating = False
             case requests.Submit(receipt):
-                transfer = self._out.moving.pop(receipt.id, None)
+                transfer = self._out.arrived(receipt.id)
                 self._invites.arrived(self._plan, receipt)
                 if transfer is not None and receipt.purpose != FOUNDING:
                     self._timing.sent(now - transfer.since)

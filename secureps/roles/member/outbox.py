@@ -200,3 +200,14 @@ class Outbox:
             return None
         transfer.stored.add(header.block)
         return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
+
+    def arrived(self, id: SubmissionId) -> Transfer | None:
+        """The coordinator has its receipt; how it was sent, None if that is unknown.
+
+        One that is being sent anew meanwhile stays on its way: whoever asked for it waits for its
+        receipt to come again.
+        """
+        transfer, sealed = self.moving.get(id), self.sealed.get(id)
+        if transfer is None or sealed is None or len(transfer.stored) < len(sealed.headers):
+            return None
+        return self.moving.pop(id)

@@ -191,8 +191,12 @@ def test_a_round_does_not_wait_for_who_has_retired() -> None:
     assert {m.name: m.state for m in status.members}["c2"] == "stopped"
 
 
-def test_too_few_who_could_still_come_end_the_run() -> None:
-    world = World(make_plan("bfv", versions=3))  # a round waits for 3 of the 4 on the roster
+@pytest.mark.parametrize(
+    "plan", [make_plan("bfv", versions=3), private()], ids=["in the clear", "private"]
+)
+def test_too_few_who_could_still_come_end_the_run(plan: Plan) -> None:
+    """Under a budget too nobody says that it is spent: who leaves has not said why."""
+    world = World(plan)  # a round waits for 3 of the 4 on the roster
     world.found()
     world.give("c2", requests.Retire("c2"))
     world.due = [due for due in world.due if due.to != "c2"]

@@ -208,8 +208,9 @@ def test_envelopes_that_do_not_fit_are_flaws(forgery: str) -> None:
         assert answer.id == receipt.id
         assert any(each in answer.flaw for each in text.split("|"))
         order = bench().opening([dataclasses.replace(crowd()[0], receipt=bad), *crowd()[1:]])
-        reason = bench().holder(index).refusal(order)
-        assert reason.startswith("c0/all/1: ")
+        *found, refused = bench().holder(index).order(order)
+        assert refused.reason.startswith("c0/all/1: ")
+        assert [each.flaw for each in found] == [answer.flaw, *[""] * (len(crowd()) - 1)]
 
 
 def test_seeds_that_were_not_committed_to_are_named() -> None:

@@ -149,6 +149,17 @@ def test_send_again_sends_the_same_headers() -> None:
     assert client.order(orders.SendAgain(2, other)) == gone(other)
 
 
+def test_what_is_asked_for_before_its_receipt_is_answered_is_submitted_again() -> None:
+    """Whoever asked may have lost its blocks since, and waits for the receipt."""
+    client = Client().joined()
+    update = client.trained()
+    client.stored(update)
+    client.order(orders.SendAgain(2, update.receipt.id))
+    submit = requests.Submit(update.receipt)
+    assert client.give(COORDINATOR, Answered(submit, requests.Noted())) == Step()
+    assert said(client.stored(update)[-1], requests.Submit) == [submit]
+
+
 @pytest.mark.parametrize("outcome", ["durable", "dropped", "lost"])
 def test_what_is_settled_leaves_the_outbox(outcome: str) -> None:
     client = Client().joined()
