@@ -18,6 +18,7 @@ from prometheus_client.samples import Sample
 
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.party_names import client_names, holder_names, shard_names
 from secureps.run.status_client import Model, StatusClient
@@ -239,9 +240,10 @@ class Processes:
         return self._running[name].pid
 
     def _server(self, name: str) -> list[str]:
-        role = "coordinator" if name == "coordinator" else name.partition("-")[0]
-        lines = [f'name = "{name}"', f'kit = "{self.kit(name)}"', f'state = "{name}"']
-        if role == "coordinator":
+        own = COORDINATOR if name == STANDBY else name
+        role = COORDINATOR if own == COORDINATOR else name.partition("-")[0]
+        lines = [f'name = "{own}"', f'kit = "{self.kit(own)}"', f'state = "{name}"']
+        if role == COORDINATOR:
             lines.append('plan = "plan.toml"')
         else:
             lines.append(f'coordinator = "{self.server}"')
@@ -261,6 +263,7 @@ class Processes:
         if faults := self._faults[name]:
             program = [str(ROOT / "tests" / "kits" / "faulty_server.py"), *faults, "--"]
         command = [*program, "serve", role, "--config", str(config)]
+        command += ["--standby"] * (name == STANDBY)
         return [*command, "--log-format", "json"] if self._json_logs else command
 
     def _client(self, name: str) -> list[str]:

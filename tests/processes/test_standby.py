@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.records import REIGN
+from secureps.messages.run import STANDBY
 from secureps.run import cli
 from tests.kits.command import said
 from tests.kits.federations import same, unharmed
@@ -36,19 +37,11 @@ class Followed(Processes):
         one, two = (f"127.0.0.1:{port}" for port in free_ports(2))
         self.places = f"{one},{two}"
         self.settings["coordinator"] = f'listen = "{one}"\nstandby = "{two}"'
-        self._standby = f'listen = "{two}"\ncoordinator = "{one}"'
+        self.settings[STANDBY] = f'listen = "{two}"\ncoordinator = "{one}"'
 
     @property
     def server(self) -> str:
         return self.places
-
-    def start_standby(self) -> None:
-        config = self.folder / "standby.toml"
-        lines = ['name = "coordinator"', f'kit = "{self.kit("coordinator")}"', 'state = "standby"']
-        lines += ['plan = "plan.toml"', 'checkpoints = "checkpoints"', self._standby]
-        config.write_text("\n".join(lines) + "\n")
-        command = ["-m", "secureps", "serve", "coordinator", "--standby", "--config", str(config)]
-        self._running["standby"] = self._begin(command, self.folder / "standby.log")
 
     def follows(self) -> bool:
         status = self.status()
@@ -66,7 +59,7 @@ def followed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Followe
     with Followed(tmp_path) as processes:
         processes.pace = request.param
         processes.start_all()
-        processes.start_standby()
+        processes.start(STANDBY)
         processes.wait(processes.follows, "a standby that follows")
         yield processes
 
@@ -117,7 +110,7 @@ def test_one_that_knows_no_other_address_ends(tmp_path: Path) -> None:
     with Followed(tmp_path) as processes:
         processes.settings["coordinator"] = processes.settings["coordinator"].splitlines()[0]
         processes.start_all()
-        processes.start_standby()
+        processes.start(STANDBY)
         processes.wait(processes.follows, "a standby that follows")
         said(cli.app, "takeover", processes.folder / "standby.toml")
         processes.wait(lambda: not processes.alive("coordinator"), "the end of the old one")

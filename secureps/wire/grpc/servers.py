@@ -436,8 +436,11 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
 
 async def _answer(future: Future[Any]) -> Any:
     """The end of an endpoint's future, which a caller that goes away must not cancel."""
+    waiting = asyncio.wrap_future(future)
+    # else asyncio logs an error with a traceback that nobody waits for any more
+    waiting.add_done_callback(lambda done: done.cancelled() or done.exception())
     try:
-        return await asyncio.shield(asyncio.wrap_future(future))
+        return await asyncio.shield(waiting)
     except asyncio.CancelledError:
         if future.cancelled():
             raise Unreachable("the server stopped before it answered") from None

@@ -11,7 +11,8 @@ import argparse
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
@@ -39,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"  {given.faults or ','.join(map(str, faults_of(given.seed)))}", flush=True)
         with Container(given.seed, given.faults, given.keep) as container:
             outcome = container.wait()
-        print("\n".join([f"ended: {outcome.ended}", *(f"  {each}" for each in outcome.ends)]))
+        print(f"ended: {outcome.ended}{_counted(outcome.happened)}")
+        print("\n".join(f"  {each}" for each in outcome.ends))
         return _tell(outcome, given.faults)
     return _all(range(given.first, given.first + given.seeds), given.jobs)
 
@@ -58,8 +60,13 @@ def _tell(outcome: Outcome, faults: str | None = None) -> int:
     return len(outcome.complaints)
 
 
+def _counted(happened: Mapping[str, int]) -> str:
+    return "".join(f"; {what}: {times}" for what, times in happened.items() if times)
+
+
 def _all(seeds: Sequence[int], jobs: int) -> int:
     began, running, bad = time.monotonic(), set[Container](), 0
+    happened = Counter[str]()
 
     def played(seed: int) -> Outcome:
         with Container(seed) as container:
@@ -73,7 +80,8 @@ def _all(seeds: Sequence[int], jobs: int) -> int:
     try:
         waiting = [pool.submit(played, seed) for seed in seeds]
         for number, done in enumerate(as_completed(waiting), 1):
-            bad += bool(_tell(done.result()))
+            bad += bool(_tell(outcome := done.result()))
+            happened.update(outcome.happened)
             if number % 10 == 0:
                 seconds = time.monotonic() - began
                 print(
@@ -84,7 +92,8 @@ def _all(seeds: Sequence[int], jobs: int) -> int:
         for container in list(running):
             container.__exit__()
     seconds = time.monotonic() - began
-    print(f"{len(seeds)} runs of real processes in {seconds:.0f} s: {bad} broke a promise")
+    told = f"{bad} broke a promise{_counted(happened)}"
+    print(f"{len(seeds)} runs of real processes in {seconds:.0f} s: {told}")
     return bool(bad)
 
 

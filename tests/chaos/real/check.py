@@ -15,11 +15,17 @@ import numpy as np
 
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DamagedStore, SecurepsError
-from secureps.messages.coordinator_records import Received
+from secureps.messages.coordinator_records import (
+    CohortClosed,
+    PlacementMoved,
+    Received,
+    ShardLeft,
+)
+from secureps.messages.holder_records import CohortReleased
 from secureps.messages.member_records import BudgetCharged, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import RunPinned
-from secureps.messages.run import COORDINATOR
+from secureps.messages.records import REIGN, RunPinned
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import FOUNDING, UPDATE, Receipt
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import facts_of
@@ -31,11 +37,13 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import checkpoint_directories, latest_good
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
-from tests.chaos.check import GROUP, by_receipts, committed_cohorts, lacking, of_kind, once
+from tests.chaos.check import by_receipts, committed_cohorts, lacking, of_kind, once
+from tests.chaos.ends import GROUP
 from tests.chaos.evidence import Evidence
 from tests.chaos.real.client import noted
 from tests.chaos.real.federation import SEED, Played
-from tests.chaos.real.schedule import CLIENTS
+from tests.chaos.real.schedule import CLIENTS, SPARE
+from tests.chaos.real.takeover import Known
 from tests.kits.federations import Tensors, Walker, same
 
 Journal = list[tuple[float, Any]]
@@ -68,6 +76,8 @@ class Check:
         self._notes = Notes(self.machines.plan, noted(self.machines.notes))
         self._lost = self.machines.wiped | self.machines.older
         self._journals = {name: self._journal(name) for name in self.machines.names}
+        rulers = [name for name in (COORDINATOR, STANDBY) if name in self._journals]
+        self._ruler = max(rulers, key=lambda name: Known.of(self._records(name)).reach)
         self._state = self._replayed()
 
     def complaints(self) -> list[str]:
@@ -78,7 +88,16 @@ class Check:
         """How the run ended, in one line."""
         return self.played.stood or self._state.finished or "no end"
 
+    def happened(self) -> dict[str, int]:
+        """How often another coordinator took over, blocks moved, and shards left."""
+        journal = self._records(self._ruler)
+        taken = Known.of(journal).reigns.incarnation // REIGN
+        moved = [each for each in of_kind(journal, PlacementMoved) if each.target is None]
+        left = of_kind(journal, ShardLeft)
+        return {"takeovers": taken, "moves": len(moved), "shards that left": len(left)}
+
     def _found(self) -> Iterator[str]:
+        yield from self.played.operator.wrong
         yield from self._ends()
         yield from self._logs()
         for journal in self._of_coordinator():
@@ -87,6 +106,7 @@ class Check:
             yield from self._sealed_by_nobody(journal)
         yield from self._accounted()
         yield from self._settled()
+        yield from self._opened()
         yield from self._spent()
         yield from self._model()
 
@@ -103,17 +123,17 @@ class Check:
         """Its journal, and those that it had before its disk was lost."""
         before = (each / "journal.db" for each in self.machines.lost.get(COORDINATOR, []))
         rows = [_rows(path) for path in before if path.exists()]
-        return [self._records(COORDINATOR), *([r for _, r in each] for each in rows)]
+        return [self._records(self._ruler), *([r for _, r in each] for each in rows)]
 
     def _replayed(self) -> CoordinatorState:
         groups = {name: GroupState(name) for name in self.machines.plan.all_groups}
         state = CoordinatorState(groups)
-        for at, record in self._journals[COORDINATOR]:
+        for at, record in self._journals[self._ruler]:
             state.apply(at, record)
         return state
 
     def _receipts(self) -> list[Receipt]:
-        received = of_kind(self._records(COORDINATOR), Received)
+        received = of_kind(self._records(self._ruler), Received)
         return [each.receipt for each in received]
 
     # --- how it ended -------------------------------------------------------------
@@ -134,7 +154,9 @@ class Check:
             yield f"the run failed: {self._state.finished}"
         harmed = {f.who for f in self.played.faults if f.kind in ("memory", "files", "full")}
         for name, status, line in self.played.ends:
-            if name not in harmed and not self._lost:
+            # who is not let in yet has no roster but its kit's, and a shard came meanwhile
+            outdated = SPARE in self.machines.names and "get the current kit" in line
+            if name not in harmed and not self._lost and not outdated:
                 yield f"{name} ended with {status}: {line}"
         for name, ended in self._stopped.items():
             if ended not in (0, self.played.young.get(name, 0)) and not self._lost:
@@ -171,7 +193,7 @@ class Check:
         """What a client was told of its updates is so, unless the coordinator lost its journal."""
         if COORDINATOR in self._lost:
             return
-        journal = self._records(COORDINATOR)
+        journal = self._records(self._ruler)
         summed = {m.id for cohort in committed_cohorts(journal).values() for m in cohort.members}
         founders = {each.id for each in self._receipts() if each.purpose == FOUNDING}
         for client in self.machines.clients:
@@ -188,6 +210,17 @@ class Check:
                 for receipt in self._receipts():
                     if receipt.id.client == client and (receipt.id, receipt.root) not in known:
                         yield f"{receipt.id} left {client} before it was journalled"
+
+    def _opened(self) -> Iterator[str]:
+        """What key holders opened is known to whoever rules now: they gave a share of it once."""
+        if COORDINATOR in self._lost:
+            return
+        closed = [each.cohort for each in of_kind(self._records(self._ruler), CohortClosed)]
+        for holder in self.machines.holders:
+            for each in of_kind(self._records(holder), CohortReleased):
+                if each.cohort not in closed:
+                    name = f"cohort {each.cohort.number} of {each.cohort.group}"
+                    yield f"{holder} opened {name}, of which its coordinator does not know"
 
     # --- what was spent -----------------------------------------------------------
 
@@ -211,14 +244,14 @@ class Check:
         except SecurepsError as error:
             yield f"no checkpoint: {error}"
             return
-        cohorts = committed_cohorts(self._records(COORDINATOR)).values()
+        cohorts = committed_cohorts(self._records(self._ruler)).values()
         summed = {member.id for cohort in cohorts for member in cohort.members}
         yield from lacking(manifest, {r.fact for r in receipts if r.id in summed and r.fact})
 
     def _charged(self, client: str) -> Iterator[tuple[str, int]]:
         """By the client's ledger over all runs."""
         path = self.machines.folder / "ledgers" / f"{client}.db"
-        runs = {each.run.id for each in of_kind(self._records(COORDINATOR), RunPinned)}
+        runs = {each.run.id for each in of_kind(self._records(self._ruler), RunPinned)}
         for _, record in _rows(path) if path.exists() else ():
             if isinstance(record, BudgetCharged) and record.run in runs:
                 for fact in (record.charge, record.release):

@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -24,12 +24,16 @@ MOST_SECONDS = 180.0
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a seed: every broken promise, and which processes ended by themselves."""
+    """What came of a seed: every broken promise, and which processes ended by themselves.
+
+    `happened` counts what may have come too late: takeovers, moves of blocks.
+    """
 
     seed: int
     ended: str
     complaints: tuple[str, ...]
     ends: tuple[str, ...] = ()
+    happened: dict[str, int] = field(default_factory=dict)
 
 
 @cache
@@ -87,4 +91,5 @@ class Container:
         if self._process.returncode or not lines:
             return Outcome(self.seed, "no end", (f"the play itself ended: {err[-3000:]}",))
         said = json.loads(lines[-1])
-        return Outcome(self.seed, said["ended"], tuple(said["complaints"]), tuple(said["ends"]))
+        wrong, ends = tuple(said["complaints"]), tuple(said["ends"])
+        return Outcome(self.seed, said["ended"], wrong, ends, said["happened"])

@@ -6,6 +6,7 @@ What has ended without having been told to is started again, as whatever supervi
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
@@ -17,11 +18,25 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
-from secureps.messages.run import COORDINATOR
-from secureps.store.issuing import renew, renew_roster
+from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.store.issuing import issue, renew, renew_roster
+from secureps.store.keyring import load_public
 from tests.chaos.real.client import NOTES
 from tests.chaos.real.network import Links
-from tests.chaos.real.schedule import CLIENTS, VERSIONS, Fault, Setting
+from tests.chaos.real.operator import Operator
+from tests.chaos.real.schedule import (
+    ADDED,
+    CLIENTS,
+    FROZEN,
+    GONE,
+    MOVES,
+    SPARE,
+    TAKEOVERS,
+    VERSIONS,
+    Fault,
+    Setting,
+)
+from tests.chaos.real.takeover import has_version, stopped_while_followed, taken_over
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, Child, spawn
 from tests.kits.processes import ADAM, Processes, plan_text
@@ -33,6 +48,9 @@ MOST_STARTS = 12
 
 YOUTH = 3.0
 """Seconds after its start until a process surely handles SIGTERM."""
+
+MOST_FROZEN = 40.0
+"""Seconds for which a coordinator stands still whose standby does not take over."""
 
 DISK = 24 << 20
 """Bytes of a party's own disk, where it has one."""
@@ -71,10 +89,16 @@ class Machines(Processes):
     """Kit, configurations and processes, each in a network namespace of its own.
 
     `notes` is where clients note what they seal; `wiped` are parties that lost their disk, and
-    `older` those that got an older one back, with the journal that each had before.
+    `older` those that got an older one back, with the journal that each had before. `names` are
+    those who take part from the start, and whoever came since.
+
+    Args:
+        others: a standby, if there is one, and a shard that may come.
     """
 
-    def __init__(self, folder: Path, setting: Setting, links: Links) -> None:
+    def __init__(
+        self, folder: Path, setting: Setting, links: Links, others: Sequence[str] = ()
+    ) -> None:
         super().__init__(
             folder, setting.cipher, CLIENTS, VERSIONS, plan=plan_of(setting), json_logs=False
         )
@@ -82,11 +106,14 @@ class Machines(Processes):
         self.notes = folder / "notes"
         self.notes.mkdir()
         links.add("watcher", own=True)
-        self.names = (COORDINATOR, *self.shards, *self.holders, *self.clients)
-        self.addresses = {name: f"{links.add(name)}:{PORT}" for name in self.names}
-        self.settings = {
-            name: f'listen = "{self.addresses[name]}"' for name in (COORDINATOR, *self.shards)
-        }
+        names = (COORDINATOR, *self.shards, *self.holders, *self.clients)
+        at = self.addresses = {name: f"{links.add(name)}:{PORT}" for name in (*names, *others)}
+        self.names = tuple(name for name in at if name != SPARE)
+        listening = (COORDINATOR, *self.shards, *others)
+        self.settings = {name: f'listen = "{at[name]}"' for name in listening}
+        if STANDBY in others:
+            self.settings[COORDINATOR] += f'\nstandby = "{at[STANDBY]}"'
+            self.settings[STANDBY] += f'\ncoordinator = "{at[COORDINATOR]}"'
         self.settings |= dict.fromkeys(self.holders, "minimum = 2")
         self.wiped, self.older = set[str](), set[str]()
         self.lost: dict[str, list[Path]] = {}
@@ -94,8 +121,20 @@ class Machines(Processes):
 
     @property
     def server(self) -> str:
-        """Where the others dial the coordinator."""
-        return self.addresses[COORDINATOR]
+        """Where the others dial the coordinator, or its standby."""
+        places = (COORDINATOR, STANDBY)
+        return ",".join(self.addresses[name] for name in places if name in self.addresses)
+
+    def admit(self, name: str) -> int:
+        """A shard comes onto the roster; of which number that is."""
+        issue(self.kit(name), "shard", name)
+        return load_public(self.kit(name)).roster.number
+
+    def goes_by(self, number: int) -> bool:
+        """Whether a coordinator has journalled this roster, or a later one."""
+        rulers = (name for name in (COORDINATOR, STANDBY) if name in self.names)
+        said = (re.findall(r"goes by roster (\d+)", self.log(name)) for name in rulers)
+        return any(int(each) >= number for known in said for each in known)
 
     def _client(self, name: str) -> list[str]:
         seed = OTHER_SEED if name in self.wiped else SEED  # the one that it had is lost
@@ -112,8 +151,8 @@ class Machines(Processes):
         return spawn(inside, self.folder, log, environment)
 
     def status_of(self, name: str) -> int | None:
-        """How a party's process ended; None while it runs."""
-        return self._running[name].poll()
+        """How a party's process ended; None while it runs, 0 if it never began."""
+        return self._running[name].poll() if name in self._running else 0
 
     def send(self, name: str, number: int) -> None:
         """Sends a signal, if there is anybody to hear it."""
@@ -138,7 +177,11 @@ class Played:
         """Parties that do not run, and when they are started."""
         self._starts = Counter[str]()
         self._started: dict[str, float] = {}
-        self._began = 0.0
+        self._began = self._end = self._tried = 0.0
+        self._attempts: list[Callable[[], bool]] = []
+        """What is done as soon as it can be, each of which says whether it was."""
+        self._frozen = False
+        self.operator = Operator(machines)
 
     def play(self) -> None:
         """Starts everybody, and returns when the run is over or stands still for too long."""
@@ -151,9 +194,9 @@ class Played:
         self._due = [(fault.at, partial(self._happen, fault)) for fault in self.faults]
         self._down = dict.fromkeys(machines.names, 0.0)
         last = max((fault.at + fault.seconds for fault in self.faults), default=0.0)
-        end = last + self._patience
+        self._end = last + self._patience
         while not self._over():
-            if self._now() > end:
+            if self._now() > self._end:
                 self.stood = f"{self._now():.0f} s: {self._waits()}"
                 for name in machines.names:
                     machines.send(name, signal.SIGUSR1)
@@ -164,6 +207,7 @@ class Played:
 
     def stop(self) -> dict[str, int | None]:
         """SIGTERM to all servers; how each ended, None if it did not."""
+        self.operator.end()
         left = [n for n in self.machines.names if self.machines.status_of(n) is None]
         for name in left:
             if self._now() - self._started[name] < YOUTH:
@@ -196,6 +240,15 @@ class Played:
         for name in self.machines.names:
             if name not in self._down and (status := self.machines.status_of(name)):
                 self._ended(name, status)
+        if self._now() > self._tried + AGAIN:
+            self._tried = self._now()
+            attempts, self._attempts = self._attempts, []
+            for attempt in attempts:
+                if not attempt():
+                    self._attempts.append(attempt)
+            for name in self.operator.wanted & set(self.machines.names) - self._down.keys():
+                if self.machines.status_of(name) == 0:  # it was told that it had left
+                    self._down[name] = self._now()
 
     def _ended(self, name: str, status: int) -> None:
         """Nobody has told it to end: it is started again, as often as that may help."""
@@ -218,7 +271,8 @@ class Played:
 
     def _waits(self) -> str:
         gone = [name for name, at in self._down.items() if at == float("inf")]
-        status = None if COORDINATOR in gone else self.machines.status()
+        ruling = {COORDINATOR, STANDBY} & set(self.machines.names) - set(gone)
+        status = self.machines.status() if ruling else None
         said = "" if status is None else "; ".join(group.reason for group in status.groups)
         held = "" if status is None else status.finished
         return f"reasons {said!r}, finished {held!r}, given up {gone}"
@@ -251,6 +305,9 @@ class Played:
                 renew(machines.kit(who), [who])
                 renew_roster(machines.kit(who))
                 return
+            case kind if kind in TAKEOVERS or kind in MOVES:
+                self._demanded(fault)
+                return
         if who in self._down or machines.status_of(who) is not None:
             return  # it is not there
         match fault.kind:
@@ -258,7 +315,7 @@ class Played:
                 self._fall(fault)
             case "stop":
                 machines.send(who, signal.SIGSTOP)
-                self._later(fault.seconds, partial(machines.send, who, signal.SIGCONT))
+                self._later(fault.seconds, partial(self._resume, who))
             case "files" | "memory":
                 self._limit(fault)
             case "wiped":
@@ -270,6 +327,62 @@ class Played:
                 copy = machines.folder / "copies" / f"{who}-{len(machines.lost)}"
                 _copy(machines.folder / who, copy)
                 self._later(fault.seconds, partial(self._go_back, fault, copy))
+
+    def _demanded(self, fault: Fault) -> None:
+        """What waits until it can be: a standby takes over, or blocks move."""
+        if fault.kind in (GONE, FROZEN):
+            self._attempts.append(partial(self._lost, fault))
+            return
+        if fault.kind == ADDED and fault.who not in self.machines.names:
+            self._attempts.append(partial(self._admit, fault.who))
+        self.operator.demand(fault)
+
+    def _admit(self, who: str) -> bool:
+        """A shard comes onto the roster once there is a version: who joins later has that kit."""
+        if not has_version(self.machines):
+            return False
+        self._attempts.append(partial(self._come, who, self.machines.admit(who)))
+        return True
+
+    def _come(self, who: str, number: int) -> bool:
+        """A shard that is on the roster is started, once a coordinator knows that."""
+        if not self.machines.goes_by(number):
+            return False
+        self.machines.names += (who,)
+        self._down[who] = self._now()
+        return True
+
+    def _lost(self, fault: Fault) -> bool:
+        """The coordinator is killed or stopped, unless its standby rules already."""
+        machines = self.machines
+        if taken_over(machines):
+            return True
+        if COORDINATOR in self._down or machines.status_of(COORDINATOR) is not None:
+            return False
+        if not stopped_while_followed(machines):
+            return False
+        most = self._now() + MOST_FROZEN
+        self._end = max(self._end, most + fault.seconds + self._patience)
+        if fault.kind == FROZEN:
+            self._frozen = True
+            self._thaw(fault, most)
+        else:
+            machines.kill(COORDINATOR)
+            self._down[COORDINATOR] = float("inf")
+        return True
+
+    def _thaw(self, fault: Fault, most: float) -> None:
+        """The coordinator goes on some seconds after its standby rules, or when that takes long."""
+        if taken_over(self.machines) or self._now() > most:
+            self._frozen = False
+            self._later(fault.seconds, partial(self._resume, COORDINATOR))
+        else:
+            self._later(AGAIN, partial(self._thaw, fault, most))
+
+    def _resume(self, who: str) -> None:
+        """A process that stood still goes on, but for a coordinator that is yet to be lost."""
+        if not (who == COORDINATOR and self._frozen):
+            self.machines.send(who, signal.SIGCONT)
 
     def _fall(self, fault: Fault) -> None:
         self.machines.kill(fault.who)

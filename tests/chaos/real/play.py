@@ -22,7 +22,7 @@ from pathlib import Path
 from tests.chaos.real.check import Check
 from tests.chaos.real.federation import Machines, Played
 from tests.chaos.real.network import Links
-from tests.chaos.real.schedule import faults_of, parsed, setting_of
+from tests.chaos.real.schedule import faults_of, others_of, parsed, setting_of
 from tests.kits.nursery import prepare
 
 PLACE = Path("/run/chaos")
@@ -41,20 +41,22 @@ def main() -> None:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     seed = given.seed
     faults = faults_of(seed) if given.faults is None else parsed(given.faults)
-    with Links(seed) as links, Machines(PLACE, setting_of(seed), links) as machines:
+    setting, others = setting_of(seed), others_of(faults)
+    with Links(seed) as links, Machines(PLACE, setting, links, others) as machines:
         played = Played(machines, faults, PATIENCE)
         prepare("tests.chaos.real.client")  # all imports are done before the clock starts
         try:
             played.play()
             check = Check(played, played.stop())
-            wrong, ended = check.complaints(), check.ended()
+            wrong, ended, happened = check.complaints(), check.ended(), check.happened()
         except Exception:
-            wrong, ended = [traceback.format_exc()], "no end"
+            wrong, ended, happened = [traceback.format_exc()], "no end", {}
     if given.keep is not None:
         shutil.copytree(PLACE, given.keep, dirs_exist_ok=True)
-    told = Counter(f"{name} {status}: {line}" for name, status, line in played.ends)
-    ends = [f"{line} ({times} times)" for line, times in told.items()]
-    print(json.dumps({"seed": seed, "ended": ended, "complaints": wrong, "ends": ends}), flush=True)
+    lines = Counter(f"{name} {status}: {line}" for name, status, line in played.ends)
+    ends = [f"{line} ({times} times)" for line, times in lines.items()]
+    told = {"ended": ended, "complaints": wrong, "ends": ends, "happened": happened}
+    print(json.dumps(told), flush=True)
     os._exit(0)  # whatever is left here ends with this process
 
 

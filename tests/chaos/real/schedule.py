@@ -13,15 +13,23 @@ memory    the party may have no more memory than it has, and this many MiB
 renewed   the party's TLS certificate is signed anew, and the roster for longer
 wiped     SIGKILL, and a start with an empty state folder
 older     SIGKILL, and a start with the state folder as it was so many seconds before
+gone      SIGKILL of the coordinator for good, once its standby follows
+frozen    SIGSTOP of the coordinator, once its standby follows, and SIGCONT so many seconds after
+          that one rules
+commanded an operator has the standby take over, as soon as it follows
+added     an operator has blocks move to the shard, which may be new on the roster
+drained   an operator has all its blocks move to others
+removed   the same, and it leaves the run
 """
 
 from __future__ import annotations
 
 import random
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.run.party_names import client_names, holder_names, shard_names
 
 CLIENTS, SHARDS, HOLDERS, VERSIONS = 3, 2, 3, 6
@@ -61,7 +69,21 @@ KINDS = (
     *("kill", "kill", "kill", "stop", "stop", *ONE_WAY, *LINKS),
     *("full", "full", "files", "memory", "renewed"),
 )
-EVERY = {*KINDS, *LOSSES}
+
+GONE, FROZEN, COMMANDED = "gone", "frozen", "commanded"
+TAKEOVERS = (GONE, FROZEN, COMMANDED)
+FOLLOWED = 0.5
+"""How often there is a standby, where no disk is lost."""
+
+ADDED, DRAINED, REMOVED = "added", "drained", "removed"
+MOVES = (ADDED, DRAINED, REMOVED)
+MOVED = 0.5
+"""How often shards come or go, where no disk is lost: blocks that moved may lie on one alone."""
+
+SPARE = shard_names(SHARDS + 1)[-1]
+"""The shard that is on no roster at first."""
+
+EVERY = {*KINDS, *LOSSES, *TAKEOVERS, *MOVES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +137,18 @@ def parties_of(setting: Setting) -> tuple[str, ...]:
     return (COORDINATOR, *shard_names(SHARDS), *holders, *client_names(CLIENTS))
 
 
+def others_of(faults: Sequence[Fault]) -> tuple[str, ...]:
+    """Who takes part besides, in a run of these faults: a standby, and a shard that comes later."""
+    named = {name for fault in faults for name in (fault.who, fault.to)}
+    followed = STANDBY in named or any(fault.kind in TAKEOVERS for fault in faults)
+    return (*[STANDBY] * followed, *[SPARE] * (SPARE in named))
+
+
 def faults_of(seed: int) -> tuple[Fault, ...]:
-    """Two to eight faults; in every third run a disk is lost, or goes back."""
+    """Two to eight faults; in every third run a disk is lost, or goes back.
+
+    Elsewhere the coordinator may have a standby that takes over, and shards may come and go.
+    """
     setting, rng = setting_of(seed), random.Random(f"real chaos/{seed}")
     parties, faults = parties_of(setting), list[Fault]()
     for _ in range(rng.randint(2, 8)):
@@ -124,7 +156,46 @@ def faults_of(seed: int) -> tuple[Fault, ...]:
     if rng.random() < 0.33:
         kind, who = rng.choice(LOSSES), rng.choice(parties)
         faults.append(Fault(kind, who, round(rng.uniform(1.0, EVENTFUL), 1), _long(rng, 3.0)))
+    else:
+        faults += _followed(random.Random(f"real chaos of standbys/{seed}"), parties)
+        faults += _moved(random.Random(f"real chaos of shards/{seed}"))
     return tuple(sorted(faults, key=lambda fault: fault.at))
+
+
+def _followed(rng: random.Random, parties: tuple[str, ...]) -> Sequence[Fault]:
+    """Now and then the coordinator has a standby, which takes over, and may be away before that."""
+    found: list[Fault] = []
+    if rng.random() >= FOLLOWED:
+        return found
+    before, at = (round(rng.uniform(0.0, EVENTFUL), 1) for _ in range(2))
+    if rng.random() < 0.3:
+        found.append(Fault(rng.choice(("kill", "stop")), STANDBY, before, _long(rng, 6.0)))
+    if rng.random() < 0.3:
+        found.append(Fault("part", COORDINATOR, before, _long(rng, 8.0), STANDBY))
+    if rng.random() < 0.3:
+        found.append(Fault("part", rng.choice(parties[1:]), at, _long(rng, 8.0), STANDBY))
+    kind, seconds = rng.choice((*TAKEOVERS, FROZEN)), _long(rng, 6.0)
+    found.append(Fault(kind, COORDINATOR, at, seconds if kind == FROZEN else 0.0))
+    return found
+
+
+def _moved(rng: random.Random) -> Sequence[Fault]:
+    """A shard comes, or one goes, then others; somebody is dead, or stands still, over a move."""
+    found: list[Fault] = []
+    if rng.random() >= MOVED:
+        return found
+    at, here, gone = round(rng.uniform(0.0, EVENTFUL / 2), 1), [*shard_names(SHARDS)], [SPARE]
+    for _ in range(rng.randint(1, 3)):
+        comes = bool(gone) and (rng.random() < 0.6 or len(here) == 1)
+        kind = ADDED if comes else rng.choice((DRAINED, REMOVED))
+        before, after = (gone, here) if comes else (here, gone)
+        after.append(who := before.pop(rng.randrange(len(before))))
+        found.append(Fault(kind, who, at, 0.0))
+        if rng.random() < 0.4:
+            harm, whose = rng.choice(("kill", "stop")), rng.choice((who, COORDINATOR, *here))
+            found.append(Fault(harm, whose, round(at + rng.uniform(0.0, 2.0), 1), _long(rng, 6.0)))
+        at = round(at + rng.uniform(0.0, 2.0), 1)
+    return found
 
 
 def _long(rng: random.Random, most: float) -> float:

@@ -5,7 +5,9 @@ What comes in bundles is answered one by one.
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import gc
 import logging
 import queue
 import threading
@@ -25,6 +27,7 @@ from secureps.errors import (
     SecurepsError,
     UnknownParty,
     Unreachable,
+    WrongVersion,
 )
 from secureps.messages.orders import Finish
 from secureps.messages.requests import (
@@ -39,6 +42,7 @@ from secureps.messages.requests import (
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import signer
@@ -144,7 +148,8 @@ def stop(server: CoordinatorServer | ShardServer, grace: float = GRACE) -> float
 def _no_complaint(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> Any:
     """Nothing of a stop looks like a bug in a log: gRPC logs some, and prints others."""
     yield
-    loud = [record for record in caplog.records if record.levelno >= logging.ERROR]
+    records = caplog.get_records("call")  # `records` are those of this phase
+    loud = [record for record in records if record.levelno >= logging.ERROR]
     assert loud == []
     assert "Traceback" not in capfd.readouterr().err
 
@@ -324,6 +329,20 @@ def test_a_watch_that_comes_during_the_stop_is_not_left_open(
     assert stop(server, PATIENCE) < CLOSED
     assert [str(outcome) for outcome in door.outcomes()] == ["the coordinator is stopping"]
     assert echo.subscribed.empty()
+
+
+def test_what_is_refused_when_its_caller_is_gone_is_no_complaint() -> None:
+    async def gone() -> None:
+        asked = Future[Any]()
+        waiting = asyncio.ensure_future(_answer(asked))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.wait({waiting})
+        asked.set_exception(WrongVersion("too late"))
+        await asyncio.sleep(0)
+
+    asyncio.run(gone())
+    gc.collect()
 
 
 def test_a_coordinator_answers_within_the_grace(
