@@ -3,12 +3,15 @@
     python clients/digits_torch.py --server HOST:PORT --kit KIT --name alice --set partition=0
 
 Settings (`--set key=value`) are the fields of `Split`; all holders of a run use the same
-ones but for `partition` and `device`.
+ones but for `partition`, `device` and `memory`. One holder on several GPUs:
+
+    torchrun --nproc-per-node 4 clients/digits_torch.py --server ... (as above)
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import timedelta
 from functools import cache, partial
 from itertools import pairwise
 from typing import Any
@@ -16,7 +19,8 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import nn
+from pydantic import Field
+from torch import distributed, nn
 
 from secureps import (
     ConfigError,
@@ -45,6 +49,7 @@ class Split(Settings):
     hidden: int = 128  # units of a hidden layer
     layers: int = 1  # of them; the same at all holders, like `hidden`
     device: str = "auto"  # CUDA if there is one; or a name that torch knows
+    memory: float = Field(default=1.0, gt=0, le=1)  # share of a GPU's memory that is used at most
 
 
 def model(hidden: int = 128, layers: int = 1) -> nn.Module:
@@ -72,6 +77,8 @@ def make(settings: Mapping[str, Any]) -> TorchTrainer:
     cut = (mine[part] for part in datasets.stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
     train, held_out = ((data.x[part], data.y[part]) for part in cut)
     own = partial(model, split.hidden, split.layers)
+    if split.memory < 1 and torch.cuda.is_available():  # others share the GPU
+        torch.cuda.set_per_process_memory_fraction(split.memory)
     return TorchTrainer(own, train, held_out, device=split.device)
 
 
@@ -91,6 +98,15 @@ def central(settings: Mapping[str, Any]) -> EvaluateResult:
     return pooled.evaluate(pooled.fit(pooled.parameters(seed), config).parameters)
 
 
+def join_ranks() -> None:
+    """Under torchrun: this holder's processes, one for each GPU, train together."""
+    if distributed.is_torchelastic_launched():
+        distributed.init_process_group(timeout=timedelta(days=30))  # between trainings they wait
+        if torch.cuda.is_available():
+            torch.cuda.set_device(distributed.get_node_local_rank())
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)  # the holders of a demo share one machine
+    join_ranks()
     run_client(make)

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.update import Update, furthest, pieces
+from secureps.client.update import Update, furthest
 from secureps.codec.moving_range import MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.errors import NotFinite
@@ -69,7 +69,7 @@ def clip_update(
             largest = max(largest, furthest(values))
             if statistics and not np.isfinite(values).all():
                 raise NotFinite("an update has a value that is not a finite float32")
-            for part in _within(statistics, start, start + values.size):
+            for part in within(statistics, start, start + values.size):
                 values[part] = 0
             yield values
 
@@ -77,16 +77,13 @@ def clip_update(
 
     def clipped(first: int, last: int) -> NDArray[np.float32]:
         values = delta(first, last)
-        kept = [(part, values[part].copy()) for part in _within(statistics, first, last)]
+        kept = [(part, values[part].copy()) for part in within(statistics, first, last)]
         shrink(values, factor)
         for part, as_it_was in kept:
             values[part] = as_it_was
         return values
 
-    if norm > clip:
-        cut = f"cut to {100 * clip / norm:.2g} %"
-        where = plan.head(layout.name)
-        tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
+    tell_clip(party, plan.head(layout.name), norm, clip)
     of_it = clipped if factor < 1 else delta
     update = Update(layout.size, hasher.digest(), largest, min(norm, clip), of_it)
     if isinstance(mover, MovingRange) and scale is not None:
@@ -115,6 +112,13 @@ def magnitude(plan: Plan, group: str, update: Update) -> int | None:
     return declared(update.norm, section.clip)
 
 
+def tell_clip(party: str, where: str, norm: float, clip: float) -> None:
+    """Tells the client by how much an update of this norm is shortened, if it is."""
+    if norm > clip:
+        cut = f"cut to {100 * clip / norm:.2g} %"
+        tell(party, EVENT, f"{where}update norm {norm:.3g}, clip {clip:.3g}: {cut}")
+
+
 def tell_range(
     party: str,
     where: str,
@@ -131,13 +135,7 @@ def tell_range(
     """
     if update.largest * share <= most:
         return
-    count = {
-        name: sum(
-            int((np.abs(values.astype(np.float64) * share) > most).sum())
-            for values in pieces(update.part, part.start, part.stop)
-        )
-        for name, part in layout.parts()
-    }
+    count = {name: update.beyond(part, share, most) for name, part in layout.parts()}
     if beyond := sum(count.values()):
         worst = max(count, key=lambda name: count[name])
         text = f"{beyond:,} of the update's {update.size:,} values are beyond range"
@@ -145,7 +143,7 @@ def tell_range(
         tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
 
 
-def _within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
+def within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:
     """What of these slices of a vector lies in its values [first, last), counted from `first`."""
     for part in parts:
         start, stop = max(part.start, first), min(part.stop, last)

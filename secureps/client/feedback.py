@@ -36,25 +36,31 @@ def keep(
     outbox.put(kept_key(group, update), payload_digest(values), values)
 
 
-def add_kept(party: str, outbox: Spool, aim: Aim, size: int, delta: Part) -> Part:
-    """A group's difference and what its last included update did not carry, together.
+def load_kept(party: str, outbox: Spool, aim: Aim, size: int) -> NDArray[np.float32] | None:
+    """What a group's last included update did not carry, float32 (size,); None if nothing is kept.
 
-    Where its file is gone or damaged nothing is added, and the client is told: that much of its
-    training is lost, and nothing else.
+    Where its file is gone or damaged there is nothing either, and the client is told: that much of
+    its training is lost, and nothing else.
 
     Args:
-        size: values of the group, which `delta` makes.
+        size: values of the group.
     """
     if not aim.carried:
-        return delta
+        return None
     try:
         data = memoryview(outbox.get(kept_key(aim.group, aim.carried)))
     except (KeyError, OSError):
         data = memoryview(b"")
     whole = len(data) == DIGEST_BYTES + 4 * size
     if whole and payload_digest(data[DIGEST_BYTES:]) == data[:DIGEST_BYTES]:
-        kept = np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
-        return lambda first, last: delta(first, last) + kept[first:last]
+        return np.frombuffer(data, "<f4", offset=DIGEST_BYTES)
     text = f"what earlier updates of {aim.group} did not carry is gone from the state folder"
     tell(party, "FeedbackLost", f"{text}: this one goes on without it")
-    return delta
+    return None
+
+
+def add_kept(delta: Part, kept: NDArray[np.float32] | None) -> Part:
+    """A group's difference and what was kept, together."""
+    if kept is None:
+        return delta
+    return lambda first, last: delta(first, last) + kept[first:last]

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.client.held_tensor import HeldTensor
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import FitResult, Trainer
 from secureps.crypto.sampling import Seed
@@ -40,7 +41,7 @@ def schema_of(parameters: Mapping[str, NDArray[Any]]) -> Schema:
         kind = type(parameters).__name__
         raise WrongShape(f"it is a {kind}, and must be a dict of NumPy arrays by their names")
     for name, array in parameters.items():
-        if not isinstance(array, np.ndarray | np.generic):
+        if not isinstance(array, np.ndarray | np.generic | HeldTensor):
             raise WrongShape(f"{name} is a {type(array).__name__}, and must be a NumPy array")
     return Schema(
         tuple(

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from secureps.client.clipping import tell_range
 from secureps.client.trainer import SECRET_BYTES
-from secureps.client.update import Update
+from secureps.client.update import DeviceValues, Integers, Update
 from secureps.codec.chain import BlockCode
 from secureps.crypto.sampling import Label, Stream
 from secureps.model.layout import GroupLayout
@@ -26,7 +25,7 @@ from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from secureps.roles.member.tasks import Aim
 
-BlockIntegers = Callable[[int, int], NDArray[np.integer[Any]]]
+BlockIntegers = Callable[[int, int], Integers]
 """Makes the integers of a block's values [first, last), from any thread; each once."""
 
 _Part = tuple[BlockCode, tuple[int, int], slice]
@@ -86,6 +85,21 @@ class UpdateIntegers:
             tell_range(self.client, where, self.layout, update, share, grid.range)
 
         def rounded(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
+            there, whole = update.device, None
+            if there is not None:
+                at = (words, span.start)
+                whole = there.attempt(partial(there.rounded, code, place, grid, share, at))
+            if whole is None:
+                piece = on_host(code, place, span)
+                if not section.feedback:
+                    return piece
+                whole = piece(0, code.sent)
+            if section.feedback:
+                carried = whole.astype(np.int32, copy=False) - grid.most
+                _leave_rest(update, code, place, carried, grid.step / share)
+            return _slices(whole)
+
+        def on_host(code: BlockCode, place: tuple[int, int], span: slice) -> BlockIntegers:
             encoded = code.encode(update.part(*place)) if section.codec else None
 
             def piece(first: int, last: int) -> NDArray[np.int32]:
@@ -94,11 +108,7 @@ class UpdateIntegers:
                     return grid.encode(encoded[first:last], drawn, share)
                 return grid.encode(update.part(place[0] + first, place[0] + last), drawn, share)
 
-            if not section.feedback:
-                return piece
-            whole, rest = piece(0, code.sent), update.part(*place)
-            rest -= code.decode((whole - grid.most) * (grid.step / share))
-            return _slices(whole)
+            return piece
 
         return (rounded(*part) for part in parts)
 
@@ -112,6 +122,19 @@ class UpdateIntegers:
         bound to the integers that it hides, by a digest under the secret seed, so this holds even
         if the client lost the part of its state that counts how often it was asked.
         """
+        feedback = self.plan.group(self.layout.name).feedback
+        there, made = update.device, None
+        if there is not None:
+            made = there.attempt(partial(self._noised_there, there, mechanism, parts))
+        rounded, noised = made or self._noised_here(mechanism, parts, update)
+        for (code, place, _), steps in zip(parts, rounded, strict=False) if feedback else ():
+            _leave_rest(update, code, place, steps, mechanism.calibration.step)
+        return map(_slices, noised)
+
+    def _noised_here(
+        self, mechanism: ClientMechanism, parts: list[_Part], update: Update
+    ) -> tuple[list[Integers], list[Integers]]:
+        """The integers of all blocks, before any noise under feedback, and with it."""
         section = self.plan.group(self.layout.name)
         if section.codec:  # in float32 it may have become longer than the clip
             encoded = np.empty(self.layout.sent, np.float32)
@@ -120,21 +143,52 @@ class UpdateIntegers:
             whole, _ = clip_l2(encoded, mechanism.clip)
         else:
             whole = update.whole()
-        rounded = mechanism.rounded(whole, self.stream("round", *self._labels).words)
-        for code, place, span in parts if section.feedback else ():
-            part = update.part(*place)
-            part -= code.decode(rounded[span] * mechanism.calibration.step)
-        hidden = self.stream("noise", *self._labels, *self._digests(rounded))
-        noised = mechanism.noised(rounded, hidden.words)
-        return (_slices(noised[span]) for _, _, span in parts)
+        z = mechanism.rounded(whole, self.stream("round", *self._labels).words)
+        every = parts if section.feedback else ()
+        kept: list[Integers] = [z[span].astype(np.int32) for _, _, span in every]
+        hidden = self._hidden(z[span] for _, _, span in parts)
+        noised = mechanism.noised(z, hidden.words)
+        return kept, [noised[span] for _, _, span in parts]
 
-    def _digests(self, integers: NDArray[np.int64]) -> Iterator[bytes]:
+    def _noised_there(
+        self, device: DeviceValues, mechanism: ClientMechanism, parts: list[_Part]
+    ) -> tuple[list[Integers], list[Integers]]:
+        """The same, where the update lies on a device."""
+        section, kept = self.plan.group(self.layout.name), list[Integers]()
+        blocks = [(code, place) for code, place, _ in parts]
+        words = self.stream("round", *self._labels)
+        steps = device.steps(mechanism, blocks, bool(section.codec), words)
+
+        def rounded() -> Iterator[Integers]:
+            for block in range(len(parts)):
+                yield (z := steps.block(block))
+                if section.feedback:
+                    kept.append(z)
+
+        return kept, steps.noised(self._hidden(rounded()))
+
+    def _hidden(self, integers: Iterable[Integers]) -> Stream:
+        """The words of the noise that hides these integers, block by block."""
+        return self.stream("noise", *self._labels, *self._digests(integers))
+
+    def _digests(self, integers: Iterable[Integers]) -> Iterator[bytes]:
         """Yields a digest of each block's integers under the secret seed."""
-        for block in range(self.layout.blocks):
-            part = integers[slice(*self.layout.sent_span(block))].astype("<i8", copy=False)
-            words = self.stream("integers", self.client, self.layout.name, block, part.tobytes())
+        for block, part in enumerate(integers):
+            own = part.astype("<i8", copy=False).tobytes()
+            words = self.stream("integers", self.client, self.layout.name, block, own)
             yield words.words(SECRET_BYTES // 4).astype("<u4", copy=False).tobytes()
 
 
-def _slices(integers: NDArray[np.integer[Any]]) -> BlockIntegers:
+def _leave_rest(
+    update: Update, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
+) -> None:
+    """Leaves in the place of a block what its integers, times a step, do not carry."""
+    there = update.device
+    if there is not None and there.attempt(partial(there.subtract, code, place, integers, step)):
+        return
+    rest = update.part(*place)
+    rest -= code.decode(integers * step)
+
+
+def _slices(integers: Integers) -> BlockIntegers:
     return lambda first, last: integers[first:last]

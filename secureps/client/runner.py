@@ -211,10 +211,23 @@ class Joining:
 def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = make_member) -> Halt:
     """Takes part, with a client that `make` makes, until the run is over; returns why it ended.
 
+    A process that only helps another one to train does nothing else.
+
     Raises:
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
+    with blamed("follow"):
+        reason = getattr(trainer, "follow", lambda: None)()
+    if reason is not None:
+        return Halt(reason)
+    try:
+        return _lead(joining, trainer, make)
+    finally:
+        getattr(trainer, "dismiss", lambda: None)()
+
+
+def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:
     terms, ledger = joining.insists, joining.charged
     if objection := terms.of(getattr(trainer, "messages", tuple)()):
         raise ConfigError(f"messages: {objection}")

@@ -1,7 +1,7 @@
 """`TorchTrainer`: local SGD, or DP-SGD, on a PyTorch model.
 
-The only module of secureps that imports torch, but for `client.torch_sgd` and
-`client.ghost_clipping`. What must not live here: anything about rounds, grids or encryption.
+Beside it only what it calls, and `device`, import torch. What must not live here:
+anything about rounds, grids or encryption.
 
 Randomness comes from `FitConfig.seed` alone, in streams that do not touch each other: order of
 batches (or Poisson sampling), gradient noise, layers such as dropout. A fit's streams are also
@@ -18,7 +18,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from secureps.client import torch_ranks as ranks
+from secureps.client.held_tensor import HeldTensor
+from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch_sgd import (
     Measure,
     Task,
@@ -47,14 +50,16 @@ from secureps.client.trainer import (
     Setting,
     check_like,
 )
-from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
+from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.tensor_kinds import Kind
-from secureps.wording import meant
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts records."""
 
 EVALUATION_BATCH = 1024
+
+HELD_ON = frozenset({"cuda"})
+"""Kinds of devices where a trained model stays until its update is integers."""
 
 _GLOBAL_GENERATORS = threading.RLock()
 
@@ -75,59 +80,6 @@ def seeded(seed: int) -> Iterator[None]:
     with _GLOBAL_GENERATORS, torch.random.fork_rng(used):
         torch.manual_seed(seed)
         yield
-
-
-@dataclass(frozen=True)
-class LocalSgd:
-    """The settings of local training that `FitConfig.settings` may name, and their defaults.
-
-    `local_steps` above 0 counts optimizer steps and overrides `local_epochs`. Under
-    `RecordPrivacy` an epoch is 1 / sample_rate steps, so that the number of steps is public, and
-    `batch_size` is refused: the sample rate decides.
-    """
-
-    lr: float = 0.1
-    momentum: float = 0.0
-    weight_decay: float = 0.0
-    batch_size: int = 32
-    local_epochs: int = 1
-    local_steps: int = 0
-
-    @classmethod
-    def of(cls, settings: Mapping[str, Setting], privacy: RecordPrivacy | None) -> LocalSgd:
-        """Reads `settings`.
-
-        Raises:
-            ConfigError: an unknown name, a value of the wrong type or out of range.
-        """
-        kinds: dict[str, type] = {each.name: type(each.default) for each in fields(cls)}
-        values: dict[str, Any] = {}
-        for name, value in settings.items():
-            if name not in kinds:
-                raise ConfigError(f"unknown training setting {name!r}; {meant(name, kinds)}")
-            if isinstance(value, bool | str) or not isinstance(value, kinds[name] | int):
-                raise ConfigError(
-                    f"training setting {name!r} must be of type {kinds[name].__name__}, "
-                    f"got {value!r}"
-                )
-            lowest = 1 if name in ("batch_size", "local_epochs") else 0
-            if not (math.isfinite(value) and value >= lowest) or (name == "lr" and value == 0):
-                raise ConfigError(f"training setting {name!r} is out of range: {value!r}")
-            values[name] = kinds[name](value)
-        if privacy is not None and "batch_size" in values:
-            raise ConfigError(
-                "training setting 'batch_size': under record privacy the sample "
-                "rate decides; remove it"
-            )
-        return cls(**values)
-
-    def steps(self, records: int, privacy: RecordPrivacy | None) -> int:
-        """Optimizer steps of one fit on `records` records; under privacy they do not count."""
-        if self.local_steps:
-            return self.local_steps
-        if privacy is not None:
-            return self.local_epochs * math.ceil(1 / privacy.sample_rate)
-        return self.local_epochs * math.ceil(records / self.batch_size)
 
 
 class TorchTrainer:
@@ -200,7 +152,7 @@ class TorchTrainer:
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
-            return _arrays(self._model())
+            return {name: _array(each) for name, each in self._model().state_dict().items()}
 
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
@@ -245,8 +197,15 @@ class TorchTrainer:
         2012).
 
         Metrics without privacy: `loss`, the mean over steps. Under privacy: none.
-        `PlanRefused` under privacy if rows are left out: the choice of rows tells about records.
+        `PlanRefused` under privacy if rows are left out: the choice of rows tells about records;
+        or if several processes train together. `ScriptFailed` where the device has no memory left.
         """
+        held = self.fit_held(parameters, config)
+        here = {name: np.asarray(each) for name, each in held.parameters.items()}
+        return replace(held, parameters=here)
+
+    def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Trains as `fit`; on CUDA tensors of float32 and float64 stay there; see `Trainer`."""
         if config.privacy is not None and self._touches:
             raise PlanRefused(
                 f"record privacy: which rows of {next(iter(self._touches))!r} a client sends "
@@ -256,9 +215,51 @@ class TorchTrainer:
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
         key = _bound(self._touched(parameters), config, local, self._data(config.privacy))
+        own = ranks.Order(key, local, steps)
+        if ranks.several():
+            ranks.refuse_privacy(config.privacy)
+            ranks.order(own, parameters)
+        module, metrics = self._trained(parameters, own, config.privacy)
+        for name, each in module.state_dict().items():
+            if not bool(torch.isfinite(each).all()):
+                raise NotFinite(
+                    f"local training made tensor {name!r} NaN or infinite; lower lr "
+                    f"(now {local.lr}) or look for bad records"
+                )
+        result = {name: self._left(name, each) for name, each in module.state_dict().items()}
+        for name, rows in self._touches.items():
+            trained = result[name][rows]
+            result[name][...] = parameters[name]
+            result[name][rows] = trained
+        return FitResult(result, records, metrics, steps)
+
+    def follow(self) -> str | None:
+        """Trains what the client of another process orders, until it is dismissed; see `Trainer`.
+
+        Returns why it ended; None if this process is the client.
+        """
+        if not ranks.several() or ranks.leads():
+            return None
+        while (heard := ranks.hear()) is not None:
+            self._trained(*heard, None)
+        return ranks.DISMISSED
+
+    def dismiss(self) -> None:
+        """Ends the processes that follow this one, if there are any; see `Trainer`."""
+        if ranks.several():
+            ranks.order(None, {})
+
+    def _trained(
+        self,
+        parameters: Mapping[str, Array],
+        order: ranks.Order,
+        privacy: RecordPrivacy | None,
+    ) -> tuple[nn.Module, dict[str, float]]:
+        """A trained module, whose integers are as they came, and the metrics of its training."""
+        key, local = order.key, order.local
         with self._reproducible(key, "layers"):
             module = self._loaded(parameters).train()
-            kept = {n: each for n, each in _arrays(module).items() if _whole(each)}
+            kept = {n: each.clone() for n, each in module.state_dict().items() if _whole(each)}
             sgd = torch.optim.SGD(
                 [each for each in module.parameters() if each.requires_grad],
                 lr=local.lr,
@@ -268,24 +269,25 @@ class TorchTrainer:
             rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
-            if config.privacy is None:
-                batches = _shuffled(rng, records, local.batch_size, steps)
-                metrics["loss"] = descend(module, sgd, task, batches)
+            if privacy is None:
+                batches = _shuffled(rng, len(self._train[0]), local.batch_size, order.steps)
+                down = ranks.descend_together if ranks.several() else descend
+                metrics["loss"] = down(module, sgd, task, batches)
             else:
                 noise = _noise_generators(key, self._device)
-                descend_privately(module, sgd, config.privacy, task, steps, (rng, noise))
-            result = _arrays(module) | kept
-        for name, rows in self._touches.items():
-            trained = result[name][rows]
-            result[name][...] = parameters[name]
-            result[name][rows] = trained
-        for name, array in result.items():
-            if not np.isfinite(array).all():
-                raise NotFinite(
-                    f"local training made tensor {name!r} NaN or infinite; lower lr "
-                    f"(now {local.lr}) or look for bad records"
-                )
-        return FitResult(result, records, metrics, steps)
+                descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
+            with torch.no_grad():
+                state = module.state_dict()
+                for name, each in kept.items():
+                    state[name].copy_(each)
+        return module, metrics
+
+    def _left(self, name: str, tensor: Tensor) -> Any:
+        """A trained tensor: left where it is, if updates are made there, else copied."""
+        stays = self._device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
+        if stays and name not in self._touches:
+            return HeldTensor(tensor.detach())
+        return _array(tensor)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
@@ -345,8 +347,7 @@ class TorchTrainer:
             array = np.asarray(parameters[name])
             if not np.isfinite(array).all():
                 raise NotFinite(f"tensor {name!r} of the model that was pulled is not finite")
-            whole = not (each.is_floating_point() or each.is_complex())
-            if whole and array.dtype.kind == "f":
+            if _whole(each) and array.dtype.kind == "f":
                 array = np.rint(array)
             each.copy_(torch.from_numpy(np.array(array)))
         for layer in module.modules():
@@ -372,6 +373,11 @@ class TorchTrainer:
             torch.set_deterministic_debug_mode("error")
             try:
                 yield
+            except torch.OutOfMemoryError as error:
+                raise ScriptFailed(
+                    f"{self._device} has no memory left ({str(error).splitlines()[0]}): lower "
+                    "batch_size, let fewer clients share it, or take device=cpu"
+                ) from error
             finally:
                 torch.set_deterministic_debug_mode(before)
 
@@ -445,18 +451,15 @@ def _shuffled(
         start += size
 
 
-def _whole(array: Array) -> bool:
-    """Whether an array holds integers or booleans."""
-    return array.dtype.kind in "iub"
+def _whole(tensor: Tensor) -> bool:
+    """Whether a tensor holds integers or booleans."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _arrays(module: nn.Module) -> dict[str, Array]:
-    """Copies the state dict to arrays, in its order; bfloat16, which NumPy lacks, as float32."""
-    arrays = {}
-    for name, each in module.state_dict().items():
-        exact = each.float() if each.dtype == torch.bfloat16 else each
-        arrays[name] = exact.detach().cpu().numpy().copy()
-    return arrays
+def _array(tensor: Tensor) -> Array:
+    """A copy on the host; of bfloat16, which NumPy lacks, as float32."""
+    exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
+    return exact.detach().cpu().numpy().copy()
 
 
 def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:

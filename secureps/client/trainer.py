@@ -9,9 +9,9 @@ again and must repeat the same bits.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -249,6 +249,14 @@ class Trainer(Evaluator, Protocol):
     `parameters` from there: BLAKE2b-256 of its bytes, in hex. A run that is founded on another
     file, or serves another model as version 0, is refused.
 
+    Another is `fit_held(parameters, config)`, asked in the place of `fit`: the same training, whose
+    tensors may be `client.held_tensor.HeldTensor`s, left on the device where they were trained.
+    Their update is made there, with the same bits, and only its integers come to the host.
+
+    Two belong together. `follow() -> str | None`, of a process that only helps another one to
+    train, trains what that one orders until it is dismissed, and says why it ended; None if this
+    process is the client, whose `dismiss()` is called once its run is over.
+
     And `kinds() -> Mapping[str, Kind]`, of tensors by name; one that is not named counts as
     trained. Statistics are refused where noise would be added to them
     (`policy.tensor_kinds`).
@@ -288,6 +296,14 @@ class Trainer(Evaluator, Protocol):
         ...
 
 
+class HoldingTrainer(Trainer, Protocol):
+    """A trainer whose trained model may stay on a device."""
+
+    def fit_held(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        """Trains as `fit`; tensors may be `client.held_tensor.HeldTensor`s."""
+        ...
+
+
 @runtime_checkable
 class AheadTrainer(Protocol):
     """A trainer elsewhere, which may begin before the answer is wanted: virtual time passes first.
@@ -307,6 +323,16 @@ def kinds_of(trainer: Trainer) -> Mapping[str, Kind]:
     with blamed("kinds"):
         kinds = getattr(trainer, "kinds", None)
         return {} if kinds is None else dict(kinds())
+
+
+def fit_of(trainer: Trainer) -> Callable[[dict[str, Array], FitConfig], FitResult]:
+    """What trains: `fit_held`, but of who derives a `fit` of its own that one."""
+    for kind in type(trainer).__mro__:
+        if "fit_held" in vars(kind):
+            return cast(HoldingTrainer, trainer).fit_held
+        if "fit" in vars(kind):
+            break
+    return trainer.fit
 
 
 def check_like(

@@ -7,15 +7,80 @@ What must not live here: what an update is of (`model.difference`), and its clip
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from secureps.codec.chain import BlockCode
+from secureps.codec.grid import Grid
+from secureps.crypto.sampling import Stream
 from secureps.messages.encoding import payload_digest
 from secureps.model.difference import Part
+from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import PIECE
+
+Integers = NDArray[np.integer[Any]]
+Made = TypeVar("Made")
+
+Words = tuple[Stream, int]
+"""A stream, and from which of its words on."""
+
+
+class DeviceSteps(Protocol):
+    """An update in whole grid steps on a device; see `ClientMechanism`."""
+
+    def block(self, block: int) -> NDArray[np.int32]:
+        """z of a block, before any noise."""
+        ...
+
+    def noised(self, hidden: Stream) -> list[Integers]:
+        """u of all blocks, with this client's noise; `hidden` has its words."""
+        ...
+
+
+class DeviceValues(Protocol):
+    """The values of an update in a device's memory; `client.device_update` has them."""
+
+    def attempt(self, action: Callable[[], Made]) -> Made | None:
+        """What an action on the device makes; None where its memory does not suffice.
+
+        From then on the values are on the host, and every attempt is None.
+        """
+        ...
+
+    def rounded(
+        self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
+    ) -> Integers:
+        """The integers of a block whose values lie at a place.
+
+        Raises:
+            NotFinite: a value is not finite.
+        """
+        ...
+
+    def steps(
+        self,
+        mechanism: ClientMechanism,
+        blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
+        coded: bool,
+        stream: Stream,
+    ) -> DeviceSteps:
+        """All values in whole grid steps; `coded`: they may have become longer than the clip."""
+        ...
+
+    def subtract(
+        self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
+    ) -> bool:
+        """Takes away what integers, times a step, decode to."""
+        ...
+
+    def beyond(self, part: slice, share: float, most: float) -> int:
+        """How many values of a part are beyond `most`, times `share`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -28,6 +93,7 @@ class Update:
         largest: no value is further from zero.
         norm: L2, without running statistics.
         part: makes values [first, last): float32, from any thread.
+        device: where the values lie in a device's memory, and are made integers; else None.
     """
 
     size: int
@@ -35,6 +101,7 @@ class Update:
     largest: float
     norm: float
     part: Part
+    device: DeviceValues | None = None
 
     @classmethod
     def of(cls, values: NDArray[np.float32], norm: float) -> Update:
@@ -53,6 +120,17 @@ class Update:
     def held(self) -> Update:
         """The same update in memory: its parts are views, and may be changed."""
         return dataclasses.replace(self, part=_slices(self.whole()))
+
+    def beyond(self, part: slice, share: float, most: float) -> int:
+        """How many values of a part are beyond `most`, times `share` in float64."""
+        if self.device is not None:
+            found = self.device.attempt(partial(self.device.beyond, part, share, most))
+            if found is not None:
+                return found
+        return sum(
+            int((np.abs(values.astype(np.float64) * share) > most).sum())
+            for values in pieces(self.part, part.start, part.stop)
+        )
 
 
 def pieces(part: Part, first: int, last: int) -> Iterator[NDArray[np.float32]]:

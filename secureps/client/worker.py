@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
-from secureps.client.clipping import clip_update, magnitude
+from secureps.client.clipping import magnitude
 from secureps.client.evaluation import judge
-from secureps.client.feedback import add_kept, keep
+from secureps.client.feedback import keep, load_kept
 from secureps.client.frozen_tensors import FrozenTensors, refuse_changed
 from secureps.client.initial_model import (
     Tensors,
@@ -37,10 +37,12 @@ from secureps.client.pulled_block import published_block
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
+from secureps.client.trained_update import trained_update
 from secureps.client.trainer import (
     SECRET_BYTES,
     FitConfig,
     FitResult,
+    fit_of,
     kinds_of,
     record_privacy,
 )
@@ -53,7 +55,6 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EVALUATION, Evaluated, evaluated_bytes, evaluated_digest
 from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
-from secureps.model.difference import difference
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.counting import public_number, remarks
@@ -205,7 +206,7 @@ class ClientWorker(Worker):
         try:
             made = {aim: self._seal(aim, result, task, kinds) for aim in task.aims}
             sealed = time.perf_counter()
-            own = {spec.name: result.parameters[spec.name] for spec in self._layout().local}
+            own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
             LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
             if refused(error):  # done again when the disk works again, and not trained again
@@ -315,7 +316,7 @@ class ClientWorker(Worker):
     def _fit(self, task: Contribute, staying: Tensors) -> FitResult:
         given, config = self.ordered(task, staying)
         with blamed("fit", self._site.name):
-            result = self._site.trainer.fit(given, config)
+            result = fit_of(self._site.trainer)(given, config)
         with blamed("what fit returned"):
             check_result(result, self._machine.pinned.run.schema)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
@@ -340,15 +341,13 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            delta = difference(layout, self._published(blocks), result.parameters)
-            delta = add_kept(self._site.name, self._outbox, aim, layout.size, delta)
+            both, name = (self._published(blocks), result.parameters), self._site.name
+            kept = load_kept(name, self._outbox, aim, layout.size)
             try:
-                update = clip_update(self._site.name, plan, layout, delta, scale, kinds)
+                update = trained_update(name, plan, layout, both, kept, scale, kinds)
             except NotFinite:
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise
-            if plan.group(aim.group).feedback:
-                update = update.held()
             weight = self._weight(aim, result.examples)
         spends = fact(plan, self._site.name, aim.group, layout.sent, aim.version)
         # With more or fewer private steps than are charged, epsilon would be wrong.

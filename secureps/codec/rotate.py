@@ -76,7 +76,7 @@ def _demand(x: NDArray[np.float64], by: NDArray[np.int8]) -> None:
         )
 
 
-def _sections(values: int) -> Iterator[tuple[slice, int]]:
+def sections(values: int) -> Iterator[tuple[slice, int]]:
     """(where, size of its pieces) of all that is transformed; up to three values are not."""
     start, size = 0, LARGEST
     while size > 1:
@@ -88,7 +88,7 @@ def _sections(values: int) -> Iterator[tuple[slice, int]]:
 
 def _transform(x: NDArray[np.float64]) -> None:
     """H x / 2^k of every piece, in place."""
-    for where, size in _sections(x.size):
+    for where, size in sections(x.size):
         pieces = x[where].reshape(size, -1)
         for first in range(0, pieces.shape[1], _COLUMNS):
             part = np.ascontiguousarray(pieces[:, first : first + _COLUMNS])

@@ -26,6 +26,7 @@ SEED_BYTES = 32
 _PERSON = b"secureps-stream"
 _ZEROS = bytes(1 << 16)
 _BLOCK_WORDS = 16
+_CONSTANTS = b"expand 32-byte k"
 _STREAM_WORDS = 1 << 36
 """2^32 blocks of so many words: where the block counter of RFC 8439 ends."""
 
@@ -63,6 +64,20 @@ class Stream(Secret):
     def at(self, first: int) -> Stream:
         """The same stream from word `first` of it on, 0 <= first < 2^36: for parts of a vector."""
         return Stream(self._key, self._nonce, first)
+
+    def state(self, first: int, count: int) -> npt.NDArray[np.uint32]:
+        """The ChaCha20 state of word `first`, uint32 (16,), for who makes `count` words elsewhere.
+
+        As secret as the key, which is in it (RFC 8439, section 2.3).
+
+        Raises:
+            InternalError: as `words`.
+        """
+        if not 0 <= first <= first + count <= _STREAM_WORDS:
+            raise InternalError(f"a stream has {_STREAM_WORDS} words, not {first + count}")
+        block = (first // _BLOCK_WORDS).to_bytes(4, "little")
+        made = _CONSTANTS + self._key + block + self._nonce.to_bytes(12, "little")
+        return np.frombuffer(made, "<u4").astype(np.uint32)
 
     def words(self, count: int) -> npt.NDArray[np.uint32]:
         """The next words, uint32 (count,), uniform over 32 bits.

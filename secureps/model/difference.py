@@ -45,21 +45,21 @@ def difference(
 
     def part(first: int, last: int) -> NDArray[np.float32]:
         out = np.empty(last - first, np.float32)
-        for k, start, stop in _pieces(starts, first, last):
+        for k, start, stop in runs(starts, first, last):
             spec, view = tensors[k]
             if spec == SCALE:
                 out[start - first : stop - first] = 0
                 continue
-            for j, begin, end in _pieces(ends, start, stop):
+            for j, begin, end in runs(ends, start, stop):
                 now = view[begin - starts[k] : end - starts[k]]
                 before = published[j][begin - ends[j] : end - ends[j]]
-                _subtract(spec, now, before, out[begin - first : end - first])
+                subtract(spec, now, before, out[begin - first : end - first])
         return out
 
     return part
 
 
-def _pieces(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
+def runs(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """(k, begin, end) of what [first, last) has of every run [starts[k], starts[k + 1])."""
     k = bisect_right(starts, first) - 1
     while first < last:
@@ -69,9 +69,10 @@ def _pieces(starts: Sequence[int], first: int, last: int) -> Iterator[tuple[int,
         first, k = end, k + 1
 
 
-def _subtract(
+def subtract(
     spec: TensorSpec, now: NDArray[Any], before: NDArray[np.float32], out: NDArray[np.float32]
 ) -> None:
+    """out = now - before of values of a tensor; float32 (n,) but for `now`."""
     with np.errstate(over="ignore", invalid="ignore"):
         if now.dtype == np.float32:
             np.subtract(now, before, out=out)

@@ -244,7 +244,7 @@ class ClientMechanism:
             int64 (d,), u = z + Z in [0, 2 Z].
         """
         if self.placement != "aggregator":
-            z += self._sampler.sample(z.size, words)
+            z += self.sampler.sample(z.size, words)
         return self._on_grid(z)
 
     def noise(self, count: int, words: Words) -> NDArray[np.int64]:
@@ -255,10 +255,11 @@ class ClientMechanism:
         """
         if self.placement != "aggregator":
             raise InternalError(f"an aggregator adds no noise where it is {self.placement}")
-        return self._on_grid(self._sampler.sample(count, words))
+        return self._on_grid(self.sampler.sample(count, words))
 
     @cached_property
-    def _sampler(self) -> Skellam:
+    def sampler(self) -> Skellam:
+        """Of one party's noise."""
         return Skellam(self.calibration.variance)
 
     def _on_grid(self, z: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -69,15 +69,36 @@ def clip_factor(
     Raises:
         NotFinite, PlanRefused: as `clip_l2`.
     """
+
+    def total() -> float:
+        return math.fsum(float(np.sum(np.square(each, dtype=np.float64))) for each in pieces())
+
+    def exact() -> float:
+        squares = (np.square(piece, dtype=np.float64).tolist() for piece in pieces())
+        return math.fsum(itertools.chain.from_iterable(squares))
+
+    return factor_within(total, exact, bound)
+
+
+def factor_within(
+    total: Callable[[], float], exact: Callable[[], float], bound: float
+) -> tuple[float, float]:
+    """`clip_factor` of what is known by its sum of squares.
+
+    Args:
+        total: the exact sum of the pairwise sums of PIECE squares each, as NumPy adds float64.
+        exact: the sum of squares without error, correctly rounded.
+    Raises:
+        NotFinite, PlanRefused: as `clip_l2`.
+    """
     if not (math.isfinite(bound) and bound > 0):
         raise PlanRefused(f"a clipping bound must be finite and > 0, not {bound}")
-    total = math.fsum(float(np.sum(np.square(piece, dtype=np.float64))) for piece in pieces())
-    if not math.isfinite(total):  # squares of finite float32 are exact and far from float64's limit
+    found = total()
+    if not math.isfinite(found):  # squares of finite float32 are exact and far from float64's limit
         raise NotFinite("an update has a value that is not a finite float32")
-    norm = math.sqrt(total)
+    norm = math.sqrt(found)
     if abs(norm - bound) <= _SLACK * bound:  # too close to call: sum without error
-        squares = (np.square(piece, dtype=np.float64).tolist() for piece in pieces())
-        norm = math.sqrt(math.fsum(itertools.chain.from_iterable(squares)))
+        norm = math.sqrt(exact())
     return (1.0 if norm <= bound else bound / norm * (1.0 - _SLACK)), norm
 
 

@@ -79,7 +79,7 @@ def tail(variance: float, k: int) -> Fraction:
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """Lower bounds of 2^62 P(|X| <= k) at k + 1, with a sentinel at either end.
 
     Args:
@@ -144,14 +144,25 @@ class Skellam:
                 pair, held = held[:_WORDS].tolist(), held[_WORDS:]
                 return int(pair[0] | pair[1] << 32)
 
-            drawn = more()
-            size = self._decided(drawn >> 2, more)
-            values[done + first] = -size if drawn & 1 else size
+            values[done + first] = self.decided(more)
             done += first + 1
         return values
 
+    def decided(self, more: Callable[[], int]) -> int:
+        """One value from the first 64 bits that are read, and as many more as it takes.
+
+        Args:
+            more: reads the next two words, the first the low half.
+        Raises:
+            InternalError: the words are not random.
+        """
+        drawn = more()
+        size = self._decided(drawn >> 2, more)
+        return -size if drawn & 1 else size
+
     @cached_property
-    def _table(self) -> _Table:
+    def table(self) -> Table:
+        """What 62 bits of U are looked up in; made when it is first asked for."""
         reach = beyond(self.variance, TABLE_BITS - 2)
         lower, slack = Series(self.variance, reach, TABLE_BITS + 18).table(reach)
         # Beyond the table lies less than 4 / 2^62, so that whatever falls there, within
@@ -163,11 +174,11 @@ class Skellam:
         # How many bounds do not exceed the start of each of 2^depth cells.
         cells = -(-lower >> shift)
         guide = np.cumsum(np.bincount(cells, minlength=1 << depth)[: 1 << depth], dtype=np.int32)
-        return _Table(bounds, slack, guide, shift)
+        return Table(bounds, slack, guide, shift)
 
     def _look_up(self, held: NDArray[np.uint32]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Signed values of pairs of words, and the places of those that are undecided."""
-        table = self._table
+        table = self.table
         pairs = held.astype("<u4", copy=False).view("<u8")
         u = (pairs >> np.uint64(2)).astype(np.int64)
         upper = table.bounds[1:]
@@ -184,7 +195,7 @@ class Skellam:
 
     def _decided(self, u: int, more: Callable[[], int]) -> int:
         """|X| for a U that begins with the 62 bits `u`, reading on as long as necessary."""
-        table, bits = self._table, TABLE_BITS
+        table, bits = self.table, TABLE_BITS
         lower = table.bounds[1:-1]
         # low < |X| <= high is certain; high is unknown beyond the table.
         low = int(np.searchsorted(lower, u - table.slack, side="right")) - 1

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from secureps.client.torch import LocalSgd, TorchTrainer
+from secureps.client.local_sgd import LocalSgd
+from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import Array, FitConfig, RecordPrivacy, Trainer
 from secureps.errors import ConfigError, NotFinite, PlanRefused, WrongShape
 

@@ -86,3 +86,21 @@ def test_bad_settings_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
         script.make(settings)
+
+
+def test_a_share_of_a_gpus_memory_is_asked_for(
+    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[float]()
+    monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(script.torch.cuda, "set_per_process_memory_fraction", asked.append)
+    for memory in (1.0, 0.25):
+        script.make({"partition": "0", "device": "cpu", "memory": memory})
+    assert asked == [0.25]
+    with pytest.raises(ConfigError, match="memory"):
+        script.make({"partition": "0", "device": "cpu", "memory": 1.5})
+
+
+def test_a_script_that_nobody_started_with_torchrun_is_alone(script: ModuleType) -> None:
+    script.join_ranks()
+    assert not script.distributed.is_initialized()

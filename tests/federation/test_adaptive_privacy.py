@@ -192,7 +192,7 @@ def test_a_mean_is_in_the_units_of_the_model(tmp_path: Path) -> None:
         return keep(party, plan, layout, delta, scale, kinds)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.clip_update", kept)
+        patch.setattr("secureps.client.trained_update.clip_update", kept)
         models = []
         for version in range(4):
             simulation.run(lambda: simulation.versions() == {"all": version})  # noqa: B023
@@ -226,7 +226,7 @@ def test_a_still_clip_is_the_fixed_one_under_the_enlarged_noise(tmp_path: Path) 
 
     simulation = federation(plan, tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("secureps.client.worker.clip_update", kept)
+        patch.setattr("secureps.client.trained_update.clip_update", kept)
         simulation.run(lambda: simulation.versions() == {"all": 0})
         before = simulation.model()
         simulation.run()

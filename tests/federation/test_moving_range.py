@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from secureps.client import worker
+from secureps.client import trained_update
 from secureps.client.clipping import clip_update
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.update import Update
@@ -52,7 +52,7 @@ def test_the_range_follows_the_mean_norm(
         norms.setdefault(given[4], []).append(made.norm)
         return made
 
-    monkeypatch.setattr(worker, "clip_update", noted)
+    monkeypatch.setattr(trained_update, "clip_update", noted)
     simulation = small_federation(plan(feedback=feedback), tmp_path)
     simulation.run(lambda: finished(simulation))
     found = scales(simulation)

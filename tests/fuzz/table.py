@@ -43,9 +43,11 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "client.flower.trainer:bound_seed",
         "client.torch:_derive",
         "client.torch:_noise_generators",
+        "client.torch_ranks:order",
         "crypto.bfv_seal:BfvOpener.pieces",
         "crypto.bfv_seal:_Ring.save",
         "crypto.cipher:Adder.zero",
+        "crypto.sampling:Stream.state",
         "crypto.tls:",
         "crypto.tls:_signed_by",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
@@ -78,6 +80,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.up.runs:_summary",
         "run.up.up:resume",
     ),
+    "another process of the same client, which has its records": ("client.torch_ranks:hear",),
     "digits that the same function has looked at": ("flower.post:unpacked",),
     "a Ray cluster: its operator's own machines, of which each could run anything here": (
         "run.simulate.ray_cluster:_made",

@@ -52,7 +52,7 @@ def test_every_value_is_the_inverse_of_its_words(variance: float) -> None:
 @pytest.mark.parametrize("variance", SMALL)
 def test_the_table_gives_every_value_its_probability(variance: float) -> None:
     # What 62 bits decide plus what they leave open is the law: nothing else can come out.
-    table = sampler(variance)._table
+    table = sampler(variance).table
     edges = table.bounds[1:-1].tolist()
     previous = 0
     for k, p in enumerate(law(variance)[: len(edges)]):

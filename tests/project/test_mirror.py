@@ -98,7 +98,8 @@ ELSEWHERE = {
         "client/site",
     ),
     "client/test_script_settings.py": ("client/runner",),
-    "client/test_torch.py": ("client/global_rng",),
+    "client/test_torch.py": ("client/global_rng", "client/local_sgd"),
+    "client/test_device_update.py": ("client/trained_update",),
     "client/flower/test_script.py": (
         "client/flower/mods",
         "client/flower/settings",

@@ -1,0 +1,360 @@
+"""Makes an update on the device where its model was trained: difference, clip and integers.
+
+    the pulled model is copied to the device; trained - pulled takes its place, clipped in place;
+    block by block small integers come to the host, as `client.clipping` and `client.integers`
+    make them
+
+Device memory: the trained model, the values of one group beside it, and what
+`device.norms.TOGETHER` values and one encoded block take. Where that is not there, all goes on on
+the host, with the same bits. What must not live here: what is done to values (`device`), and what
+is private.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from secureps.client.clipping import tell_clip, within
+from secureps.client.held_tensor import HeldTensor
+from secureps.client.update import Integers, Update, Words
+from secureps.codec.chain import BlockCode
+from secureps.codec.grid import Grid
+from secureps.codec.moving_range import MovingRange
+from secureps.crypto.sampling import Stream
+from secureps.device import bits
+from secureps.device.digests import payload_digest
+from secureps.device.encoding import decode, encode, round_to_grid
+from secureps.device.noise import DeviceRounding, DeviceSkellam
+from secureps.device.norms import TOGETHER, clip_factor, divisor, furthest, pieces, shrink
+from secureps.device.words import words
+from secureps.errors import NotFinite
+from secureps.messages.schema import TensorSpec
+from secureps.model.difference import runs, subtract
+from secureps.model.layout import SCALE, GroupLayout
+from secureps.policy.plan import Plan
+from secureps.policy.scales import moved
+from secureps.policy.tensor_kinds import Kind
+from secureps.privacy.adaptive import AdaptiveClip
+from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.mechanism import PIECE
+from secureps.service.logs import tell
+
+Made = TypeVar("Made")
+
+
+def device_update(
+    party: str,
+    plan: Plan,
+    layout: GroupLayout,
+    model: tuple[Sequence[NDArray[np.float32]], Mapping[str, Any]],
+    kept: NDArray[np.float32] | None,
+    scale: float | None,
+    kinds: Mapping[str, Kind],
+) -> Update | None:
+    """The clipped update of a group, on its device.
+
+    None where no tensor of the group lies on a device, its memory does not suffice, or its bits are
+    not those of the host: then the client makes the update on the host, and is told why.
+
+    Args:
+        party: the client.
+        model: the group's published blocks, in order; the trained tensors by name.
+        kept: what the last update did not carry, float32 (size,).
+        scale, kinds: as `clip_update` takes them.
+    Raises:
+        NotFinite: a value is not finite.
+    """
+    published, trained = model
+    held = [
+        each for spec in layout.tensors if isinstance(each := trained.get(spec.name), HeldTensor)
+    ]
+    if not held:
+        return None
+    device = held[0].tensor.device
+    if other := bits.difference(device):
+        tell(
+            party,
+            "Note",
+            f"{device} makes other bits than the host ({other}): updates are made on the host",
+        )
+        return None
+    where = plan.head(layout.name)
+    try:
+        values = _difference(layout, published, trained, device)
+        if kept is not None:
+            for at, piece in _copied(kept):
+                values[at : at + piece.numel()] += piece.to(device)
+        return _clipped(party, plan, layout, values, scale, kinds)
+    except torch.OutOfMemoryError:
+        pass
+    tell(
+        party,
+        "Note",
+        f"{where}{_full(device)}: this update is made on the host, with the same bits",
+    )
+    return None
+
+
+def _full(device: torch.device) -> str:
+    return f"{device} has no memory left for the update"
+
+
+class DeviceVector:
+    """The values of an update in a device's memory, or on the host after that was full.
+
+    Args:
+        party: the client, which is told; where: begins what it is told.
+        values: float32 (n,), which nobody else uses.
+    """
+
+    def __init__(self, party: str, where: str, values: Tensor) -> None:
+        self._party, self._where = party, where
+        self._values: Tensor | None = values
+        self._host: NDArray[np.float32] | None = None
+
+    def part(self, first: int, last: int) -> NDArray[np.float32]:
+        """Values [first, last), on the host; once they all are there, a view."""
+        if self._host is not None:
+            return self._host[first:last]
+        made: NDArray[np.float32] = self._there[first:last].to("cpu", copy=True).numpy()
+        return made
+
+    @property
+    def _there(self) -> Tensor:
+        assert self._values is not None, "values have gone to the host"
+        return self._values
+
+    def attempt(self, action: Callable[[], Made]) -> Made | None:
+        """What an action makes; None once the device has no memory for it; see `DeviceValues`."""
+        if self._values is None:
+            return None
+        try:
+            return action()
+        except torch.OutOfMemoryError:
+            pass  # whose traceback keeps what the action had made so far
+        text = f"{self._where}{_full(self._there.device)}"
+        tell(self._party, "Note", f"{text}: the rest of it is made on the host, with the same bits")
+        self._host, self._values = self.part(0, self._values.numel()), None
+        return None
+
+    def rounded(
+        self, code: BlockCode, place: tuple[int, int], grid: Grid, share: float, words_at: Words
+    ) -> Integers:
+        """The integers of a block; see `DeviceValues`."""
+        stream, start = words_at
+        encoded, made = encode(code, self._there[slice(*place)]), list[Integers]()
+        for at, piece in _placed(encoded):
+            drawn = words(stream, start + at, piece.numel(), piece.device)
+            made.append(_small(round_to_grid(piece, drawn, grid, share), grid.levels))
+        return np.concatenate(made)
+
+    def steps(
+        self,
+        mechanism: ClientMechanism,
+        blocks: Sequence[tuple[BlockCode, tuple[int, int]]],
+        coded: bool,
+        stream: Stream,
+    ) -> DeviceSteps:
+        """All values in whole grid steps; see `DeviceValues`."""
+
+        def encoded(code: BlockCode, place: tuple[int, int]) -> Tensor:
+            return encode(code, self._there[slice(*place)]).float()
+
+        factor = 1.0
+        if coded:
+            every = partial(map, encoded, *zip(*blocks, strict=True))
+            factor, _ = clip_factor(lambda: _aligned(every()), mechanism.clip)
+
+        def block(code: BlockCode, place: tuple[int, int]) -> Tensor:
+            if not coded:
+                return self._there[slice(*place)]
+            made = encoded(code, place)
+            if factor < 1:
+                shrink(made, factor)
+            return made
+
+        starts = [0, *itertools.accumulate(code.sent for code, _ in blocks)]
+        makers = [partial(block, *each) for each in blocks]
+        return DeviceSteps(mechanism, DeviceRounding(mechanism, makers, starts, stream))
+
+    def subtract(
+        self, code: BlockCode, place: tuple[int, int], integers: Integers, step: float
+    ) -> bool:
+        """Takes away what integers decode to, all of a block or nothing; see `DeviceValues`."""
+        values = self._there[slice(*place)]
+        carried = torch.from_numpy(integers.astype(np.int32)).to(values.device)
+        values -= decode(code, carried.double() * step)
+        return True
+
+    def beyond(self, part: slice, share: float, most: float) -> int:
+        """How many values of a part are beyond `most`; see `DeviceValues`."""
+        return sum(
+            int(((piece.double() * share).abs() > most).sum())
+            for piece in pieces(self._there[part])
+        )
+
+
+class DeviceSteps:
+    """An update in whole grid steps on a device."""
+
+    def __init__(self, mechanism: ClientMechanism, rounding: DeviceRounding) -> None:
+        self._mechanism, self._rounding = mechanism, rounding
+
+    def block(self, block: int) -> NDArray[np.int32]:
+        """z of a block, before any noise."""
+        return np.concatenate(
+            [z.to(torch.int32).cpu().numpy() for z in self._rounding.steps(block)]
+        )
+
+    def noised(self, hidden: Stream) -> list[Integers]:
+        """u of all blocks, as `ClientMechanism.noised` makes them."""
+        mechanism, most = self._mechanism, self._mechanism.most
+        sampler: DeviceSkellam | None = None
+
+        def made(z: Tensor) -> Integers:
+            nonlocal sampler
+            if mechanism.placement != "aggregator":
+                if sampler is None:
+                    sampler = DeviceSkellam(mechanism.sampler, hidden, z.device)
+                z = z + sampler.next(z.numel())
+            return _small(z.clamp(-most, most) + most, 2 * most)
+
+        return [
+            np.concatenate([made(z) for z in self._rounding.steps(block)])
+            for block in range(self._rounding.blocks)
+        ]
+
+
+def _difference(
+    layout: GroupLayout,
+    published: Sequence[NDArray[np.float32]],
+    trained: Mapping[str, Any],
+    device: torch.device,
+) -> Tensor:
+    """`model.difference.difference`, float32 (size,), in the place of the published values."""
+    values = torch.empty(layout.size, dtype=torch.float32, device=device)
+    ends = [0, *itertools.accumulate(block.size for block in published)]
+    for spec, (_, part) in zip(layout.tensors, layout.parts(), strict=True):
+        if spec == SCALE:
+            values[part] = 0
+            continue
+        now, rows = trained[spec.name], slice(None) if layout.rows is None else slice(*layout.rows)
+        if isinstance(now, HeldTensor):
+            for block, first, last in runs(ends, part.start, part.stop):
+                own = published[block][first - ends[block] : last - ends[block]]
+                for at, piece in _copied(own):
+                    values[first + at : first + at + piece.numel()].copy_(piece)
+            there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
+            for before, after in zip(pieces(values[part]), pieces(there), strict=True):
+                torch.sub(after.float(), before, out=before)
+            continue
+        array = np.asarray(now)
+        flat = (array[rows] if spec.shape else array).reshape(-1)
+        for at, made in _subtracted(spec, flat, published, ends, part):
+            values[at : at + made.size].copy_(torch.from_numpy(made))
+    return values
+
+
+def _subtracted(
+    spec: TensorSpec,
+    now: NDArray[Any],
+    published: Sequence[NDArray[np.float32]],
+    ends: Sequence[int],
+    part: slice,
+) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """The difference of a tensor that lies on the host, in pieces, each with its place."""
+    for block, first, last in runs(ends, part.start, part.stop):
+        out = np.empty(last - first, np.float32)
+        before = published[block][first - ends[block] : last - ends[block]]
+        subtract(spec, now[first - part.start : last - part.start], before, out)
+        yield first, out
+
+
+def _clipped(
+    party: str,
+    plan: Plan,
+    layout: GroupLayout,
+    values: Tensor,
+    scale: float | None,
+    kinds: Mapping[str, Kind],
+) -> Update:
+    """`client.clipping.clip_update`, in place."""
+    mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
+    where = plan.head(layout.name)
+    vector = DeviceVector(party, where, values)
+    if isinstance(mover, AdaptiveClip) and scale is not None:
+        by = divisor(mover.check(scale), values)
+        for piece in pieces(values):
+            piece.copy_(piece.double() / by)
+        factor, norm = clip_factor(lambda: pieces(values), mover.clip)
+        if factor < 1:
+            shrink(values, factor)
+        values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
+        far = furthest(values)
+        return Update(layout.size, payload_digest(values), far, mover.norm, vector.part, vector)
+    statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
+    if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
+        raise NotFinite("an update has a value that is not a finite float32")
+    digest, far = payload_digest(values), furthest(values)
+
+    def counted() -> Iterator[Tensor]:
+        for at, piece in _placed(values):
+            found = list(within(statistics, at, at + piece.numel()))
+            own = piece.clone() if found else piece
+            for part in found:
+                own[part] = 0
+            yield own
+
+    factor, norm = clip_factor(counted, clip)
+    if factor < 1:
+        as_they_were = [(part, values[part].clone()) for part in statistics]
+        shrink(values, factor)
+        for part, was in as_they_were:
+            values[part] = was
+    tell_clip(party, where, norm, clip)
+    update = Update(layout.size, digest, far, min(norm, clip), vector.part, vector)
+    if isinstance(mover, MovingRange) and scale is not None:
+        by = divisor(float(np.float32(scale)), values, torch.float32)
+        for piece in pieces(values):
+            piece /= by
+        values[-1] = float(mover.told(update.norm, scale))
+    return update
+
+
+def _copied(array: NDArray[np.float32]) -> Iterator[tuple[int, Tensor]]:
+    """A copy of an array, which may be read-only, a few values at a time with their place."""
+    for start in range(0, array.size, TOGETHER):
+        yield start, torch.from_numpy(np.array(array[start : start + TOGETHER], np.float32))
+
+
+def _placed(values: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Pieces of values, each with its place."""
+    return zip(itertools.count(0, TOGETHER), pieces(values), strict=False)
+
+
+def _aligned(parts: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The same values in parts of a multiple of PIECE, but for the last."""
+    left: Tensor | None = None
+    for part in parts:
+        whole = part if left is None else torch.cat((left, part))
+        cut = whole.numel() // PIECE * PIECE
+        yield from pieces(whole[:cut]) if cut else ()
+        left = whole[cut:]
+    if left is not None and left.numel():
+        yield left
+
+
+def _small(integers: Tensor, levels: int) -> Integers:
+    """Integers in [0, levels] on the host, of 16 bits where these suffice."""
+    if levels < 1 << 16:
+        return integers.to(torch.int16).cpu().numpy().view(np.uint16)
+    made: Integers = integers.to(torch.int32).cpu().numpy()
+    return made

@@ -1,0 +1,117 @@
+"""Several processes that train one client's model together: the ranks of `torchrun`.
+
+Rank 0 is the client. It tells the others what to train from; each takes its share of every batch,
+on its own GPU, and gradients are averaged (DistributedDataParallel). All ranks then have the same
+model, of which rank 0 makes the update. All have the client's records and its code: they are one
+party. What must not live here: what a fit is (`client.torch`), and starting processes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from secureps.client.local_sgd import LocalSgd
+from secureps.client.torch_sgd import Task, demand_finite
+from secureps.client.trainer import Array, RecordPrivacy
+from secureps.errors import PlanRefused
+
+DISMISSED = "the client that this process trained with is done"
+
+
+@dataclass(frozen=True)
+class Order:
+    """One training: the key that its randomness derives from, and its settings."""
+
+    key: bytes
+    local: LocalSgd
+    steps: int
+
+
+def several() -> bool:
+    """Whether this process is one of several that train together."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def leads() -> bool:
+    """Whether this process is the client."""
+    return dist.get_rank() == 0
+
+
+def refuse_privacy(privacy: RecordPrivacy | None) -> None:
+    """PlanRefused: each rank would clip and noise its own share of a step."""
+    if privacy is not None:
+        raise PlanRefused(
+            "record privacy: DP-SGD is taken by one process; start this client without torchrun"
+        )
+
+
+def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
+    """Tells the other ranks what to train from; None: nothing any more."""
+    head = b"null"
+    if given is not None:
+        tensors = [(name, str(each.dtype), each.shape) for name, each in parameters.items()]
+        own = {"key": given.key.hex(), "local": asdict(given.local), "steps": given.steps}
+        head = json.dumps(own | {"tensors": tensors}).encode()
+    _send(np.array([len(head)], np.int64))
+    _send(np.frombuffer(head, np.uint8))
+    for each in parameters.values():
+        _send(np.ascontiguousarray(each).reshape(-1).view(np.uint8))
+
+
+def hear() -> tuple[dict[str, Array], Order] | None:
+    """What rank 0 orders next, and the model to train from; None once it is done."""
+    (length,) = _received(1, np.int64)
+    told = json.loads(_received(int(length), np.uint8).tobytes())
+    if told is None:
+        return None
+    parameters = {}
+    for name, dtype, shape in told["tensors"]:
+        count = int(np.prod(shape, dtype=np.int64)) * np.dtype(dtype).itemsize
+        parameters[name] = _received(count, np.uint8).view(dtype).reshape(shape)
+    given = Order(bytes.fromhex(told["key"]), LocalSgd(**told["local"]), told["steps"])
+    return parameters, given
+
+
+def descend_together(
+    module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
+) -> float:
+    """Plain SGD, each batch shared out among the ranks; returns the mean loss.
+
+    Raises:
+        NotFinite: the loss became NaN or infinite, at every rank alike.
+    """
+    rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
+    together = DistributedDataParallel(module)
+    for index in batches:
+        own = index[rank::world]
+        x, y = task.batch(own if len(own) else index[:1])
+        sgd.zero_grad()
+        # gradients are averaged over ranks: of unequal shares, as the mean over the batch has them
+        loss = task.loss(together(x), y) * (world * len(own) / len(index))
+        torch.autograd.backward(loss)
+        mean: Tensor = loss.detach() / world
+        dist.all_reduce(mean)
+        losses.append(float(demand_finite(mean)))
+        sgd.step()
+    return sum(losses) / len(losses)
+
+
+def _send(array: NDArray[np.int64] | NDArray[np.uint8]) -> None:
+    if array.size:
+        dist.broadcast(torch.from_numpy(array.copy()), 0)
+
+
+def _received(count: int, dtype: type[np.generic]) -> Array:
+    made = np.empty(count, dtype)
+    if count:
+        dist.broadcast(torch.from_numpy(made), 0)
+    return made

@@ -1,0 +1,383 @@
+"""An update that is made where its model was trained has the bits of one that is made on the host.
+
+Tensors are the CPU's: no test of this project runs on a GPU, and `device.bits` tries each before it
+is relied on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from secureps.client import device_update
+from secureps.client import torch as torch_trainer
+from secureps.client.held_tensor import HeldTensor
+from secureps.client.trained_update import trained_update
+from secureps.client.update import Update
+from secureps.client.worker import ClientWorker
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.device import bits, norms
+from secureps.errors import NotFinite
+from secureps.messages.schema import Schema, TensorSpec
+from secureps.model.layout import GroupLayout
+from secureps.policy.plan import Plan
+from secureps.policy.tensor_kinds import Kind
+from secureps.privacy.mechanism import PIECE
+from secureps.roles.member.tasks import Aim
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Simulation
+from tests.client.test_torch import records, trainer
+from tests.client.test_worker import worker
+from tests.kits.federations import finished, same, small_plan
+from tests.kits.roles_kit import SCHEMA, make_plan
+from tests.kits.sealed_blocks import whole
+
+Tensors = dict[str, Any]
+Model = tuple[list[NDArray[np.float32]], Tensors]
+
+CLIENTS = client_names(3)
+AIM = Aim("all", 3, 4)
+RULE = {"quorum": 3, "minimum": 2}
+STEPS: dict[str, Any] = {"weighting": "uniform"}
+CIPHER = "bfv"
+"""Of plans alone: nothing is sealed here."""
+PRIVACY = {
+    "unit": "client",
+    "noise_multiplier": 1.0,
+    "delta": 1e-5,
+    "budget": 500.0,
+    "placement": "local",
+}
+
+
+def plan_of(group: Mapping[str, Any], privacy: Mapping[str, Any] | None = None) -> Plan:
+    changes: dict[str, Any] = {} if privacy is None else {"privacy": PRIVACY | dict(privacy)}
+    return make_plan(
+        CIPHER if changes else "plain", group=[{"rule": RULE} | dict(group)], **changes
+    )
+
+
+def model(layout: GroupLayout, seed: int, size: float = 0.1) -> Model:
+    """What was published, block by block, and what a training left of it."""
+    rng = np.random.default_rng(seed)
+    flat = rng.standard_normal(layout.size).astype(np.float32)
+    if layout.scaled:
+        flat[-1] = 0.75
+    blocks = [flat[slice(*layout.span(block))].copy() for block in range(layout.blocks)]
+    for block in blocks:
+        block.flags.writeable = False
+    tensors = layout.unflatten(flat)
+    for name, each in tensors.items():
+        moved = rng.standard_normal(each.shape) * size
+        tensors[name] = np.array(each + moved.astype(np.float32), each.dtype)
+    return blocks, tensors
+
+
+def held(tensors: Tensors) -> Tensors:
+    return {name: HeldTensor(torch.from_numpy(each.copy())) for name, each in tensors.items()}
+
+
+def both(
+    plan: Plan,
+    layout: GroupLayout,
+    made: Model,
+    kept: NDArray[np.float32] | None = None,
+    kinds: Mapping[str, Kind] | None = None,
+) -> tuple[Update, Update]:
+    """On the host, and where its tensors lie."""
+    scale = 0.75 if layout.scaled else None
+    here, there = (
+        trained_update("c0", plan, layout, (made[0], tensors), kept, scale, kinds or {})
+        for tensors in (made[1], held(made[1]))
+    )
+    assert here.device is None
+    assert there.device is not None
+    assert there.whole().tobytes() == here.whole().tobytes()
+    assert dataclasses.replace(there, part=here.part, device=None) == here
+    return here, there
+
+
+def integers(own: ClientWorker, update: Update, weight: int) -> NDArray[np.integer[Any]]:
+    layout = own._layout().group("all")
+    base = [bytes(32)] * layout.blocks
+    return whole(layout, own._on_grid(AIM, 0, update, weight, base))
+
+
+CODECS = st.sampled_from(
+    [
+        [],
+        ["rotate"],
+        [{"name": "support", "one_in": 3}],
+        [{"name": "support", "one_in": 4}, "rotate"],
+    ]
+)
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    codec=CODECS,
+    bits=st.integers(3, 20),
+    clip=st.sampled_from([0.05, 0.8, 50.0]),
+    feedback=st.booleans(),
+    follows=st.booleans(),
+    seed=st.integers(0, 99),
+)
+def test_every_codec_has_the_same_bits(
+    codec: list[Any],
+    bits: int,
+    clip: float,
+    feedback: bool,
+    follows: bool,
+    seed: int,
+    tmp_path: Path,
+) -> None:
+    """With a range of its own, or one that follows the mean norm; what feedback keeps, too."""
+    group: dict[str, Any] = {"clip": clip, "bits": bits, "codec": codec}
+    if feedback and codec:
+        group["feedback"] = True
+    if follows and "rotate" in codec:
+        group["codec"] = [*codec, {"name": "round", "length": "mean_norm"}]
+    plan = plan_of(group)
+    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    layout = own._layout().group("all")
+    kept = np.random.default_rng(seed + 1).standard_normal(layout.size).astype(np.float32)
+    kept[-1] = 0
+    here, there = both(plan, layout, model(layout, seed), kept if feedback else None)
+    weight = max(1, most // (1 + seed % 3))
+    assert np.array_equal(integers(own, there, weight), integers(own, here, weight))
+    assert there.whole().tobytes() == here.whole().tobytes(), "what is kept for the next one"
+
+
+@settings(max_examples=15, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    codec=CODECS,
+    placement=st.sampled_from(["local", "distributed", "aggregator"]),
+    adaptive=st.booleans(),
+    feedback=st.booleans(),
+    size=st.sampled_from([0.01, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_noise_has_the_same_bits(
+    codec: list[Any],
+    placement: str,
+    adaptive: bool,
+    feedback: bool,
+    size: float,
+    seed: int,
+    tmp_path: Path,
+) -> None:
+    group: dict[str, Any] = STEPS | {"clip": 1.0, "bits": 20, "codec": codec}
+    privacy: dict[str, Any] = {"placement": placement}
+    if placement == "distributed":
+        privacy["honest"] = 2
+    if adaptive and not codec:
+        group["adaptive"] = {}
+    if feedback and codec:
+        group["feedback"] = True
+    plan = plan_of(group, privacy)
+    own, most = worker(plan, tmp_path, UnsafeSeed(seed)), plan.weights("all").most
+    layout = own._layout().group("all")
+    here, there = both(plan, layout, model(layout, seed, size))
+    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert there.whole().tobytes() == here.whole().tobytes()
+
+
+MANY = 2 * PIECE + 77
+LARGE = Schema(
+    (
+        TensorSpec("count", (), "int64"),
+        TensorSpec("mean", (PIECE - 9,), "float32"),
+        TensorSpec("scalar", (), "float32"),
+        TensorSpec("table", (10, 3), "float64"),
+        TensorSpec("weight", (MANY,), "float32"),
+    )
+)
+MEAN: dict[str, Kind] = {"mean": "statistics"}
+
+
+@pytest.mark.parametrize("clip", [0.5, 1e5])
+def test_tensors_of_every_kind_and_of_many_pieces(
+    clip: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics are not clipped; what lies on the host anyway is subtracted there."""
+    for module in (device_update, norms):
+        monkeypatch.setattr(module, "TOGETHER", PIECE)
+    plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
+    layout = plan.layout(LARGE).group("all")
+    blocks, tensors = model(layout, 5)
+    here = trained_update("c0", plan, layout, (blocks, tensors), None, None, MEAN)
+    mixed = held(tensors) | {"count": tensors["count"]}
+    there = trained_update("c0", plan, layout, (blocks, mixed), None, None, MEAN)
+    assert there.whole().tobytes() == here.whole().tobytes()
+    assert dataclasses.replace(there, part=here.part, device=None) == here
+    parts = dict(layout.parts())
+    for name in ("mean", "weight"):
+        counts = [each.beyond(parts[name], 0.5, 1e-4) for each in (here, there)]
+        assert counts[0] == counts[1] > 0
+
+
+def test_row_blocks_of_a_table() -> None:
+    sparse = {"rows": 10, "block": 4}
+    group = {"rule": RULE, "pattern": "table", "name": "t", "sparse": sparse}
+    plan = make_plan(block_size=50_000, group=[group, {"rule": RULE, "name": "rest"}])
+    schema = Schema((LARGE.tensors[3], TensorSpec("weight", (6,), "float32")))
+    rng = np.random.default_rng(1)
+    tensors = {"table": rng.standard_normal((10, 3))}
+    for layout in plan.layout(schema).groups[:3]:
+        published = [rng.standard_normal(layout.size).astype(np.float32)]
+        made = [
+            trained_update("c0", plan, layout, (published, each), None, None, {})
+            for each in (tensors, held(tensors))
+        ]
+        assert made[0].whole().tobytes() == made[1].whole().tobytes()
+
+
+def test_without_a_tensor_on_a_device_there_is_no_update_of_one() -> None:
+    plan = plan_of({})
+    layout = plan.layout(SCHEMA).group("all")
+    _, tensors = model(layout, 1)
+    assert device_update.device_update("c0", plan, layout, ([], tensors), None, None, {}) is None
+
+
+@pytest.mark.parametrize("kinds", [{}, {"bias": "statistics"}], ids=["all", "statistics"])
+def test_a_value_that_is_no_number_is_refused(kinds: dict[str, Kind]) -> None:
+    plan = plan_of({})
+    layout = plan.layout(SCHEMA).group("all")
+    blocks, tensors = model(layout, 1)
+    tensors["weight"][2, 3] = np.inf
+    with pytest.raises(NotFinite):
+        trained_update("c0", plan, layout, (blocks, held(tensors)), None, None, kinds)
+
+
+def test_a_device_of_other_bits_makes_no_update(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    monkeypatch.setattr(bits, "difference", lambda device: "rounding")
+    plan = plan_of({})
+    layout = plan.layout(SCHEMA).group("all")
+    blocks, tensors = model(layout, 1)
+    made = trained_update("c0", plan, layout, (blocks, held(tensors)), None, None, {})
+    assert made.device is None
+    assert made.whole().tobytes() == (
+        trained_update("c0", plan, layout, (blocks, tensors), None, None, {}).whole().tobytes()
+    )
+    assert caplog.messages == [
+        "c0: cpu makes other bits than the host (rounding): updates are made on the host"
+    ]
+
+
+def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
+    """An action for which a device has no memory left after so many calls."""
+    left = iter(range(calls))
+
+    def limited(*given: Any) -> Any:
+        if next(left, None) is None:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return action(*given)
+
+    return limited
+
+
+@pytest.mark.parametrize("part", ["clip_factor", "payload_digest", "shrink"])
+def test_without_memory_for_an_update_it_is_made_on_the_host(
+    part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.INFO, logger="secureps")
+    plan = plan_of({"clip": 0.1})
+    layout = plan.layout(SCHEMA).group("all")
+    blocks, tensors = model(layout, 1)
+    monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
+    made, here = (
+        trained_update("c0", plan, layout, (blocks, each), None, None, {})
+        for each in (held(tensors), tensors)
+    )
+    assert made.device is None
+    assert made.whole().tobytes() == here.whole().tobytes()
+    assert caplog.messages[0] == (
+        "c0: cpu has no memory left for the update: this update is made on the host, with the "
+        "same bits"
+    )
+
+
+@pytest.mark.parametrize("calls", range(4))
+@pytest.mark.parametrize("part", ["round_to_grid", "decode"])
+def test_without_memory_for_a_block_the_rest_is_made_on_the_host(
+    part: str,
+    calls: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From whichever of the four blocks on; under feedback what is left of each is the same."""
+    caplog.set_level(logging.INFO, logger="secureps")
+    plan = plan_of({"clip": 0.1, "bits": 5, "codec": ["rotate"], "feedback": True})
+    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    layout = own._layout().group("all")
+    here, there = both(plan, layout, model(layout, 1))
+    caplog.clear()
+    monkeypatch.setattr(device_update, part, full_after(calls, getattr(device_update, part)))
+    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert there.whole().tobytes() == here.whole().tobytes()
+    full = "c0: cpu has no memory left for the update: the rest of it is made on the host"
+    assert [f"{full}, with the same bits"] == caplog.messages
+
+
+@pytest.mark.parametrize("part", ["DeviceRounding", "DeviceSkellam", "encode"])
+def test_without_memory_for_noise_all_of_it_is_the_hosts(
+    part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = STEPS | {"clip": 1.0, "bits": 20, "codec": ["rotate"], "feedback": True}
+    plan = plan_of(group, {})
+    own, most = worker(plan, tmp_path, UnsafeSeed(2)), plan.weights("all").most
+    layout = own._layout().group("all")
+    here, there = both(plan, layout, model(layout, 1))
+    monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
+    assert np.array_equal(integers(own, there, most), integers(own, here, most))
+    assert there.whole().tobytes() == here.whole().tobytes()
+    every = slice(0, layout.size)
+    assert there.beyond(every, 1.0, 0.01) == here.beyond(every, 1.0, 0.01)
+
+
+def test_a_federation_ends_in_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three clients, two versions, every stage; what is kept is added to the second update."""
+    codec = ["rotate", {"name": "round", "length": "mean_norm"}]
+    group = {
+        "clip": 2.0,
+        "bits": 5,
+        "feedback": True,
+        "codec": [{"name": "support", "one_in": 2}, *codec],
+        "most_examples": 64,
+        "rule": {"quorum": 3, "minimum": 2, "deadline": 10.0},
+    }
+    steps = {"lr": 0.1, "local_steps": 3}
+    plan = small_plan(versions=2, local=[], group=[group], training=steps)
+    models, made = [], list[bool]()
+    whole_update = device_update.device_update
+
+    def counted(*given: Any) -> Update | None:
+        update = whole_update(*given)
+        made.append(update is not None)
+        return update
+
+    monkeypatch.setattr(device_update, "device_update", counted)
+    for kind in ("cuda", "cpu"):
+        monkeypatch.setattr(torch_trainer, "HELD_ON", {kind})
+        trainers = {name: trainer(train=records(20 + k, k)) for k, name in enumerate(CLIENTS)}
+        simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / kind)
+        simulation.run(lambda: finished(simulation))  # noqa: B023
+        models.append(simulation.model())
+    assert made == [True] * 6
+    assert same(*models)

@@ -1,0 +1,57 @@
+"""A device that makes other bits than the host is found out before it makes an update."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from secureps.device import bits
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def forgotten() -> Iterator[None]:
+    bits.difference.cache_clear()
+    yield
+    bits.difference.cache_clear()
+
+
+def test_the_hosts_tensors_have_the_hosts_bits() -> None:
+    assert bits.difference(CPU) == ""
+
+
+def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torch does on CUDA where it divides by a number of the host's."""
+
+    class Inverse:
+        def __init__(self, value: float) -> None:
+            self._by = torch.tensor(1 / value, dtype=torch.float32)
+
+        def __rtruediv__(self, other: torch.Tensor) -> torch.Tensor:
+            return other * self._by
+
+    monkeypatch.setattr(bits, "divisor", lambda value, like, dtype: Inverse(value))
+    monkeypatch.setattr(torch.Tensor, "__truediv__", lambda self, other: NotImplemented)
+    assert bits.difference(CPU) == "quotients"
+
+
+def test_a_device_without_float64_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: object) -> None:
+        raise TypeError("no float64 here\nand more")
+
+    monkeypatch.setattr(bits, "clip_factor", refuse)
+    assert bits.difference(CPU) == "no float64 here"
+
+
+def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*given: object) -> None:
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(bits, "clip_factor", full)
+    with pytest.raises(torch.OutOfMemoryError):
+        bits.difference(CPU)
+    monkeypatch.undo()
+    assert bits.difference(CPU) == ""
