@@ -31,7 +31,8 @@ from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.store.checkpoint import checkpoint_directories, latest_good
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
-from tests.chaos.check import GROUP, by_receipts, committed_cohorts, lacking, of_kind, once
+from tests.chaos.check import by_receipts, committed_cohorts, lacking, of_kind, once
+from tests.chaos.ends import GROUP
 from tests.chaos.evidence import Evidence
 from tests.chaos.real.client import noted
 from tests.chaos.real.federation import SEED, Played
