@@ -86,10 +86,8 @@ from secureps.service.malloc import give_back_free
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
-KEPT = 8 << 20
-"""Bytes of buffers for sealed blocks that are kept for the next ones."""
-_BUFFERS = Buffers(KEPT)
-"""Of all clients of this process: one that lives for a wave finds those of the wave before."""
+_BUFFERS = Buffers(8 << 20)
+"""For sealed blocks: a client that lives for a wave finds those of the process' wave before."""
 
 LARGE = 1 << 20
 """Values of a pulled model from which on memory that is free is given back before there are two of

@@ -35,16 +35,18 @@ WALKERS = ROOT / "tests" / "kits" / "walker_client.py"
 SOON = 2000
 """Milliseconds in which the page has to name who is away."""
 LIMIT = 60_000
+VERSIONS = 4000
 SHOTS = os.environ.get("SECUREPS_SHOTS", "")
 """A folder to keep pictures in; none are made without."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
-    """A long run of `up`, and the address that it prints."""
+    """A run of `up`, longer than all tests together; the address that it prints."""
     folder = tmp_path_factory.mktemp("browser")
     plan = write_plan(folder / "plan.toml", "rlwe", 6, WALKERS)
-    text = plan.read_text().replace("versions = 3", "versions = 400").replace("50.0", "5000.0")
+    text = plan.read_text().replace("versions = 3", f"versions = {VERSIONS}")
+    text = text.replace("50.0", "5000.0")
     plan.write_text(f"{text}\n")
     out = folder / "run"
     up = subprocess.Popen(
@@ -102,7 +104,7 @@ def trained(page: Any) -> None:
     text = page.locator("#steps h3").first
     for _ in range(600):
         said = text.inner_text() if text.count() else ""
-        if any(f"version {number} " in said for number in range(4, 400)):
+        if any(f"version {number} " in said for number in range(4, VERSIONS)):
             return
         page.wait_for_timeout(200)
     raise AssertionError(said)
@@ -210,6 +212,26 @@ def by_keyboard(page: Any, name: str) -> None:
             page.keyboard.press("Enter")
             return
     raise AssertionError(f"the keyboard does not reach {name!r}")
+
+
+def test_blocks_that_move_are_shown_while_they_do(page: Any, run: tuple[Path, str]) -> None:
+    """The shard that gets them is stopped, so that the move is there to be seen."""
+    trained(page)
+    parties = page.locator("#parties")
+    asking = [sys.executable, "-m", "secureps", "shards"]
+    own = {**os.environ, "PYTHONPATH": str(ROOT)}
+    there = processes(run[0])["shard-0"]
+    there.suspend()
+    try:
+        drain = subprocess.Popen([*asking, "drain", "shard-1", str(run[0])], env=own)
+        line = "Blocks move: drain-shard shard-1: 0 of "
+        playwright.expect(parties).to_contain_text(line, timeout=LIMIT)
+        shot(page, "dashboard-move")
+    finally:
+        there.resume()
+    assert drain.wait(LIMIT / 1000) == 0
+    playwright.expect(parties).not_to_contain_text("Blocks move", timeout=LIMIT)
+    subprocess.run([*asking, "add", "shard-1", str(run[0])], env=own, check=True)
 
 
 def test_an_operator_pauses_and_goes_on_by_keyboard(chromium: Any, run: tuple[Path, str]) -> None:

@@ -29,6 +29,8 @@ from tests.run.deploy.kits import deployed
 
 TOOLS = ("debootstrap", "buildah", "podman", "runc")
 BASE = "localhost/base:bookworm"
+KEPT = ROOT / ".pytest_cache" / "bookworm.tar"
+"""The base, half of all the time: nothing of it is tried here, so it is made once. `make clean`."""
 IMAGE = "localhost/secureps:test"
 WITHIN = ("pyproject.toml", "README.md", "LICENSE", "Containerfile", "secureps")
 LIMITS = ("--ulimit", "nofile=4096:4096", "--ulimit", "nproc=4096:4096")
@@ -36,23 +38,34 @@ PATIENCE = 120.0
 
 
 class Engine:
-    """Containers whose images lie in a folder of their own; `with` removes it."""
+    """Containers whose images lie in a folder of their own; `with` removes it.
+
+    Layers lie over each other where the kernel can do it here; else each is a copy of all below it.
+    """
 
     def __init__(self) -> None:
         self.folder = Path(mkdtemp(prefix="ps-", dir="/tmp"))  # podman wants a short path
         (self.folder / "tmp").mkdir()
+        self._driver = "overlay" if overlays(self.folder) else "vfs"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if str(self.folder) not in Path("/proc/self/mountinfo").read_text():  # nothing of others
+        for mount in reversed(self._mounts()):  # podman leaves its store mounted on itself
+            subprocess.run(["umount", mount], capture_output=True, check=False)
+        if not self._mounts():  # nothing of others
             shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _mounts(self) -> list[str]:
+        """Below the folder, in the order in which they were made."""
+        lines = Path("/proc/self/mountinfo").read_text().splitlines()
+        return [at for line in lines if (at := line.split()[4]).startswith(f"{self.folder}/")]
 
     def run(self, tool: str, *words: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         stores = [f"--root={self.folder}/store", f"--runroot={self.folder}/run"]
         done = subprocess.run(
-            [tool, *stores, "--storage-driver=vfs", *words],
+            [tool, *stores, f"--storage-driver={self._driver}", *words],
             env={**os.environ, "TMPDIR": str(self.folder / "tmp")},
             capture_output=True,
             text=True,
@@ -66,15 +79,31 @@ class Engine:
         return self.run("podman", *around, *words, check=check)
 
 
+def overlays(folder: Path) -> bool:
+    """Whether a file system can be mounted over another in this folder."""
+    lower, upper, work, over = (folder / f"try-{name}" for name in ("l", "u", "w", "o"))
+    for each in (lower, upper, work, over):
+        each.mkdir()
+    parts = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    words = ["mount", "-t", "overlay", "overlay", "-o", parts, str(over)]
+    if subprocess.run(words, capture_output=True, check=False).returncode:
+        return False
+    subprocess.run(["umount", over], check=True)
+    return True
+
+
 def base(engine: Engine) -> None:
     """Debian with Python, as an image; skips where no packages can be had."""
-    root, archive = engine.folder / "rootfs", engine.folder / "base.tar"
-    words = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm"]
-    made = subprocess.run([*words, str(root)], capture_output=True, text=True, check=False)
-    if made.returncode:
-        pytest.skip(f"debootstrap made no base: {made.stdout[-200:]}")
-    subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
-    engine.podman("import", str(archive), BASE)
+    if not KEPT.exists():
+        root, archive = engine.folder / "rootfs", KEPT.with_suffix(".new")
+        words = ["debootstrap", "--variant=minbase", "--include=python3,python3-venv", "bookworm"]
+        made = subprocess.run([*words, str(root)], capture_output=True, text=True, check=False)
+        if made.returncode:
+            pytest.skip(f"debootstrap made no base: {made.stdout[-200:]}")
+        KEPT.parent.mkdir(exist_ok=True)
+        subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+        archive.replace(KEPT)
+    engine.podman("import", str(KEPT), BASE)
 
 
 def pip_settings(folder: Path) -> list[str]:

@@ -214,7 +214,7 @@ def kits(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_three_clusters_from_kits_to_a_model(kits: Path) -> None:
     servers, sites, secrets, shard, roster, export = blocks()
     with Switch() as switch, Network(switch) as network:
@@ -322,7 +322,7 @@ def follows(coordinator: Running) -> bool:
     return any(each["name"] == "standby" and each["state"] == "follows" for each in servers)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_coordinator_that_is_gone_for_good_has_a_standby_and_copies_at_a_store(
     kits: Path,
 ) -> None:

@@ -15,12 +15,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from safetensors.numpy import load_file
 
+from secureps.compiled import kernel_folder
 from secureps.policy.plan import load_plan
 from secureps.run.deploy.commands import deploy
 from secureps.run.party_names import client_names, holder_names
@@ -69,6 +72,11 @@ class Deployment(OnDisk):
         text = job.read_text()
         assert "sleep 60 &" in text
         job.write_text(text.replace("sleep 60 &", "sleep 3 &"))
+
+    def have_kernels(self) -> None:
+        """Those that this user has compiled; what is not there the first job compiles."""
+        own = kernel_folder()
+        shutil.copytree(own, self.run / "kernels" / own.name)
 
     def environment(self) -> dict[str, str]:
         path = f"{self.folder}:{Path(sys.executable).parent}:{os.environ['PATH']}"
@@ -127,12 +135,21 @@ class Jobs:
         self.running[name].wait()
 
 
+def is_empty(group: int) -> bool:
+    """Whether no shell is left of a job: it would end a process by a number that is another's."""
+    for process in psutil.process_iter(["pid", "name"]):
+        with suppress(ProcessLookupError):
+            if process.info["name"] == "bash" and os.getpgid(process.info["pid"]) == group:
+                return False
+    return True
+
+
 def asked_for() -> None:
     if "SECUREPS_CLUSTERS" not in os.environ:
         pytest.skip("it takes a minute: make clusters")
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1800)
 def test_jobs_that_bash_runs_survive_their_nodes_and_the_end_of_their_time(tmp_path: Path) -> None:
     asked_for()
     of = Deployment(tmp_path)
@@ -144,6 +161,7 @@ def test_jobs_that_bash_runs_survive_their_nodes_and_the_end_of_their_time(tmp_p
         for name in (timed, first):
             os.kill(jobs.running[name].pid, signal.SIGUSR1)
             assert jobs.running[name].wait(PATIENCE) == 0
+            of.wait(partial(is_empty, jobs.running[name].pid), f"the end of {name}")
         assert (tmp_path / "said").read_text() == f"requeue {timed}\nrequeue {first}\n"
         jobs.kill("aggregator")
         jobs.kill(CLIENTS[1])
@@ -244,12 +262,13 @@ def slurm(folder: Path) -> Iterator[Callable[..., str]]:
             daemon.wait()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_slurm_preempts_a_federation_which_goes_on(tmp_path: Path) -> None:
     asked_for()
     if os.geteuid() != 0 or not all(map(shutil.which, ("slurmctld", "slurmd", "munged"))):
         pytest.skip("it needs root, and Slurm: apt-get install slurmctld slurmd munge")
     of = Deployment(tmp_path, "--sbatch=--partition=low")
+    of.have_kernels()
     with slurm(tmp_path / "slurm") as run:
         around = {**of.environment(), "SECUREPS_HOST": "127.0.0.1"}
 

@@ -45,8 +45,9 @@ _HEAD = """\
 set -u
 cd {folder}
 export OMP_NUM_THREADS=1 SECUREPS_KERNELS={folder}/kernels
-parties=""
-end() {{ kill -TERM $parties 2> /dev/null; wait $parties; }}
+parties="" around=""
+# Whoever looks on is ended first: the number that it would end a party by may be another's soon.
+end() {{ kill $around 2> /dev/null; kill -TERM $parties 2> /dev/null; wait $parties; }}
 # The time of this job is nearly over: it is queued again, and goes on where it was.
 trap 'end; scontrol requeue "$SLURM_JOB_ID"; exit 0' USR1
 trap 'end; exit 143' TERM
@@ -76,16 +77,18 @@ end
 _PARTY = """\
 [ -s {address} ] || echo "waits for $PWD/{address}, where the coordinator's HOST:PORT stands"
 until [ -s {address} ]; do sleep 1 & wait $!; done
-moved() {{ while sleep 5; do [ "$(cat {address})" = "$1" ] || kill -TERM "$2"; done; }}
+moved() {{  # once: the number may be another process's next
+  while sleep 5; do [ "$(cat {address})" = "$1" ] || {{ kill -TERM "$2"; break; }}; done
+}}
 {over}
 while :; do
   server=$(cat {address})
   {begin} & parties=$!
-  moved "$server" $parties & looks=$!
-  over "$server" $parties & watch=$!
+  moved "$server" $parties & around=$!
+  over "$server" $parties & around="$around $!"
   wait $parties
   status=$?
-  kill $looks $watch 2> /dev/null
+  kill $around 2> /dev/null
   # Where the aggregator's job has moved to another node, this party follows it.
   [ "$(cat {address})" = "$server" ] && exit $status
 done
