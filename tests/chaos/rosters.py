@@ -31,7 +31,7 @@ def happen(world: World, fault: Fault) -> None:
     match fault.kind:
         case "replaced":
             _replace(world, fault)
-        case "revoked":
+        case "revoked" if fault.who not in world.revoked:
             world.issuer.revoke(fault.who)
             world.revoked.add(fault.who)
             world.loop.call_later(fault.seconds, partial(tell, world))
