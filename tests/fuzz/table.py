@@ -50,6 +50,8 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "crypto.sampling:Stream.state",
         "crypto.tls:",
         "crypto.tls:_signed_by",
+        "gpu.backend:GpuSealer.__init__",
+        "gpu.backend:_Batches.__init__",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
         "run.simulate.simulation:Simulation.model.values",
