@@ -241,8 +241,7 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
-        roster, threshold = self._settings.roster, self._plan.threshold
-        return servers(self._federation, roster, self._sessions, threshold)
+        return servers(self._federation, self._settings.roster, self._sessions, self._plan)
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event

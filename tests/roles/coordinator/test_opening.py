@@ -45,7 +45,8 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     here = tx.watchers.intersection(tx.holders)
     ready, waiting = set(), []
     for id, by in seen.items():
-        enough = len(by) >= tx.plan.threshold
+        others = frozenset(tx.holders) - open_receipts.doubted.get(id, frozenset())
+        enough = len(by) >= tx.plan.threshold <= len(others)
         if enough and (id.client not in strict or looked[id] >= here):
             ready.add(id)
         else:
