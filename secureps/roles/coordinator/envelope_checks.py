@@ -42,6 +42,16 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         tx.order(holder, order)
 
 
+def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
+    """What came of a client before a flaw was found is looked into now: it is kept back."""
+    for id in group.open_receipts.clients.get(client, ()):
+        receipt = group.open_receipts.receipts[id]
+        order, answered = make_examine(tx, receipt), group.open_receipts.answered(id)
+        for holder in committees.holders(tx, receipt.committee):
+            if holder not in answered:
+                tx.order(holder, order)
+
+
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
     """A holder has; with a flaw the submission is dropped, before anything is opened.
 
@@ -69,7 +79,10 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
         _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
         late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
+        looked_at = opening.looked_at(group, id.client)
         tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+        if not looked_at and opening.looked_at(group, id.client):
+            _examine_all(tx, group, id.client)
 
 
 def settle(tx: Transaction, group: GroupState) -> None:
