@@ -386,8 +386,10 @@ class Coordinator(Seat):
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
+        assert tx.federation.pinned is not None
+        newest = event.epoch == tx.federation.pinned.placement.epoch  # else it is asked for anew
         for last in tx.federation.checkpoints[-1:]:
-            if last.number == event.number and not last.complete:
+            if newest and last.number == event.number and not last.complete:
                 checkpointing.complete(tx, event.number)
         return self._close_turn(tx)
 
