@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from secureps.crypto.identity import Role
     from secureps.policy.plan import Plan
 
+RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
+"""Names that mean one party in every run of `up`."""
 LISTEN = "127.0.0.1:0"
 """Address to listen on: loopback, any free port, since all parties are on this machine."""
 
@@ -71,10 +73,20 @@ class RunFolder:
             return None
 
     def further(self, cast: Cast) -> tuple[str, ...]:
-        """Shards that were added while the run trained: they have a file, and the plan has none."""
-        known = {COORDINATOR, STANDBY, *cast.shards, *cast.holders}
-        files = (self.root / "config").glob("*.toml")
-        return tuple(sorted({file.stem for file in files} - known))
+        """Shards that were added while the run trained: they have a file, and the plan has none.
+
+        And the CA says that they are shards.
+
+        Raises:
+            KitError: the kit does not say who is.
+        """
+        known = {*RESERVED, *cast.shards, *cast.holders}
+        names = {file.stem for file in (self.root / "config").glob("*.toml")} - known
+        if not names:
+            return ()
+        from secureps.store.keyring import load_public
+
+        return tuple(sorted(names & load_public(self.kit).roster.names("shard")))
 
     @property
     def server(self) -> str:

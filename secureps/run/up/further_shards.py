@@ -15,7 +15,7 @@ from secureps.config.sections import read_toml
 from secureps.errors import OperatorError, PeerError, UnknownParty
 from secureps.messages.requests import Status
 from secureps.run.status_client import StatusClient
-from secureps.run.up.folder import RunFolder, write_config
+from secureps.run.up.folder import RESERVED, RunFolder, write_config
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_public
 
@@ -41,10 +41,12 @@ def bring(
         clock: seconds.
 
     Raises:
-        UnknownParty: the name is another party's.
+        UnknownParty: the name is another party's, or means one in every run.
         KitError: it is no name of a party.
         OperatorError: it does not come, or the disk refuses.
     """
+    if name in RESERVED:
+        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
     if name not in roster:

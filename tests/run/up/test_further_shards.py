@@ -112,7 +112,12 @@ def test_a_coordinator_that_takes_long_to_be_asked_is_not_waited_for_longer(
 def test_a_name_of_another_party_or_of_none_is_refused(
     folder: RunFolder, answers: list[Any]
 ) -> None:
-    with pytest.raises(UnknownParty, match="coordinator is a coordinator of this run, and no sh"):
-        bring(folder.root, "coordinator")
+    issue_all(folder.kit, [("client", "client-00")])
+    with pytest.raises(UnknownParty, match="client-00 is a client of this run, and no shard"):
+        bring(folder.root, "client-00")
+    for name in ("coordinator", "standby", "observer"):
+        with pytest.raises(UnknownParty, match=f"{name} is no shard's name in any run of up"):
+            bring(folder.root, name)
+        assert name == "coordinator" or name not in load_public(folder.kit).roster
     with pytest.raises(KitError):
         bring(folder.root, "a/b")
