@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,16 +72,16 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
-    def further(self, cast: Cast) -> tuple[str, ...]:
+    def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
         """Shards that were added while the run trained: they have a file, and the plan has none.
 
-        And the CA says that they are shards.
+        And the CA says that they are shards. Whoever is `known` is not among them.
 
         Raises:
             KitError: the kit does not say who is.
         """
-        known = {*RESERVED, *cast.shards, *cast.holders}
-        names = {file.stem for file in (self.root / "config").glob("*.toml")} - known
+        others = {*RESERVED, *cast.shards, *cast.holders, *known}
+        names = {file.stem for file in (self.root / "config").glob("*.toml")} - others
         if not names:
             return ()
         from secureps.store.keyring import load_public
