@@ -79,15 +79,15 @@ def device_update(
     if not held:
         return None
     device = held[0].tensor.device
-    if other := bits.difference(device):
-        tell(
-            party,
-            "Note",
-            f"{device} makes other bits than the host ({other}): updates are made on the host",
-        )
-        return None
     where = plan.head(layout.name)
     try:
+        if other := bits.difference(device):
+            tell(
+                party,
+                "Note",
+                f"{device} makes other bits than the host ({other}): updates are made on the host",
+            )
+            return None
         values = _difference(layout, published, trained, device)
         if kept is not None:
             for at, piece in _copied(kept):

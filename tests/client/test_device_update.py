@@ -289,15 +289,23 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
-@pytest.mark.parametrize("part", ["clip_factor", "payload_digest", "shrink"])
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [
+        (bits, "difference"),
+        (device_update, "clip_factor"),
+        (device_update, "payload_digest"),
+        (device_update, "shrink"),
+    ],
+)
 def test_without_memory_for_an_update_it_is_made_on_the_host(
-    part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    module: Any, part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="secureps")
     plan = plan_of({"clip": 0.1})
     layout = plan.layout(SCHEMA).group("all")
     blocks, tensors = model(layout, 1)
-    monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
+    monkeypatch.setattr(module, part, full_after(0, getattr(module, part)))
     made, here = (
         trained_update("c0", plan, layout, (blocks, each), None, None, {})
         for each in (held(tensors), tensors)
