@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from secureps.client import worker
+from secureps.client.runner import Joining
 from secureps.client.sealing import OutboxSealer
+from secureps.config.serve import ServeSection
 from secureps.crypto.backend import Noise
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import Encoding, choose
@@ -231,6 +233,15 @@ def test_the_processor_needs_nothing_of_a_device(monkeypatch: pytest.MonkeyPatch
     assert sealing_backend("auto") is None
     monkeypatch.setattr(choice, "has_device_file", lambda: True)
     assert sealing_backend("auto") is not None, "and is looked for when it is needed"
+
+
+def test_a_server_looks_for_no_device_unless_its_file_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "has_device_file", lambda: True)
+    section = ServeSection(name="s0", kit="kit", state="state")
+    assert sealing_backend(section.sealing) is None
+    assert sealing_backend(Joining("host:1", Path("kit"), "c0", Path("state")).sealing) is not None
 
 
 def test_a_device_that_was_asked_for_and_is_not_there_is_an_error(
