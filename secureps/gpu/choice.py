@@ -153,8 +153,8 @@ class ChosenBackend:
         if made != tried(self._cpu, pieces):
             if not self._measured:
                 raise ConfigError(
-                    "the GPU makes other bytes than the processor: take cpu, or mend its driver, "
-                    "or Triton's version; nothing of it was sent"
+                    "the GPU makes other bytes than the processor: take sealing = cpu, or mend "
+                    "its driver, or Triton's version; nothing of it was sent"
                 )
             return self._unfit("makes other bytes")
         if not self._measured:

@@ -151,7 +151,9 @@ def test_a_device_that_makes_other_bytes_is_not_used(
 def test_a_device_that_must_be_there_and_makes_other_bytes_is_an_error(wrong: Wrong) -> None:
     backend = chosen(Played(wrong), measured=False)
     for _ in range(2):
-        with pytest.raises(ConfigError, match="other bytes than the processor: take cpu, or mend"):
+        with pytest.raises(
+            ConfigError, match="other bytes than the processor: take sealing = cpu, or mend"
+        ):
             opens(backend)
 
 

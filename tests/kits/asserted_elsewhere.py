@@ -11,9 +11,9 @@ ELSEWHERE = {
         "gpu/test_choice.py",
         "the processor seals and opens from here on",
     ),
-    "the GPU makes other bytes than the processor: take cpu, ... (the operator's fault)": (
+    "the GPU makes other bytes than the processor: take ... (the operator's fault)": (
         "gpu/test_choice.py",
-        "other bytes than the processor: take cpu",
+        "other bytes than the processor: take sealing = cpu",
     ),
     "the processor seals and opens: the GPU makes other bytes": (
         "gpu/test_choice.py",
