@@ -91,8 +91,6 @@ def settle(tx: Transaction, group: GroupState) -> None:
     Others of its key holders were to open it, and are on the roster no more. A holder that accuses
     more clients than it is believed of has nobody left out: what it does not open waits.
     """
-    if not group.open_receipts.doubted:
-        return
     for id in sorted(opening.unopenable(tx, group)):
         holders = group.open_receipts.doubted.get(id, frozenset())
         taken = [h for h in sorted(holders) if not _disbelieved(tx, group, id, h)]
@@ -103,7 +101,7 @@ def settle(tx: Transaction, group: GroupState) -> None:
 
 def stuck(tx: Transaction, group: GroupState) -> str:
     """What waits because a holder that is not believed cannot be missed; empty: nothing does."""
-    waiting = opening.unopenable(tx, group) if group.open_receipts.doubted else ()
+    waiting = opening.unopenable(tx, group)
     if not waiting:
         return ""
     by = sorted(frozenset[str]().union(*(group.open_receipts.doubted[id] for id in waiting)))
