@@ -30,13 +30,13 @@ from torch.nn import functional
 from secureps.client import torch_ranks as ranks
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.local_sgd import LocalSgd
+from secureps.client.record_checks import refuse_model
 from secureps.client.torch_sgd import (
     Measure,
     Task,
     descend,
     descend_privately,
     refuse_float_classes,
-    refuse_mixing_layers,
     shapes_agree,
 )
 from secureps.client.trainer import (
@@ -161,7 +161,7 @@ class TorchTrainer:
         LocalSgd.of(settings, privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
-                refuse_mixing_layers(self._model().train())
+                refuse_model(self._model().train())
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; see `Trainer`."""

@@ -31,6 +31,7 @@ from secureps.client.ghost_clipping import (
     watched,
     wide,
 )
+from secureps.client.record_checks import refuse_model
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
 
@@ -101,7 +102,7 @@ def descend_privately(
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
     rng, noise = generators
-    refuse_mixing_layers(module)
+    refuse_model(module)
     records = len(task.x)
     before = {name: each.detach().clone() for name, each in module.named_buffers()}
     step: Callable[[Any, NDArray[np.int64]], None]
@@ -237,42 +238,6 @@ def _noisy(
         max_grad_norm=privacy.max_grad_norm,
         expected_batch_size=privacy.expected_batch(records),
     )
-
-
-_INSTEAD = (
-    "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
-    "not mix them, and opacus.validators.ModuleValidator.fix(model) puts GroupNorm in"
-)
-
-
-def refuse_mixing_layers(module: nn.Module) -> None:
-    """Refuses layers without per-record gradients (BatchNorm), trainable or not.
-
-    One that mixes records would let a record change the gradients of others, past its own clip.
-
-    Raises:
-        PlanRefused: there is one; names it.
-    """
-    from opacus import layers
-    from opacus.validators import ModuleValidator
-
-    for name, layer in module.named_modules():
-        for own in ("max_norm", "scale_grad_by_freq"):
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, own):
-                raise PlanRefused(
-                    f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
-                    f"scales rows by which records look them up, without noise: leave out {own}"
-                )
-        check = ModuleValidator.VALIDATORS.get(type(layer))
-        errors = [] if check is None else check(layer)
-        if errors:
-            own = f"DP{type(layer).__name__}"  # DPGRU, DPLSTM, DPRNN, DPMultiheadAttention
-            text = f"; take opacus.layers.{own} in its place, which has the same arguments"
-            raise PlanRefused(
-                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
-                f"{text if hasattr(layers, own) else _INSTEAD}"
-            )
 
 
 def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:

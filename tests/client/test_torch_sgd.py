@@ -241,13 +241,6 @@ def test_as_many_places_as_records_are_not_taken_for_them() -> None:
         descend_privately(module, sgd, RecordPrivacy(1, 1, 1.0, 1e-5), task, 1, generators)
 
 
-@pytest.mark.parametrize("setting", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}])
-def test_a_table_that_changes_or_mixes_by_what_is_looked_up_is_refused(setting: Any) -> None:
-    model = nn.Sequential(nn.Embedding(9, 3, **setting), nn.Linear(3, 3))
-    with pytest.raises(PlanRefused, match=rf"layer '0' \(Embedding\) .* {next(iter(setting))}"):
-        torch_sgd.refuse_mixing_layers(model)
-
-
 def one_step(
     records: int, privacy: RecordPrivacy, seed: int, make: Callable[[], nn.Module]
 ) -> Tensor:
