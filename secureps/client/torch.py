@@ -31,8 +31,8 @@ from secureps.client import torch_ranks as ranks
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.record_checks import refuse_model
+from secureps.client.record_loss import Measure
 from secureps.client.torch_sgd import (
-    Measure,
     Task,
     descend,
     descend_privately,

@@ -8,13 +8,12 @@ here: seeds, models, and what a plan says.
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -32,11 +31,9 @@ from secureps.client.ghost_clipping import (
     wide,
 )
 from secureps.client.record_checks import refuse_model
+from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
-
-Measure = Callable[..., Tensor]
-"""(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
 
 MICROBATCH = 1024
 """Records whose gradients are computed at a time: memory does not grow with the sample."""
@@ -112,10 +109,11 @@ def descend_privately(
         step, kind = partial(_ghost_step, ghosts), DPOptimizerFastGradientClipping
     else:
         try:
-            wrapped = GradSampleModule(module, loss_reduction="mean")
+            wrapped = GradSampleModule(module, loss_reduction="sum")
         except NotImplementedError as error:
             raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
         step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
+    refuse_loss(module, task)
     optimizer = _noisy(kind, sgd, privacy, records, noise)
     with warnings.catch_warnings():
         # Opacus hooks the first layer, whose input needs no gradient: as intended
@@ -129,6 +127,15 @@ def descend_privately(
                 f"record privacy: training changes buffer {name!r}, which would leave "
                 "without noise; use a layer that keeps no statistics (GroupNorm)"
             )
+
+
+def refuse_loss(module: nn.Module, task: Task) -> None:
+    """Refuses a loss that lets records change each other's gradients, by some of them."""
+    index = np.unique(np.linspace(0, len(task.x) - 1, PROBED).astype(np.int64))
+    x, y = task.batch(index)
+    with torch.no_grad():
+        outputs = module(x)
+    refuse_mixing_loss(task.loss, outputs, y)
 
 
 def ghost_fits(module: nn.Module) -> bool:
@@ -147,7 +154,7 @@ def _per_record_step(module: Any, task: Task, optimizer: Any, index: NDArray[np.
     optimizer.zero_grad()
     if len(index):
         x, y = task.batch(index)
-        torch.autograd.backward(demand_finite(task.loss(module(x), y)))
+        torch.autograd.backward(demand_finite(total_loss(task.loss, module(x), y)))
     else:
         for each in optimizer.params:
             each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
@@ -164,20 +171,8 @@ class Ghosts:
     bound: float
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum of the records' losses, each of which may be a vector, whose mean counts."""
-        outputs = self.module(x)
-        if not self.tells_apart:
-            return self.task.loss(outputs, y) * len(x)
-        losses = self.task.loss(outputs, y, reduction="none")
-        return losses.reshape(len(x), -1).mean(dim=1).sum()
-
-    @cached_property
-    def tells_apart(self) -> bool:
-        """Whether the loss has a `reduction`, as the losses of `torch.nn.functional` have."""
-        try:
-            return "reduction" in inspect.signature(self.task.loss).parameters
-        except (TypeError, ValueError):
-            return False
+        """The sum of the records' losses."""
+        return total_loss(self.task.loss, self.module(x), y)
 
 
 def refuse_what_no_ghost_sees(ghosts: Ghosts) -> None:

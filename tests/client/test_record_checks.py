@@ -17,9 +17,7 @@ from tests.client.test_torch import PRIVACY, trainer
 def test_trained_weights_in_which_noise_is_lost_are_refused(dtype: torch.dtype) -> None:
     """Of 600 records the sum is rounded to whole numbers: noise of 1 hardly shows."""
     model = nn.Sequential(nn.Linear(6, 4).to(dtype), nn.Linear(4, 3))
-    with pytest.raises(
-        PlanRefused, match=r"'0.weight' is b?float16, in which noise is lost"
-    ):
+    with pytest.raises(PlanRefused, match=r"'0.weight' is b?float16, in which noise is lost"):
         refuse_model(model)
     with pytest.raises(PlanRefused, match="float32"):
         trainer(lambda: nn.Linear(6, 3).to(dtype)).refuse_settings({}, PRIVACY)
