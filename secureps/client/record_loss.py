@@ -52,7 +52,7 @@ def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
     """The loss of each record as if there were no other; [records]."""
 
     def one(outputs: Any, target: Tensor) -> Tensor:
-        found = own(_each(outputs, lambda each: each[None]), target[None]).reshape(-1)
+        found = own(of_tensors(outputs, lambda each: each[None]), target[None]).reshape(-1)
         return found.sum() if whole else found.mean()
 
     try:
@@ -60,9 +60,10 @@ def _alone(own: Measure, whole: bool, outputs: Any, targets: Tensor) -> Tensor:
             warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
             losses = torch.func.vmap(one)(outputs, targets)
     except RuntimeError:  # it draws, or chooses by values: one by one, then
-        losses = torch.stack([one(_each(outputs, itemgetter(k)), y) for k, y in enumerate(targets)])
+        apart = ((of_tensors(outputs, itemgetter(at)), y) for at, y in enumerate(targets))
+        losses = torch.stack([one(*each) for each in apart])
     bad = losses.detach().isnan()
-    if bool(bad.any()) and all(bool(each.isfinite().all()) for each in leaves(outputs)):
+    if bool(bad.any()) and all(bool(each.isfinite().all()) for each in tensors_in(outputs)):
         raise _no_mean("is NaN for a record alone, as the mean of no values is")
     return losses
 
@@ -112,8 +113,8 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     Raises:
         PlanRefused: it is.
     """
-    apart = _each(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
-    inputs = [each for each in leaves(apart) if each.requires_grad]
+    apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
+    inputs = [each for each in tensors_in(apart) if each.requires_grad]
     own, whole = _undecided(loss)
     try:
         if own is loss:
@@ -145,7 +146,7 @@ def _gradients(loss: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 def refuse_other_rows(outputs: Any, count: int) -> None:
     """Refuses outputs of which any tensor does not have `count` records first (PlanRefused)."""
-    for each in leaves(outputs):
+    for each in tensors_in(of_tensors(outputs, lambda each: each)):
         if each.ndim == 0 or len(each) != count:
             raise PlanRefused(
                 f"record privacy: the model gives {tuple(each.shape)} for {count} records; it must "
@@ -153,21 +154,25 @@ def refuse_other_rows(outputs: Any, count: int) -> None:
             )
 
 
-def leaves(outputs: Any) -> Iterator[Tensor]:
+def tensors_in(outputs: Any) -> Iterator[Tensor]:
     """The tensors of a tensor, or of tuples, lists and dicts of tensors, in order."""
-    found: list[Tensor] = []
-    _each(outputs, lambda each: found.append(each) or each)
-    return iter(found)
+    if isinstance(outputs, Tensor):
+        yield outputs
+    elif isinstance(outputs, dict):
+        yield from tensors_in(list(outputs.values()))
+    elif isinstance(outputs, tuple | list):
+        for each in outputs:
+            yield from tensors_in(each)
 
 
-def _each(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
+def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
     """The same tuples, lists and dicts of what is made of each tensor."""
     if isinstance(outputs, Tensor):
         return made(outputs)
     if type(outputs) in (tuple, list):
-        return type(outputs)(_each(each, made) for each in outputs)
+        return type(outputs)(of_tensors(each, made) for each in outputs)
     if type(outputs) is dict:
-        return {name: _each(each, made) for name, each in outputs.items()}
+        return {name: of_tensors(each, made) for name, each in outputs.items()}
     raise PlanRefused(
         f"record privacy: the model gives a {type(outputs).__name__}; it must give a tensor, or a "
         "tuple, list or dict of tensors"

@@ -30,7 +30,7 @@ from secureps.client.ghost_clipping import (
     watched,
     wide,
 )
-from secureps.client.record_checks import refuse_model
+from secureps.client.record_checks import refuse_mixing, refuse_model
 from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
@@ -100,6 +100,7 @@ def descend_privately(
 
     rng, noise = generators
     refuse_model(module)
+    refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
     records = len(task.x)
     before = {name: each.detach().clone() for name, each in module.named_buffers()}
     step: Callable[[Any, NDArray[np.int64]], None]
@@ -136,6 +137,14 @@ def refuse_loss(module: nn.Module, task: Task) -> None:
     with torch.no_grad():
         outputs = module(x)
     refuse_mixing_loss(task.loss, outputs, y)
+
+
+def _three(x: Tensor) -> NDArray[np.int64]:
+    """Three records that differ, if three of the first do: [3]."""
+    x = x[:MICROBATCH].reshape(min(len(x), MICROBATCH), -1)
+    second = int((x != x[0]).any(dim=1).int().argmax())
+    third = int(((x != x[0]).any(dim=1) & (x != x[second]).any(dim=1)).int().argmax())
+    return np.array([0, second, third])
 
 
 def ghost_fits(module: nn.Module) -> bool:
