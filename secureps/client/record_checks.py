@@ -5,8 +5,8 @@ What must not live here: steps, noise, and how gradients are clipped.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from operator import itemgetter
@@ -174,3 +174,59 @@ def _mixes(what: str) -> PlanRefused:
         f"record privacy: {what} mixes records: one record changes what the model makes of "
         f"another, past its own clip{_INSTEAD}"
     )
+
+
+class Kept:
+    """What a model holds now: buffers and parameters that nothing may change past the noise.
+
+    Args:
+        trained: whether that is so of trained parameters too, as in passes without a step.
+    """
+
+    def __init__(self, module: nn.Module, trained: bool) -> None:
+        self._module, self._trained = module, trained
+        self._values = {name: each.detach().clone() for name, each in self._now()}
+
+    def _now(self) -> Iterator[tuple[str, Tensor]]:
+        yield from self._module.named_buffers()
+        for name, each in self._module.named_parameters():
+            if self._trained or not each.requires_grad:
+                yield name, each
+
+    def refuse_changes(self) -> None:
+        """Refuses what changed since, or came since and would leave with the model (PlanRefused).
+
+        A statistic of the records would leave the client without clip and noise.
+        """
+        sent = self._module.state_dict()
+        for name, each in self._now():
+            before = self._values.get(name)
+            if before is None and name not in sent:  # a table that is made when it is first used
+                continue
+            if before is None or not _equal(each, before):
+                kind = "parameter" if isinstance(each, nn.Parameter) else "buffer"
+                raise PlanRefused(
+                    f"record privacy: training {'makes' if before is None else 'changes'} {kind} "
+                    f"{name!r}, which would leave without noise; use a layer that keeps no "
+                    "statistics (GroupNorm), and make what a model needs in its constructor"
+                )
+
+
+def _equal(one: Tensor, other: Tensor) -> bool:
+    return one.dtype == other.dtype and torch.equal(one, other)
+
+
+@contextmanager
+def nothing_written(module: nn.Module) -> Iterator[None]:
+    """Refuses what writes trained parameters inside, where only gradients are made (PlanRefused).
+
+    It sees what autograd counts: not what is written to `.data`, for which see `Kept`.
+    """
+    before = {name: each._version for name, each in module.named_parameters()}
+    yield
+    for name, each in module.named_parameters():
+        if before.get(name) != each._version:
+            raise PlanRefused(
+                f"record privacy: the model's forward writes parameter {name!r}, which would leave "
+                "without noise; only the optimizer may change it"
+            )

@@ -113,6 +113,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     Raises:
         PlanRefused: it is.
     """
+    refuse_other_rows(outputs, len(targets))
     apart = of_tensors(outputs, lambda each: each.detach().clone().requires_grad_(_floats(each)))
     inputs = [each for each in tensors_in(apart) if each.requires_grad]
     own, whole = _undecided(loss)

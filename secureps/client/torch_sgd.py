@@ -30,7 +30,7 @@ from secureps.client.ghost_clipping import (
     watched,
     wide,
 )
-from secureps.client.record_checks import refuse_mixing, refuse_model
+from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, refuse_model
 from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
@@ -92,7 +92,8 @@ def descend_privately(
     Args:
         generators: one for the samples, and several for the noise, which is the sum of theirs.
     Raises:
-        PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
+        PlanRefused: the model or the loss mixes records, changes what leaves without noise, or has
+            no per-record gradients.
         NotFinite: the loss became NaN or infinite.
     """
     from opacus.grad_sample import GradSampleModule
@@ -100,9 +101,13 @@ def descend_privately(
 
     rng, noise = generators
     refuse_model(module)
+    tested, kept = (Kept(module, trained) for trained in (True, False))
+    refuse_loss(module, task)
+    tested.refuse_changes()
     refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
+    tested.refuse_changes()
+    del tested
     records = len(task.x)
-    before = {name: each.detach().clone() for name, each in module.named_buffers()}
     step: Callable[[Any, NDArray[np.int64]], None]
     if ghost_fits(module):
         ghosts = Ghosts(module, ghost_layers(module), task, privacy.max_grad_norm)
@@ -114,20 +119,13 @@ def descend_privately(
         except NotImplementedError as error:
             raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
         step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
-    refuse_loss(module, task)
     optimizer = _noisy(kind, sgd, privacy, records, noise)
     with warnings.catch_warnings():
         # Opacus hooks the first layer, whose input needs no gradient: as intended
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
             step(optimizer, np.flatnonzero(rng.random(records) < privacy.sample_rate))
-    # A statistic of the records in a buffer would leave the client without clip and noise.
-    for name, each in module.named_buffers():
-        if not torch.equal(each, before[name]):
-            raise PlanRefused(
-                f"record privacy: training changes buffer {name!r}, which would leave "
-                "without noise; use a layer that keeps no statistics (GroupNorm)"
-            )
+    kept.refuse_changes()
 
 
 def refuse_loss(module: nn.Module, task: Task) -> None:
@@ -163,7 +161,8 @@ def _per_record_step(module: Any, task: Task, optimizer: Any, index: NDArray[np.
     optimizer.zero_grad()
     if len(index):
         x, y = task.batch(index)
-        torch.autograd.backward(demand_finite(total_loss(task.loss, module(x), y)))
+        with nothing_written(module._module):
+            torch.autograd.backward(demand_finite(total_loss(task.loss, module(x), y)))
     else:
         for each in optimizer.params:
             each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
@@ -206,11 +205,12 @@ def _ghost_step(ghosts: Ghosts, optimizer: Any, index: NDArray[np.int64]) -> Non
     """Takes one step on these records; without any it is a step of noise."""
     optimizer.zero_grad()
     sums = _zeros(optimizer.params)
-    for start in range(0, len(index), MICROBATCH):
-        part = index[start : start + MICROBATCH]
-        with watched(ghosts.layers) as uses:
-            loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
-        add_clipped(loss, uses, len(part), ghosts.bound, sums)
+    with nothing_written(ghosts.module):
+        for start in range(0, len(index), MICROBATCH):
+            part = index[start : start + MICROBATCH]
+            with watched(ghosts.layers) as uses:
+                loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
+            add_clipped(loss, uses, len(part), ghosts.bound, sums)
     for each in optimizer.params:
         each.grad = sums[each].to(each.dtype)
     optimizer.step()

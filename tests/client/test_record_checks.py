@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -161,3 +162,52 @@ class Calls(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(x)
+
+
+class Writes(nn.Module):
+    """Keeps a record where it should not."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__()
+        self.own, self.where, self.calls = nn.Linear(6, 3), where, 0
+        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        late = self.calls > 20
+        with torch.no_grad():
+            if self.where == "still":
+                self.still.copy_(x[0])
+            if self.where == "own" and late:
+                self.own.weight[0] = x[0]
+            if self.where == "data":
+                self.own.weight.data[0] = x[0]
+        if self.where in ("made", "table") and not hasattr(self, "made"):
+            self.register_buffer("made", torch.ones(6), persistent=self.where == "made")
+        return self.own(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("way", ["ghost", "per record"])
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("still", "changes parameter 'still'"),
+        ("own", "forward writes parameter 'own.weight'"),
+        ("data", "changes parameter 'own.weight'"),
+        ("made", "makes buffer 'made'"),
+        ("table", None),
+    ],
+)
+def test_what_leaves_without_noise_may_not_be_written(
+    where: str, reason: str | None, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if way == "per record":
+        monkeypatch.setattr(torch_sgd, "ghost_fits", lambda module: False)
+    holder = trainer(lambda: Writes(where))
+    config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": 20})
+    start = holder.parameters(1)
+    if reason is None:
+        assert set(holder.fit(start, config).parameters) == set(start)
+        return
+    with pytest.raises(PlanRefused, match=reason):
+        holder.fit(start, config)
