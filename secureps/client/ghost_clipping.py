@@ -203,6 +203,11 @@ def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter
 
     def projected(values: Mapping[str, Tensor], x: Tensor, grad: Tensor) -> Tensor:
         made: Tensor = torch.func.functional_call(layer, dict(values), (x[None],))
+        if made.shape != (1, *grad.shape):  # it reads what it was not given: others' records, say
+            raise PlanRefused(
+                f"record privacy: a {type(layer).__name__} gives {tuple(made.shape)} where a record "
+                f"alone has {(1, *grad.shape)}; it may read nothing but what it is called with"
+            )
         return (made * grad[None]).sum()
 
     by_record = torch.func.vmap(torch.func.grad(projected), in_dims=(None, 0, 0))
