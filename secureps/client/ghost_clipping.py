@@ -200,13 +200,23 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> Mapping[nn.Para
 def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
     """A layer of which nothing else is known: it is run again for each record."""
     own = {name: each for name, each in layer.named_parameters() if each.requires_grad}
+    first = {each: name for name, each in own.items()}
+    # Each module once: functional_call would not put back what it finds under two names.
+    slots = {
+        f"{at}.{name}" if at else name: first[each]
+        for at, module in layer.named_modules()
+        for name, each in module.named_parameters(recurse=False, remove_duplicate=False)
+        if each in first
+    }
 
     def projected(values: Mapping[str, Tensor], x: Tensor, grad: Tensor) -> Tensor:
-        made: Tensor = torch.func.functional_call(layer, dict(values), (x[None],))
-        if made.shape != (1, *grad.shape):  # it reads what it was not given: others' records, say
+        placed = {slot: values[name] for slot, name in slots.items()}
+        made: Tensor = torch.func.functional_call(layer, placed, (x[None],), tie_weights=False)
+        if made.shape != (1, *grad.shape):  # it reads others' records, say
             raise PlanRefused(
-                f"record privacy: a {type(layer).__name__} gives {tuple(made.shape)} where a record "
-                f"alone has {(1, *grad.shape)}; it may read nothing but what it is called with"
+                f"record privacy: a {type(layer).__name__} gives {tuple(made.shape)} where a "
+                f"record alone has {(1, *grad.shape)}; it may read nothing but what it is "
+                "called with"
             )
         return (made * grad[None]).sum()
 
@@ -291,12 +301,22 @@ class Use:
 def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that are run inside.
 
+    What a layer without a formula calls is that layer's: it is not noted as a use of its own.
+
     Raises:
         PlanRefused: a layer takes or gives more than one tensor.
     """
     uses: list[Use] = []
+    within: list[Layer] = []
+
+    def enter(layer: Layer, *_: Any) -> None:
+        within.append(layer)
 
     def note(layer: Layer, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        if layer.formula is _whole_layer:
+            within.pop()
+        if within:
+            return
         if (
             not all(isinstance(each, Tensor) for each in (*args, output))
             or len(args) != 1
@@ -312,6 +332,9 @@ def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
 
     with ExitStack() as hooks:
         for each in layers:
+            if each.formula is _whole_layer:
+                begun = each.module.register_forward_pre_hook(partial(enter, each))
+                hooks.callback(begun.remove)
             handle = each.module.register_forward_hook(partial(note, each), with_kwargs=True)
             hooks.callback(handle.remove)
         yield uses

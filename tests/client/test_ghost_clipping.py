@@ -95,6 +95,20 @@ class Scale(nn.Module):
         return self.inside(x * self.scale)  # type: ignore[no-any-return]
 
 
+class InAndOut(nn.Module):
+    """A layer that is called alone, and inside a layer that nobody has a formula for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.scale = Scale()
+        self.scale.inside = self.own
+        self.scale.again = self.own
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.scale(torch.tanh(self.own(x))))  # type: ignore[no-any-return]
+
+
 class Attention(nn.Module):
     """As large models have it: projections, causal, of several heads."""
 
@@ -177,6 +191,7 @@ MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
     "used twice of places": (lambda: Twice(places=True), PLACES),
     "shared": (Shared, (6,)),
     "without a formula": (lambda: nn.Sequential(nn.Linear(6, 6), Scale(), nn.Linear(6, 3)), (6,)),
+    "inside and outside": (InAndOut, (6,)),
     "weight norm": (
         lambda: nn.Sequential(
             nn.utils.parametrizations.weight_norm(nn.Linear(6, 6)), nn.Linear(6, 3)
@@ -203,14 +218,14 @@ def example(
 
 
 def by_record(model: nn.Module, x: Tensor, y: Tensor) -> list[dict[str, Tensor]]:
-    """Each record's gradient by torch.func, where layers are unknown."""
-    own = {n: each.detach() for n, each in model.named_parameters() if each.requires_grad}
-
-    def loss(own: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        outputs = torch.func.functional_call(model, own, (x[None],), tie_weights=True)
-        return functional.cross_entropy(outputs, y[None])
-
-    return [torch.func.grad(loss)(own, *each) for each in zip(x, y, strict=True)]
+    """Each record's gradient by plain autograd, where layers are unknown."""
+    own = {name: each for name, each in model.named_parameters() if each.requires_grad}
+    found = []
+    for each, target in zip(x, y, strict=True):
+        loss = functional.cross_entropy(model(each[None]), target[None])
+        gradients = torch.autograd.grad(loss, list(own.values()))
+        found.append(dict(zip(own, gradients, strict=True)))
+    return found
 
 
 def clipped(
