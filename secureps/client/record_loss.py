@@ -123,6 +123,8 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
         else:
             together = total_loss(loss, apart, targets)
         alone = _alone(own, whole, apart, targets).sum()
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
         raise _no_mean(f"fails for {len(targets)} records: {first_line(error)}") from None
     if together.ndim:

@@ -27,16 +27,18 @@ from secureps.client.ghost_clipping import (
     add_clipped,
     ghost_layers,
     refuse_outside,
+    values_made,
     watched,
     wide,
 )
+from secureps.client.gradient_norms import VALUES
 from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, refuse_model
 from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
 
 MICROBATCH = 1024
-"""Records whose gradients are computed at a time: memory does not grow with the sample."""
+"""The most records whose gradients are computed at a time: memory does not grow with a sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,8 +113,8 @@ def descend_privately(
     step: Callable[[Any, NDArray[np.int64]], None]
     if ghost_fits(module):
         ghosts = Ghosts(module, ghost_layers(module), task, privacy.max_grad_norm)
-        refuse_what_no_ghost_sees(ghosts)
-        step, kind = partial(_ghost_step, ghosts), DPOptimizerFastGradientClipping
+        own_step = partial(_ghost_step, ghosts, records_at_a_time(ghosts))
+        step, kind = own_step, DPOptimizerFastGradientClipping
     else:
         try:
             wrapped = GradSampleModule(module, loss_reduction="sum")
@@ -183,31 +185,33 @@ class Ghosts:
         return total_loss(self.task.loss, self.module(x), y)
 
 
-def refuse_what_no_ghost_sees(ghosts: Ghosts) -> None:
-    """Refuses a model by what its layers do with one record, the first (PlanRefused).
+def records_at_a_time(ghosts: Ghosts) -> int:
+    """As many records as gradients fit in memory, by what the layers do with one, the first.
 
     A layer whose first dimension counts something else, places say, is one whose first dimension
     is not 1 here; among a batch of just as many records it would not show.
+
+    Raises:
+        PlanRefused: for what ghost clipping does not see.
     """
     x, y = ghosts.task.batch(np.arange(1))
     with watched(ghosts.layers) as uses:
         loss = ghosts.loss(x, y)
     refuse_outside(loss, uses, ghosts.module)
-    parameters = [each for each in ghosts.module.parameters() if each.requires_grad]
-    add_clipped(loss, uses, 1, ghosts.bound, _zeros(parameters))
+    return min(MICROBATCH, max(1, VALUES // max(1, values_made(loss, uses))))
 
 
 def _zeros(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
     return {each: torch.zeros_like(each, dtype=wide(each.dtype)) for each in parameters}
 
 
-def _ghost_step(ghosts: Ghosts, optimizer: Any, index: NDArray[np.int64]) -> None:
+def _ghost_step(ghosts: Ghosts, most: int, optimizer: Any, index: NDArray[np.int64]) -> None:
     """Takes one step on these records; without any it is a step of noise."""
     optimizer.zero_grad()
     sums = _zeros(optimizer.params)
     with nothing_written(ghosts.module):
-        for start in range(0, len(index), MICROBATCH):
-            part = index[start : start + MICROBATCH]
+        for start in range(0, len(index), most):
+            part = index[start : start + most]
             with watched(ghosts.layers) as uses:
                 loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
             add_clipped(loss, uses, len(part), ghosts.bound, sums)

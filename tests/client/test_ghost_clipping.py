@@ -6,14 +6,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from secureps.client import ghost_clipping
+from secureps.client import gradient_norms
 from secureps.client.ghost_clipping import (
-    Products,
     add_clipped,
     ghost_layers,
     refuse_outside,
@@ -254,8 +251,8 @@ def test_norms_and_sums_are_those_of_gradients_by_record(
     kind: str, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of five records, and of one, in double precision, some clipped and some not."""
-    weights = {"ghost": 1e9, "whole": 0.0, "chosen": ghost_clipping.WHOLE}
-    monkeypatch.setattr(ghost_clipping, "WHOLE", weights[way])
+    weights = {"ghost": 1e9, "whole": 0.0, "chosen": gradient_norms.WHOLE}
+    monkeypatch.setattr(gradient_norms, "WHOLE", weights[way])
     for records in (5, 1):
         model, x, y = example(kind, records)
         gradients = by_record(model, x, y)
@@ -271,64 +268,6 @@ def test_norms_and_sums_are_those_of_gradients_by_record(
             for weight, each in zip(weights_, gradients, strict=True):
                 total += weight * each[name]
             assert torch.allclose(found, total, rtol=1e-7, atol=1e-12), name
-
-
-@given(
-    records=st.integers(1, 4),
-    places=st.integers(1, 6),
-    rows=st.integers(1, 5),
-    columns=st.integers(1, 5),
-    which=st.tuples(st.booleans(), st.booleans()),
-    seed=st.integers(0, 1 << 20),
-)
-@settings(max_examples=50, deadline=None)
-def test_products_are_what_their_gradients_are(
-    records: int, places: int, rows: int, columns: int, which: tuple[bool, bool], seed: int
-) -> None:
-    generator = torch.Generator().manual_seed(seed)
-
-    def made(words: bool, more: int) -> Products:
-        shape = (records, places + more)
-        left = torch.randn(*shape, rows, generator=generator, dtype=torch.float64)
-        if words:
-            left = torch.randint(0, rows, shape, generator=generator)
-        right = torch.randn(*shape, columns, generator=generator, dtype=torch.float64)
-        return Products(left, right, rows)
-
-    one, other = made(which[0], 0), made(which[1], 2)
-    weights = torch.rand(records, generator=generator, dtype=torch.float64)
-    for each in (one, other):
-        assert torch.allclose(weights @ each.whole(), each.weighted(weights).flatten())
-        assert bool((each.lengths() >= each.whole().norm(dim=1) - 1e-12).all())
-    inner = (one.whole() * other.whole()).sum(dim=1)
-    assert torch.allclose(one.inner(other), inner)
-    assert torch.allclose(other.inner(one), inner)
-
-
-@pytest.mark.parametrize("words", [False, True])
-def test_no_record_gets_past_its_clip_by_places_that_cancel(
-    words: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The inner products of float32 are rounded: what is left of them may be less than the norm."""
-    generator = torch.Generator().manual_seed(1)
-    records, places, width = 200, 32, 64
-    half = torch.randn(records, places // 2, width, generator=generator)
-    left = torch.cat([half, half], dim=1)
-    if words:
-        left = torch.arange(places // 2).repeat(2).expand(records, -1)
-    right = torch.randn(records, places // 2, width, generator=generator)
-    right = torch.cat([right, -right], dim=1)
-    right[:, 0] += 1e-4 * torch.randn(records, width, generator=generator)
-    products = Products(left, right, width)
-    exact = Products(left if words else left.double(), right.double(), width)
-    inner = products.inner(products).clamp(min=0).sqrt().double()
-    true = exact.whole().norm(dim=1)
-    assert float(true.max()) < 0.1
-    assert bool((inner < 0.5 * true).any()), "nothing to guard against"
-    monkeypatch.setattr(ghost_clipping, "WHOLE", 1e9)
-    norms = ghost_clipping._ghost_norms([products])
-    assert norms is not None
-    assert bool((norms.sqrt().double() >= true).all())
 
 
 @pytest.mark.parametrize("kind", MODELS)

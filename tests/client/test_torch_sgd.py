@@ -13,7 +13,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import torch_sgd
-from secureps.client.torch_sgd import Task, descend_privately, ghost_fits
+from secureps.client.ghost_clipping import ghost_layers
+from secureps.client.torch_sgd import (
+    Ghosts,
+    Task,
+    descend_privately,
+    ghost_fits,
+    records_at_a_time,
+)
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import PlanRefused
 
@@ -96,6 +103,30 @@ def test_a_sample_is_as_good_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     found = stepped(mlp, functional.cross_entropy, 3)
     for name, each in found.items():
         assert torch.allclose(each, wanted[name], rtol=1e-4, atol=1e-6), name
+
+
+def test_so_many_records_are_seen_at_a_time_as_their_gradients_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a layer whose gradients are made, 6 values each; products are cut in slices instead."""
+
+    class Scale(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.ones(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.scale
+
+    def at_a_time(module: nn.Module) -> int:
+        task = Task(torch.randn(3, 6), torch.zeros(3).long(), own_mean, torch.device("cpu"))
+        return records_at_a_time(Ghosts(module, ghost_layers(module), task, 1.0))
+
+    monkeypatch.setattr(torch_sgd, "VALUES", 60)
+    assert at_a_time(Scale()) == 10
+    assert at_a_time(nn.Linear(6, 3, bias=False)) == 60
+    monkeypatch.setattr(torch_sgd, "VALUES", 5)
+    assert at_a_time(Scale()) == 1
 
 
 def of_every_output(outputs: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
