@@ -14,6 +14,7 @@ noise, steps, and what a plan says.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -226,17 +227,15 @@ def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
             within.pop()
         if within:
             return
-        if (
-            not all(isinstance(each, Tensor) for each in (*args, output))
-            or len(args) != 1
-            or kwargs
-        ):
+        given = (*args, *kwargs.values())
+        alone = len(given) == 1 and (not kwargs or _first(layer) in kwargs)
+        if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
             raise PlanRefused(
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
                 "one tensor and give one"
             )
         if output.requires_grad:  # not so in a part of the model that runs under no_grad
-            (x,) = args
+            (x,) = given
             uses.append(Use(layer, x, x._version, get_gradient_edge(output)))
 
     with ExitStack() as hooks:
@@ -247,6 +246,11 @@ def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
             handle = each.module.register_forward_hook(partial(note, each), with_kwargs=True)
             hooks.callback(handle.remove)
         yield uses
+
+
+def _first(layer: Layer) -> str | None:
+    """What a layer calls its first argument."""
+    return next(iter(inspect.signature(layer.module.forward).parameters), None)
 
 
 def add_clipped(

@@ -106,6 +106,28 @@ class InAndOut(nn.Module):
         return self.head(self.scale(torch.tanh(self.own(x))))  # type: ignore[no-any-return]
 
 
+class Temperature(nn.Module):
+    """A parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heat = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.heat
+
+
+class Named(nn.Module):
+    """Calls its layers, one of them without a formula, by the names of their arguments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.scale = nn.Linear(6, 6), Scale()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale(x=torch.tanh(self.own(input=x)))[:, :3]  # type: ignore[no-any-return]
+
+
 class Attention(nn.Module):
     """As large models have it: projections, causal, of several heads."""
 
@@ -188,6 +210,8 @@ MODELS: dict[str, tuple[Made, tuple[int, ...]]] = {
     "used twice of places": (lambda: Twice(places=True), PLACES),
     "shared": (Shared, (6,)),
     "without a formula": (lambda: nn.Sequential(nn.Linear(6, 6), Scale(), nn.Linear(6, 3)), (6,)),
+    "scalar": (lambda: nn.Sequential(nn.Linear(6, 3), Temperature()), (6,)),
+    "by name": (Named, (6,)),
     "inside and outside": (InAndOut, (6,)),
     "weight norm": (
         lambda: nn.Sequential(

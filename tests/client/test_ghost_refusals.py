@@ -129,6 +129,28 @@ class Masked(nn.Module):
         return x * self.scale * self.mask
 
 
+class Second(nn.Module):
+    """Gives its layer without a formula the second argument alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = Either()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(b=x)  # type: ignore[no-any-return]
+
+
+class Either(nn.Module):
+    """Does two things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, a: Tensor | None = None, b: Tensor | None = None) -> Tensor:
+        return a if a is not None else (b * self.scale)[:, :3]  # type: ignore[index, operator]
+
+
 RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
 
 
@@ -145,6 +167,7 @@ RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
             "what came out of its layer is changed in place",
         ),
         (Several, RECORDS, r"layer 'own' \(Bilinear\) must take one tensor and give one"),
+        (Second, RECORDS, r"layer 'own' \(Either\) must take one tensor and give one"),
         (Stashed, RECORDS, r"a Masked gives \(4, 6\) where a record alone has \(1, 6\)"),
         (Dropping, RECORDS, "a Dropping has no gradients by record: vmap"),
     ],

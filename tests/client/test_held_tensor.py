@@ -93,11 +93,9 @@ def test_a_device_without_memory_is_named(asked: str) -> None:
 
     holder = trainer(Full)
     start = holder.parameters(1)
+    config = PRIVATE if asked == "private fit" else CONFIG
     with pytest.raises(ScriptFailed) as caught:
-        if asked == "evaluate":
-            holder.evaluate(start)
-        else:
-            holder.fit(start, CONFIG if asked == "fit" else PRIVATE)
+        holder.evaluate(start) if asked == "evaluate" else holder.fit(start, config)
     size = "the sample rate" if asked == "private fit" else "batch_size"
     assert str(caught.value) == (
         f"cpu has no memory left (CUDA out of memory. Tried to allocate 2 GiB.): lower {size}, "
