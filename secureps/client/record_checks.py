@@ -125,6 +125,7 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
     for order in ((0, 1), (1, 0)):
         seen = _passed(module, x[list(order)])
         refuse_other_rows(seen.outputs, 2)
+        _refuse_reentrant(seen.outputs)
         pairs = enumerate(zip(alone.calls, seen.calls, strict=False))
         # What counts two here and one of one record counts records; weights and places do not.
         rows = [k for k, (one, two) in pairs if (_count(one[1]), _count(two[1])) == (1, 2)]
@@ -136,6 +137,22 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
                 (words, _, one), (_, _, changed) = seen.calls[at], other.calls[at]
                 if one.shape == changed.shape and not _alike(one[row], changed[row]):
                     raise _mixes(words)
+
+
+def _refuse_reentrant(outputs: Any) -> None:
+    """Refuses checkpoints that keep a forward pass from autograd: nothing in them would train."""
+    waiting, known = [each.grad_fn for each in tensors_in(outputs)], set[Any]()
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            raise PlanRefused(
+                "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "
+                "under which no layer in it has gradients by record; take use_reentrant=False"
+            )
+        waiting.extend(each for each, _ in node.next_functions)
 
 
 def _refuse_gradients(seen: Pass, rows: Sequence[int], loss: Measure, y: Tensor) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from secureps.client import torch_sgd
 from secureps.client.record_checks import refuse_mixing, refuse_model
@@ -162,6 +163,24 @@ class Calls(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.own(x)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_checkpoint_that_hides_its_layers_is_refused(reentrant: bool) -> None:
+    """Else they would take noise for steps, and no word said so."""
+
+    def kept(x: Tensor) -> Tensor:
+        found: Tensor = checkpoint(inside, x, use_reentrant=reentrant)
+        return found
+
+    inside = nn.Linear(6, 6)
+    model = Between(kept)
+    model.inside = inside
+    if not reentrant:
+        refuse_mixing(model, functional.cross_entropy, *three())
+        return
+    with pytest.raises(PlanRefused, match="take use_reentrant=False"):
+        refuse_mixing(model, functional.cross_entropy, *three())
 
 
 class Writes(nn.Module):
