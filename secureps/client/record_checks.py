@@ -54,6 +54,11 @@ def refuse_model(module: nn.Module) -> None:
 
     known = ModuleValidator.VALIDATORS
     for name, layer in module.named_modules():
+        if isinstance(layer, nn.EmbeddingBag) and layer.weight.requires_grad:
+            raise PlanRefused(
+                f"record privacy: layer {name or 'the model'!r} (EmbeddingBag) takes records one "
+                "after the other and not by rows; take an Embedding, and the mean of what it gives"
+            )
         for own in ("max_norm", "scale_grad_by_freq"):
             if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, own):
                 raise PlanRefused(

@@ -1,7 +1,7 @@
 """SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
 DP-SGD is algorithm 1 of Abadi et al. 2016. Records' gradients are clipped by ghost clipping
-(`ghost_clipping`); those of recurrent layers and bags of embeddings are made and clipped by Opacus.
+(`ghost_clipping`); those of recurrent layers are made and clipped by Opacus.
 Opacus is imported at the first private step; it costs more than a second. What must not live
 here: seeds, models, and what a plan says.
 """
@@ -151,7 +151,7 @@ def ghost_fits(module: nn.Module) -> bool:
     """Whether ghost clipping works for a model: not where it trains layers of packed records."""
     from opacus.layers.dp_rnn import RNNLinear
 
-    packed = (layer for layer in module.modules() if isinstance(layer, RNNLinear | nn.EmbeddingBag))
+    packed = (layer for layer in module.modules() if isinstance(layer, RNNLinear))
     return not any(each.requires_grad for layer in packed for each in layer.parameters())
 
 

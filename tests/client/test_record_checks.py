@@ -37,6 +37,13 @@ def test_a_table_that_changes_or_mixes_by_what_is_looked_up_is_refused(setting: 
         refuse_model(model)
 
 
+def test_a_bag_that_is_trained_is_refused() -> None:
+    model = nn.EmbeddingBag(9, 3)
+    with pytest.raises(PlanRefused, match=r"\(EmbeddingBag\).* take an Embedding"):
+        refuse_model(model)
+    refuse_model(model.requires_grad_(False))
+
+
 class OwnNorm(nn.BatchNorm1d):
     """A subclass, which no table of types knows."""
 

@@ -226,7 +226,6 @@ def test_a_layer_that_no_record_reaches_gets_noise_and_nothing_else() -> None:
         (lambda: nn.Sequential(nn.Conv1d(6, 3, 1), nn.GroupNorm(1, 3)), True),
         (Tied, True),
         (lambda: nn.Sequential(nn.ReLU()), True),
-        (lambda: nn.EmbeddingBag(9, 3), False),
         (lambda: DPGRU(6, 3), False),
     ],
 )
