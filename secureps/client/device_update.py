@@ -37,7 +37,7 @@ from secureps.device.norms import TOGETHER, clip_factor, divisor, furthest, piec
 from secureps.device.words import words
 from secureps.errors import NotFinite
 from secureps.messages.schema import TensorSpec
-from secureps.model.difference import runs, subtract
+from secureps.model.difference import EXACT, runs, subtract
 from secureps.model.layout import SCALE, GroupLayout
 from secureps.policy.plan import Plan
 from secureps.policy.scales import moved
@@ -79,15 +79,15 @@ def device_update(
     if not held:
         return None
     device = held[0].tensor.device
-    if other := bits.difference(device):
-        tell(
-            party,
-            "Note",
-            f"{device} makes other bits than the host ({other}): updates are made on the host",
-        )
-        return None
     where = plan.head(layout.name)
     try:
+        if other := bits.difference(device):
+            tell(
+                party,
+                "Note",
+                f"{device} makes other bits than the host ({other}): updates are made on the host",
+            )
+            return None
         values = _difference(layout, published, trained, device)
         if kept is not None:
             for at, piece in _copied(kept):
@@ -239,7 +239,10 @@ def _difference(
     trained: Mapping[str, Any],
     device: torch.device,
 ) -> Tensor:
-    """`model.difference.difference`, float32 (size,), in the place of the published values."""
+    """`model.difference.difference`, float32 (size,), in the place of the published values.
+
+    Tensors of other types, and those that lie elsewhere, are subtracted on the host.
+    """
     values = torch.empty(layout.size, dtype=torch.float32, device=device)
     ends = [0, *itertools.accumulate(block.size for block in published)]
     for spec, (_, part) in zip(layout.tensors, layout.parts(), strict=True):
@@ -247,13 +250,14 @@ def _difference(
             values[part] = 0
             continue
         now, rows = trained[spec.name], slice(None) if layout.rows is None else slice(*layout.rows)
-        if isinstance(now, HeldTensor):
+        there = isinstance(now, HeldTensor) and now.tensor.device == device
+        if there and spec.dtype in EXACT:
             for block, first, last in runs(ends, part.start, part.stop):
-                own = published[block][first - ends[block] : last - ends[block]]
-                for at, piece in _copied(own):
+                was = published[block][first - ends[block] : last - ends[block]]
+                for at, piece in _copied(was):
                     values[first + at : first + at + piece.numel()].copy_(piece)
-            there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
-            for before, after in zip(pieces(values[part]), pieces(there), strict=True):
+            own = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
+            for before, after in zip(pieces(values[part]), pieces(own), strict=True):
                 torch.sub(after.float(), before, out=before)
             continue
         array = np.asarray(now)

@@ -7,6 +7,7 @@ reads the command line before it. What must not live here: training.
 from __future__ import annotations
 
 import argparse
+import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,8 @@ from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import dump_crashes
+
+log = logging.getLogger("secureps")
 
 LOCAL = "local"
 """Name of the folder of local tensors, in a client's state folder."""
@@ -231,14 +234,25 @@ def join(joining: Joining, trainer: Trainer, make: Callable[..., Executor] = mak
         SecurepsError: whatever ended it before, with whose fault it is.
     """
     no_core_dumps()
-    with blamed("follow"):
-        reason = getattr(trainer, "follow", lambda: None)()
-    if reason is not None:
-        return Halt(reason)
+    follow, dismiss = (getattr(trainer, name, None) for name in ("follow", "dismiss"))
+    if follow is not None:
+        with blamed("follow"):
+            reason = follow()
+        if reason is not None:
+            return Halt(reason)
     try:
-        return _lead(joining, trainer, make)
-    finally:
-        getattr(trainer, "dismiss", lambda: None)()
+        halt = _lead(joining, trainer, make)
+    except BaseException:
+        if dismiss is not None:
+            try:
+                dismiss()
+            except Exception as error:  # of those who may be gone; what came before is told
+                log.warning("the processes that trained with it are not dismissed: %s", error)
+        raise
+    if dismiss is not None:
+        with blamed("dismiss"):
+            dismiss()
+    return halt
 
 
 def _lead(joining: Joining, trainer: Trainer, make: Callable[..., Executor]) -> Halt:

@@ -17,7 +17,7 @@ import hashlib
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, replace
 from typing import Any
 
@@ -140,6 +140,7 @@ class TorchTrainer:
         self._metrics: dict[str, Measure] = own if metrics is None else dict(metrics)
         self._device = _device(device)
         self._digest: bytes | None = None
+        self._ranks = ranks.Ranks()
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
@@ -216,10 +217,8 @@ class TorchTrainer:
         steps = config.part(local.steps(records, config.privacy))
         key = _bound(self._touched(parameters), config, local, self._data(config.privacy))
         own = ranks.Order(key, local, steps)
-        if ranks.several():
-            ranks.refuse_privacy(config.privacy)
-            ranks.order(own, parameters)
-        module, metrics = self._trained(parameters, own, config.privacy)
+        with self._ranks.training(own, parameters, config.privacy):
+            module, metrics = self._trained(parameters, own, config.privacy)
         for name, each in module.state_dict().items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
@@ -241,13 +240,13 @@ class TorchTrainer:
         if not ranks.several() or ranks.leads():
             return None
         while (heard := ranks.hear()) is not None:
-            self._trained(*heard, None)
+            with suppress(NotFinite):  # which all ranks have met: the client says so, and decides
+                self._trained(*heard, None)
         return ranks.DISMISSED
 
     def dismiss(self) -> None:
         """Ends the processes that follow this one, if there are any; see `Trainer`."""
-        if ranks.several():
-            ranks.order(None, {})
+        self._ranks.dismiss()
 
     def _trained(
         self,

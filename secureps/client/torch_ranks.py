@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch_sgd import Task, demand_finite
 from secureps.client.trainer import Array, RecordPrivacy
-from secureps.errors import PlanRefused
+from secureps.errors import NotFinite, PlanRefused
 
 DISMISSED = "the client that this process trained with is done"
 
@@ -79,6 +80,43 @@ def hear() -> tuple[dict[str, Array], Order] | None:
         parameters[name] = _received(count, np.uint8).view(dtype).reshape(shape)
     given = Order(bytes.fromhex(told["key"]), LocalSgd(**told["local"]), told["steps"])
     return parameters, given
+
+
+class Ranks:
+    """The other ranks of this client, as long as they hear what it orders."""
+
+    def __init__(self) -> None:
+        self._hear = True
+
+    @contextmanager
+    def training(
+        self, given: Order, parameters: Mapping[str, Array], privacy: RecordPrivacy | None
+    ) -> Iterator[None]:
+        """One training of all ranks: they end at its last step, or where a value is not finite.
+
+        Raises:
+            PlanRefused: as of `refuse_privacy`.
+        """
+        if several():
+            refuse_privacy(privacy)
+            self._hear = False
+            order(given, parameters)
+        try:
+            yield
+        except NotFinite:
+            self._hear = True
+            raise
+        self._hear = True
+
+    def dismiss(self) -> None:
+        """Ends the other ranks, if there are any.
+
+        After a training that this rank left alone they wait in the midst of it: an order would be
+        heard by nobody, and waited for as long as the group's timeout says. They fail once this
+        process is gone.
+        """
+        if several() and self._hear:
+            order(None, {})
 
 
 def descend_together(

@@ -27,7 +27,8 @@ class ServeSection(Table):
     its node, which another user runs (but under `insecure_for_tests`); then it dials nobody.
     `metrics` is HOST:PORT to read Prometheus metrics from (port 0: a free one; default: none).
     `threads` is how many add and open a shard's blocks.
-    `sealing` is where a shard opens sums: on the GPU, on the processor, or wherever it is sooner.
+    `sealing` is where a shard opens sums: on the processor, on the GPU, or wherever it is sooner; a
+    server imports torch for the last two alone.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
     `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
     privacy. A kit that is signed by
@@ -52,7 +53,7 @@ class ServeSection(Table):
     threshold: int | None = Field(default=None, ge=1, le=64)
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
-    sealing: Sealing = "auto"
+    sealing: Sealing = "cpu"
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
     insecure: bool = False
     insecure_for_tests: bool = False

@@ -11,7 +11,8 @@ versions add up. What must not live here: anything secret; there are branches on
 
 from __future__ import annotations
 
-import functools
+import threading
+from collections import OrderedDict
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -36,7 +37,7 @@ def spare_words(degree: int) -> int:
 RAN_OUT = "a window of public words ran out, which has a chance of 2^-160"
 KEPT = 4 << 20
 """Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
-million values has no others."""
+million values has no others. Of all groups together twice as many, the last that were asked for."""
 RUN = 16
 """Words that are tried together; a window has whole runs."""
 
@@ -91,8 +92,37 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     return out
 
 
-_kept = functools.lru_cache(32)(_made)
-"""Of two groups, in the pieces in which elements are sealed and opened."""
+class _Kept:
+    """The polynomials that were asked for last, in the pieces that they were asked for in.
+
+    Args:
+        most: bytes of all of them together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, threading.Lock()
+        self._found: OrderedDict[tuple[Ring, bytes, int, int], NDArray[np.uint32]] = OrderedDict()
+
+    def __call__(self, ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]:
+        asked = ring, key, start, blocks
+        with self._lock:
+            if (found := self._found.get(asked)) is not None:
+                self._found.move_to_end(asked)
+                return found
+        made = _made(*asked)
+        with self._lock:
+            made = self._found.setdefault(asked, made)  # another thread may have been sooner
+            while self.size > self._most:
+                self._found.popitem(last=False)
+        return made
+
+    @property
+    def size(self) -> int:
+        """Bytes that are kept."""
+        return sum(each.nbytes for each in self._found.values())
+
+
+_kept = _Kept(2 * KEPT)
 
 
 @kernel

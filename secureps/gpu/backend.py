@@ -29,7 +29,7 @@ from secureps.crypto.rlwe_open import decode_wide
 from secureps.crypto.rlwe_tables import constants, scale
 from secureps.crypto.sampling import BLOCK_WORDS, STREAM_WORDS
 from secureps.crypto.secret import Secret
-from secureps.errors import InternalError, Malformed
+from secureps.errors import InternalError
 from secureps.gpu.chacha_kernels import key_stream
 from secureps.gpu.device import Device
 from secureps.gpu.open_kernels import decode_narrow, remove_key
@@ -86,9 +86,17 @@ class _Room(Secret):
         copied: Mapping[str, NDArray[np.uint32]],
     ) -> None:
         self.stream = stream
-        with device.on(stream):
-            self._words = {name: device.empty(*size) for name, size in sizes.items()}
-            self._words |= {name: device.upload(each) for name, each in copied.items()}
+        self._words = dict[str, Any]()
+        try:
+            with device.on(stream):
+                for name, size in sizes.items():
+                    self._words[name] = device.empty(*size)
+                for name, each in copied.items():
+                    self._words[name] = device.upload(each)
+        except BaseException:
+            with suppress(RuntimeError):  # as in `_let_go`
+                self.wipe(device)
+            raise
 
     def __getitem__(self, name: str) -> Any:
         return self._words[name]
@@ -145,7 +153,11 @@ class _Batches(Secret):
                 stream = self._streams.get_nowait()
             except Empty:
                 stream = self._device.new_stream()
-            room = _Room(self._device, stream, self._sizes(), self._own)
+            try:
+                room = _Room(self._device, stream, self._sizes(), self._own)
+            except BaseException:
+                self._streams.put(stream)
+                raise
         try:
             with self._device.on(room.stream):
                 yield room
@@ -176,7 +188,7 @@ class _Batches(Secret):
 
         def demand() -> None:
             if int(found.numpy().min()) < ring.degree:
-                raise InternalError(RAN_OUT)
+                raise RuntimeError(RAN_OUT)  # the device's fault, sooner than chance: let go of it
 
         return demand
 
@@ -273,7 +285,8 @@ class GpuSealer(_Batches):
             most.copy_(room["most"][:rows], non_blocking=True)
         demand()
         if int(most.numpy().max()) > self._levels:
-            raise Malformed(f"a value lies outside [0, {self._levels}]")
+            check_values(values, self._levels)
+            raise RuntimeError("it sees a value that is none of those which it was given")
         sealed: NDArray[np.uint64] = payload.numpy()
         return sealed.astype(_WORD, copy=False).data.cast("B")
 

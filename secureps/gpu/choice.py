@@ -1,9 +1,9 @@
 """Chooses what seals and opens: `--sealing auto`, `cpu` or `gpu`.
 
-`auto` takes the device where there is one, and one batch was sealed (on a shard: opened) there
-sooner than on a core of this processor, to the same bytes. A device that fails later, or is out of
-memory, is not asked again; the processor goes on with the same batch. What must not live here:
-arithmetic.
+Before it seals (on a shard: opens) anything a device must make the processor's bytes. `auto` takes
+it where one batch was done there sooner than on a core of this processor. A device that fails, or
+is out of memory, is not asked again; the processor goes on with the same batch. What must not live
+here: arithmetic.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +21,7 @@ from secureps.config.serve import Sealing
 from secureps.crypto.backend import Backend, ElementOpener, ElementSealer, Noise
 from secureps.crypto.cipher import Payload, Place
 from secureps.crypto.ring import Encoding
+from secureps.crypto.sampling import BLOCK_WORDS, public_stream
 from secureps.crypto.secret import Secret
 from secureps.errors import ConfigError, SecurepsError
 from secureps.gpu.device import device, has_device_file
@@ -28,7 +29,7 @@ from secureps.gpu.device import device, has_device_file
 log = logging.getLogger("secureps")
 
 TRIES = 3
-"""Of which the fastest counts, after one that compiles."""
+"""Of a batch, of which the fastest counts; the pieces that are compared have compiled before."""
 
 Made = TypeVar("Made")
 
@@ -64,7 +65,7 @@ class ChosenBackend:
     Args:
         make: the device's backend.
         measured: the device is used for an encoding if it was sooner; else always, and there must
-            be one.
+            be one, which makes the processor's bytes.
 
     Raises:
         ConfigError: there is none, and nothing is measured.
@@ -84,16 +85,20 @@ class ChosenBackend:
     def sealer(
         self, encoding: Encoding, place: Place, levels: int, noise: Noise, key: NDArray[np.uint32]
     ) -> ElementSealer:
-        """As of `Backend`."""
+        """As of `Backend`.
+
+        Raises:
+            ConfigError: the device makes other bytes, and there must be one.
+        """
         own = self._cpu.sealer(encoding, place, levels, noise, key)
-        chosen = self._choose(encoding, place.slots, _sealing)
+        chosen = self._choose(encoding, place.slots, _sealing(levels))
         if chosen is self._cpu or self._failed:
             return own
         made = self.tried(lambda: chosen.sealer(encoding, place, levels, noise, key))
         return own if made is None else _TriedSealer(self, made, own)
 
     def opener(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> ElementOpener:
-        """As of `Backend`."""
+        """As of `Backend`; raises as `sealer`."""
         own = self._cpu.opener(encoding, place, key)
         chosen = self._choose(encoding, place.slots, _opening)
         if chosen is self._cpu or self._failed:
@@ -119,63 +124,113 @@ class ChosenBackend:
         if first:
             log.warning("the GPU %s: the processor seals and opens from here on", _line(why))
 
-    def _choose(self, enc: Encoding, slots: int, trial: Callable[..., _Trial]) -> Backend:
+    def _choose(self, enc: Encoding, slots: int, trial: _Trial) -> Backend:
         with self._lock:
             if (enc, slots) not in self._chosen:
-                self._chosen[enc, slots] = self._sooner(enc, slots, trial)
+                self._chosen[enc, slots] = self._tested(enc, slots, trial)
             return self._chosen[enc, slots]
 
-    def _sooner(self, enc: Encoding, slots: int, trial: Callable[..., _Trial]) -> Backend:
-        """Whoever does a batch sooner; the processor if the device cannot, or makes other bytes."""
+    def _tested(self, enc: Encoding, slots: int, trial: _Trial) -> Backend:
+        """Whoever is asked; the processor if the device cannot, or makes other bytes.
+
+        Raises:
+            ConfigError: other bytes, and there must be a device.
+        """
+        if self._failed:
+            return self._cpu
         try:
-            self._gpu = self._gpu or self._make()
-            if not self._measured:
-                return self._gpu
-            tried = trial(enc, min(self._gpu.batch(enc, slots), enc.elements(slots)))
-            made, seconds = _fastest(tried, self._gpu)
+            self._gpu = gpu = self._gpu or self._make()
+            count = min(gpu.batch(enc, slots), enc.elements(slots))
+            pieces = _pieces(enc, count)
+            tried = trial(enc, count)
+            made = tried(gpu, pieces)
+            seconds = _fastest(tried, gpu, pieces[:1]) if self._measured else 0.0
         except ConfigError as error:
             log.info("the processor seals and opens: %s", _line(str(error)))
             return self._cpu
         except Exception as error:
-            log.warning("the processor seals and opens: the GPU cannot: %s", _line(str(error)))
-            return self._cpu
-        expected, own = _fastest(tried, self._cpu)
-        if made != expected:
-            log.warning("the processor seals and opens: the GPU makes other bytes")
-            return self._cpu
+            return self._unfit(f"cannot: {_line(str(error))}")
+        if made != tried(self._cpu, pieces):
+            if not self._measured:
+                raise ConfigError(
+                    "the GPU makes other bytes than the processor: take sealing = cpu, or mend "
+                    "its driver, or Triton's version; nothing of it was sent"
+                )
+            return self._unfit("makes other bytes")
+        if not self._measured:
+            return gpu
+        own = _fastest(tried, self._cpu, pieces[:1])
         who = "GPU" if seconds < own else "processor"
         log.info(
             "the %s seals and opens: a batch took the GPU %.3f ms, one core of the processor %.3f",
             *(who, 1e3 * seconds, 1e3 * own),
         )
-        return self._gpu if seconds < own else self._cpu
+        return gpu if seconds < own else self._cpu
+
+    def _unfit(self, why: str) -> Backend:
+        self._failed = True
+        log.warning("the processor seals and opens: the GPU %s", why)
+        return self._cpu
 
 
-_Trial = Callable[[Backend], bytes]
-"""Does a batch with a backend, always the same one; returns what it made."""
+_Piece = tuple[int, int, int]
+"""A block, its first element, and how many."""
+_Tried = Callable[[Backend, Sequence[_Piece]], bytes]
+"""Does pieces with a backend, of the same values under the same keys; returns what it made."""
+_Trial = Callable[[Encoding, int], _Tried]
+"""Prepares the trial of batches of so many elements."""
 
 
-def _sealing(enc: Encoding, count: int) -> _Trial:
-    noise, values = Noise(), np.arange(count * enc.values, dtype=np.int32) % 2
-    key, place = _key(enc, noise), _place(enc, count)
+def _pieces(enc: Encoding, count: int) -> list[_Piece]:
+    """A batch; elements of another block, behind a batch; and the last that streams have words for.
 
-    def sealed(backend: Backend) -> bytes:
-        return bytes(backend.sealer(enc, place, 1, noise, key).seal(0, 0, count, values))
+    Wrong words of noise show in no opening, and the same errors twice under one key give it away:
+    so every argument that words depend on varies, and the last counters are above 2^31 where the
+    public stream reaches as far (it does but for 8 primes).
+    """
+    from secureps.crypto.public import PublicPolynomials
 
-    return sealed
+    few, noise = min(2, count), 3 * enc.ring.degree // BLOCK_WORDS
+    _, public = PublicPolynomials(enc.ring, _place(enc, count)).blocks(0, 1)
+    last = ((1 << 32) - 1) // max(noise, public) - few
+    return [(0, 0, count), (1, count, few), (0, last, few)]
 
 
-def _opening(enc: Encoding, count: int) -> _Trial:
+def _sealing(levels: int) -> _Trial:
+    """Seals random values up to `levels`."""
+
+    def trial(enc: Encoding, count: int) -> _Tried:
+        drawn = public_stream("secureps-trial").words(count * enc.values).astype(np.uint64)
+        values = (drawn % np.uint64(levels + 1)).astype(np.uint32)
+        values[-1] = levels
+        noise = Noise()
+        key, place = _key(enc, noise), _place(enc, count)
+
+        def sealed(backend: Backend, pieces: Sequence[_Piece]) -> bytes:
+            sealer = backend.sealer(enc, place, levels, noise, key)
+            return b"".join(
+                sealer.seal(*piece, values[-piece[2] * enc.values :]) for piece in pieces
+            )
+
+        return sealed
+
+    return trial
+
+
+def _opening(enc: Encoding, count: int) -> _Tried:
     moduli = np.array(enc.ring.moduli, np.uint64)[:, None]
     words = np.arange(count * len(moduli) * enc.ring.degree, dtype=np.uint64) * np.uint64(1 << 40)
     words = words.reshape(count, len(moduli), -1) % moduli
     words.flags.writeable = False
     key, place = _key(enc, Noise()), _place(enc, count)
 
-    def opened(backend: Backend) -> bytes:
-        out = np.empty((count, enc.digits, enc.ring.degree), np.int64)
-        backend.opener(enc, place, key).open(0, 0, words, out)
-        return out.tobytes()
+    def opened(backend: Backend, pieces: Sequence[_Piece]) -> bytes:
+        opener, made = backend.opener(enc, place, key), list[bytes]()
+        for block, first, few in pieces:
+            out = np.empty((few, enc.digits, enc.ring.degree), np.int64)
+            opener.open(block, first, words[:few], out)
+            made.append(out.tobytes())
+        return b"".join(made)
 
     return opened
 
@@ -188,17 +243,18 @@ def _key(enc: Encoding, noise: Noise) -> NDArray[np.uint32]:
 
 
 def _place(enc: Encoding, count: int) -> Place:
-    return Place(bytes(32), "measured", bytes(32), count * enc.values)
+    """Of blocks of three batches."""
+    return Place(bytes(32), "measured", bytes(32), 3 * count * enc.values)
 
 
-def _fastest(trial: _Trial, backend: Backend) -> tuple[bytes, float]:
-    """What a trial made, and its seconds of the clock."""
-    made, least = trial(backend), float("inf")
+def _fastest(tried: _Tried, backend: Backend, batch: Sequence[_Piece]) -> float:
+    """The seconds of the clock that a batch takes."""
+    least = float("inf")
     for _ in range(TRIES):
         began = time.perf_counter()
-        made = trial(backend)
+        tried(backend, batch)
         least = min(least, time.perf_counter() - began)
-    return made, least
+    return least
 
 
 class _TriedSealer(Secret):

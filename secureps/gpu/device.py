@@ -41,7 +41,8 @@ class Device:
 
     Args:
         torch: the module.
-        where: "cuda", or "cpu" under Triton's interpreter.
+        where: "cuda:0" and so on, whatever device a thread has that uses it; "cpu" under Triton's
+            interpreter.
         name: of the device, for people.
     """
 
@@ -84,7 +85,7 @@ class Device:
 
     def new_stream(self) -> Any:
         """A stream of the device's own; None under the interpreter."""
-        return None if self.interpreted else self.torch.cuda.Stream()
+        return None if self.interpreted else self.torch.cuda.Stream(self.where)
 
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:
@@ -103,7 +104,7 @@ class Device:
 
 @cache
 def device() -> Device:
-    """The device; the first of several.
+    """The device; of several the one that is current in the thread that asks first.
 
     Raises:
         ConfigError: torch or Triton is not installed, or there is no device that they can use.
@@ -118,4 +119,5 @@ def device() -> Device:
             "torch finds no CUDA device here: install NVIDIA's driver, and a torch that is built "
             "for CUDA, or take auto or cpu"
         )
-    return Device(torch, "cuda", str(torch.cuda.get_device_name()))
+    where = f"cuda:{torch.cuda.current_device()}"
+    return Device(torch, where, str(torch.cuda.get_device_name(where)))

@@ -21,7 +21,7 @@ from secureps.model.layout import SCALE, GroupLayout, cast
 Part = Callable[[int, int], NDArray[np.float32]]
 """Makes the values [first, last) of a vector: float32, an array of its own, from any thread."""
 
-_EXACT = ("float32", "float64")
+EXACT = ("float32", "float64")
 """Types that every float32 passes through unchanged."""
 
 
@@ -78,4 +78,4 @@ def subtract(
             np.subtract(now, before, out=out)
             return
         out[:] = now
-        out -= before if spec.dtype in _EXACT else cast(before, spec).astype(np.float32)
+        out -= before if spec.dtype in EXACT else cast(before, spec).astype(np.float32)

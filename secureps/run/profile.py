@@ -85,7 +85,7 @@ FUNCTIONS = (
     Named("policy/block_deltas.py:BlockDelta.publish", "take differences"),
     Named("crypto/sampling.py:*", "random words"),
     Named("crypto/*:*Seal*.pieces*", "seal"),
-    Named("crypto/rlwe.py:_sealed", "seal"),
+    Named("crypto/*:*Sealer.seal", "seal"),
     Named("crypto/*:*.check", "check"),
     Named("crypto/*:*.add", "add"),
     Named("crypto/*:*.total", "add"),

@@ -205,6 +205,37 @@ LARGE = Schema(
 MEAN: dict[str, Kind] = {"mean": "statistics"}
 
 
+class Elsewhere:
+    """A tensor of another device: it can be copied to the host, and nothing else."""
+
+    device = torch.device("meta")
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self._tensor, self.shape, self.dtype = tensor, tensor.shape, tensor.dtype
+
+    def detach(self) -> torch.Tensor:
+        return self._tensor
+
+
+def test_what_is_no_float32_or_lies_on_another_device_is_subtracted_on_the_host() -> None:
+    """A published value counts as the trainer saw it, in its tensor's type."""
+    names = "half", "other", "single"
+    types = dict(zip(names, ("float16", "float64", "float32"), strict=True))
+    schema = Schema(tuple(TensorSpec(name, (40, 5), types[name]) for name in names))
+    plan = make_plan(group=[{"rule": RULE, "clip": 1e5}])
+    layout = plan.layout(schema).group("all")
+    blocks, tensors = model(layout, 3)
+    there = held(tensors)
+    there["other"] = HeldTensor(Elsewhere(there["other"].tensor))
+    there = {name: there[name] for name in ("single", "half", "other")}
+    made, here = (
+        trained_update("c0", plan, layout, (blocks, each), None, None, {})
+        for each in (there, tensors)
+    )
+    assert made.device is not None
+    assert made.whole().tobytes() == here.whole().tobytes()
+
+
 @pytest.mark.parametrize("clip", [0.5, 1e5])
 def test_tensors_of_every_kind_and_of_many_pieces(
     clip: float, monkeypatch: pytest.MonkeyPatch
@@ -289,15 +320,23 @@ def full_after(calls: int, action: Callable[..., Any]) -> Callable[..., Any]:
     return limited
 
 
-@pytest.mark.parametrize("part", ["clip_factor", "payload_digest", "shrink"])
+@pytest.mark.parametrize(
+    ("module", "part"),
+    [
+        (bits, "difference"),
+        (device_update, "clip_factor"),
+        (device_update, "payload_digest"),
+        (device_update, "shrink"),
+    ],
+)
 def test_without_memory_for_an_update_it_is_made_on_the_host(
-    part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    module: Any, part: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, logger="secureps")
     plan = plan_of({"clip": 0.1})
     layout = plan.layout(SCHEMA).group("all")
     blocks, tensors = model(layout, 1)
-    monkeypatch.setattr(device_update, part, full_after(0, getattr(device_update, part)))
+    monkeypatch.setattr(module, part, full_after(0, getattr(module, part)))
     made, here = (
         trained_update("c0", plan, layout, (blocks, each), None, None, {})
         for each in (held(tensors), tensors)

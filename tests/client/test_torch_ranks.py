@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
-from secureps.client import torch_ranks
+from secureps.client import runner, torch_ranks
+from secureps.client.local_sgd import LocalSgd
 from secureps.client.runner import Joining, join
 from secureps.client.torch import TorchTrainer
-from secureps.errors import KitError, PlanRefused
+from secureps.errors import KitError, NotFinite, PlanRefused, ScriptFailed
+from secureps.roles.machine import Halt
 from tests.client.test_torch import PRIVATE, trainer
 from tests.kits.nursery import ROOT
 from tests.kits.ranked_client import Ranked, played
@@ -51,17 +53,58 @@ def test_who_is_alone_follows_nobody() -> None:
     trainer().dismiss()
 
 
+def test_nobody_is_dismissed_from_the_midst_of_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others would not hear it; where no value was finite all are at its end."""
+    told = list[object]()
+    monkeypatch.setattr(torch_ranks, "several", lambda: True)
+    monkeypatch.setattr(torch_ranks, "order", lambda given, parameters: told.append(given))
+    order = torch_ranks.Order(bytes(32), LocalSgd(), 1)
+    for error, heard in ((NotFinite, [order, None]), (ScriptFailed, [order])):
+        own = torch_ranks.Ranks()
+
+        def train(own: torch_ranks.Ranks, error: type[Exception]) -> None:
+            with own.training(order, {}, None):
+                own.dismiss()
+                raise error("the loss became NaN")
+
+        told.clear()
+        with pytest.raises(error):
+            train(own, error)
+        own.dismiss()
+        assert told == heard
+
+
+def test_who_follows_hears_on_after_a_value_that_was_not_finite(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All ranks have met it, and the first one orders what follows."""
+    holder = trainer()
+    heard = iter([(holder.parameters(1), None)] * 2 + [None])
+    monkeypatch.setattr(torch_ranks, "several", lambda: True)
+    monkeypatch.setattr(torch_ranks, "leads", lambda: False)
+    monkeypatch.setattr(torch_ranks, "hear", lambda: next(heard))
+
+    def diverges(*given: Any) -> Any:
+        raise NotFinite("the loss became NaN")
+
+    monkeypatch.setattr(holder, "_trained", diverges)
+    assert holder.follow() == torch_ranks.DISMISSED
+
+
 class Following(TorchTrainer):
     """A trainer of another rank, or of rank 0, without any processes."""
 
     reason: str | None = "dismissed"
     dismissed = 0
+    gone = False
 
     def follow(self) -> str | None:
         return self.reason
 
     def dismiss(self) -> None:
         self.dismissed += 1
+        if self.gone:
+            raise RuntimeError("Connection closed by peer")
 
 
 @pytest.fixture
@@ -78,9 +121,24 @@ def test_another_rank_joins_no_run(following: Following, tmp_path: Path) -> None
     assert following.dismissed == 0
 
 
-def test_others_are_dismissed_however_a_run_ends(following: Following, tmp_path: Path) -> None:
-    following.reason = None
+@pytest.mark.parametrize("gone", [False, True])
+def test_others_are_dismissed_however_a_run_ends(
+    gone: bool, following: Following, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What ended it is told, whether or not there was still somebody to dismiss."""
+    following.reason, following.gone = None, gone
     joining = Joining("127.0.0.1:1", tmp_path / "kit", "c0", tmp_path / "state")
     with pytest.raises(KitError):
         join(joining, following)
     assert following.dismissed == 1
+    assert ("not dismissed: Connection closed by peer" in caplog.text) == gone
+
+
+def test_of_a_run_that_went_well_a_failing_dismissal_is_told(
+    following: Following, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    following.reason, following.gone = None, True
+    monkeypatch.setattr(runner, "_lead", lambda *given: Halt("done"))
+    joining = Joining("127.0.0.1:1", tmp_path / "kit", "c0", tmp_path / "state")
+    with pytest.raises(ScriptFailed, match="dismiss raised RuntimeError"):
+        join(joining, following)

@@ -66,6 +66,20 @@ def test_the_first_of_a_group_are_made_once_for_all_that_seal_and_open(ring: Rin
     assert not np.array_equal(found, one.transformed(0, 2))
 
 
+def test_what_is_kept_is_bounded_in_bytes() -> None:
+    """However large the pieces are: 32 of the largest that are sealed at a time were 32 MiB."""
+    ring = RINGS[-1]
+    whole = public.KEPT // (4 * len(ring.primes) * ring.degree)
+    one = PublicPolynomials(ring, place(100, run=3))
+    first, last = one.transformed(0, 1), one.transformed(0, whole)
+    for run in range(4, 6):
+        latest = PublicPolynomials(ring, place(100, run=run)).transformed(0, whole)
+        assert public._kept.size <= 2 * public.KEPT
+    assert PublicPolynomials(ring, place(100, run=5)).transformed(0, whole) is latest
+    assert one.transformed(0, whole) is not last
+    assert np.array_equal(one.transformed(0, 1), first)
+
+
 @every_ring
 def test_any_run_of_elements_is_cut_from_the_same(ring: Ring) -> None:
     polynomials = PublicPolynomials(ring, place(100))

@@ -13,10 +13,12 @@ from tests.kits import gpu_kit  # isort: skip  # first: it skips where there is 
 
 from secureps.crypto.cipher import CipherParameters, OneTimeKey
 from secureps.crypto.ring import choose
-from secureps.crypto.rlwe import RlweAdder, RlweOpener, RlweSealing
+from secureps.crypto.rlwe import CPU, RlweAdder, RlweOpener, RlweSealing
 from secureps.crypto.suite import cipher, on_backend
 from secureps.errors import InternalError, Malformed, PlanRefused, Refused
 from secureps.gpu import backend as module
+from secureps.gpu.choice import ChosenBackend
+from secureps.gpu.device import Device
 from tests.crypto.test_rlwe import LARGE, NARROW, NOISE_KEY, PARAMETERS, WIDE, named, random_values
 from tests.kits.rlwe_kit import place, sealed
 
@@ -143,8 +145,13 @@ def test_beyond_the_streams_nothing_is_sealed() -> None:
         sealing._sealer.seal(0, (1 << 36) // (3 * 2048), 1, np.zeros(1, np.int32))
 
 
-def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    sealing = RlweSealing(NARROW, place(1), GPU)
+def test_a_window_that_runs_out_is_the_devices_fault(
+    known: None, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """It has no chance: the processor decides, and goes on."""
+    expected = RlweSealing(NARROW, place(1)).seal(0, np.zeros(1, np.int32))
+    backend = ChosenBackend(CPU, lambda: GPU, measured=False)
+    sealing = RlweSealing(NARROW, place(1), backend)
     stream = module.stream_of
 
     def spoilt(device: Any, key: Any, out: Any, counter: int, nonce: int, blocks: int) -> None:
@@ -153,8 +160,39 @@ def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None
             out.numpy()[: 2 * 2048] = 0xFFFFFFFF
 
     monkeypatch.setattr(module, "stream_of", spoilt)
-    with pytest.raises(InternalError, match="ran out"):
-        sealing.seal(0, np.zeros(1, np.int32))
+    assert sealing.seal(0, np.zeros(1, np.int32)) == expected
+    assert "the GPU failed (RuntimeError: a window of public words ran out" in caplog.text
+
+
+def test_a_value_that_only_the_device_sees_is_its_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealing = RlweSealing(NARROW, place(4), GPU)
+    sealing._sealer._levels = 5  # type: ignore[attr-defined]
+    monkeypatch.setattr(module, "check_values", lambda values, levels: None)
+    with pytest.raises(RuntimeError, match="none of those which it was given"):
+        sealing.seal(0, np.array([6], np.int32))
+
+
+def test_a_room_that_is_not_finished_is_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stream is there for the next one."""
+    sealing, made = RlweSealing(NARROW, place(4), GPU), list[Any]()
+    upload = Device.upload
+
+    def full(device: Device, words: Any) -> Any:
+        if made:
+            raise MemoryError("no memory left")
+        made.append(upload(device, words))
+        return made[0]
+
+    streams = sealing._sealer._streams  # type: ignore[attr-defined]
+    before = streams.qsize()
+    module.tables(gpu_kit.interpreter(), choose(NARROW).ring)
+    module._scaled(gpu_kit.interpreter(), choose(NARROW))
+    monkeypatch.setattr(Device, "upload", full)
+    with pytest.raises(MemoryError):
+        sealing.seal(0, np.array([1], np.int32))
+    assert len(made) == 1
+    assert not made[0].numpy().any()
+    assert streams.qsize() == max(before, 1)
 
 
 def test_nothing_of_a_submission_is_left_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

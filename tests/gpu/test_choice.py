@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import numpy as np
 import pytest
 
 from secureps.client import worker
+from secureps.client.runner import Joining
 from secureps.client.sealing import OutboxSealer
+from secureps.config.serve import ServeSection
+from secureps.crypto.backend import Noise
 from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.ring import Encoding, choose
 from secureps.crypto.rlwe import CPU, RlweAdder, RlweOpener, RlweSealing
@@ -19,16 +23,24 @@ from secureps.gpu import choice
 from secureps.gpu.choice import ChosenBackend, sealing_backend
 from secureps.run import assemble
 from secureps.service.shard.worker import ShardWorker
+from tests.crypto.test_rlwe import PARAMETERS as PARAMETERS_ALL
+from tests.crypto.test_rlwe import named
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
 from tests.kits.rlwe_kit import place
 
 PARAMETERS = CipherParameters("rlwe", 32, 65_534)
 
 
-class Played:
-    """A device that is this processor: wrong if it is told so, and broken after some calls."""
+TRIAL = 3
+"""Pieces that are compared, of which each is a call."""
+Wrong = Callable[[int, int, Any], bool]
+"""Of a block, its first element and its values or words: whether other bytes are made of them."""
 
-    def __init__(self, wrong: bool = False, calls: int = 1 << 30) -> None:
+
+class Played:
+    """A device that is this processor: wrong where it is told so, and broken after some calls."""
+
+    def __init__(self, wrong: Wrong | None = None, calls: int = 1 << 30) -> None:
         self.wrong, self.calls, self.asked = wrong, calls, 0
         self.done = set[str]()
 
@@ -52,13 +64,18 @@ class Counted:
         if self._device.asked > self._device.calls:
             raise RuntimeError("CUDA error: out of memory\nand a long story")
 
-    def seal(self, *arguments: Any) -> Any:
+    def seal(self, block: int, first: int, count: int, values: Any) -> Any:
         self._count("seal")
-        return bytes(9) if self._device.wrong else self._made.seal(*arguments)
+        made = self._made.seal(block, first, count, values)
+        wrong = self._device.wrong
+        return bytes(len(made)) if wrong and wrong(block, first, values) else made
 
-    def open(self, *arguments: Any) -> Any:
+    def open(self, block: int, first: int, words: Any, out: Any) -> Any:
         self._count("open")
-        return self._made.open(*arguments)
+        found = self._made.open(block, first, words, out)
+        if self._device.wrong and self._device.wrong(block, first, words):
+            out[:] = 0
+        return found
 
 
 def chosen(device: Played, measured: bool = True) -> ChosenBackend:
@@ -80,9 +97,9 @@ def seconds(monkeypatch: pytest.MonkeyPatch, gpu: float, cpu: float) -> None:
     """What a batch takes each of them."""
     fastest = choice._fastest
 
-    def played(trial: Any, backend: Any) -> tuple[bytes, float]:
-        made, _ = fastest(trial, backend)
-        return made, cpu if backend is CPU else gpu
+    def played(tried: Any, backend: Any, batch: Any) -> float:
+        fastest(tried, backend, batch)
+        return cpu if backend is CPU else gpu
 
     monkeypatch.setattr(choice, "_fastest", played)
 
@@ -99,19 +116,82 @@ def test_the_sooner_one_is_taken_and_said(
     device = Played()
     caplog.set_level(logging.INFO, "secureps")
     opens(chosen(device))
-    tries = 1 + choice.TRIES
+    tries = TRIAL + choice.TRIES
     assert device.asked == (tries + 6 if who == "GPU" else tries)  # of 5 elements, 2 at a time
     line = f"the {who} seals and opens: a batch took the GPU {1e3 * gpu:.3f} ms, one core of "
     assert line in said(caplog)
     assert len(caplog.records) == 1
 
 
+BATCH = 2
+WRONG: dict[str, Wrong] = {
+    "always": lambda block, first, given: True,
+    "nonces": lambda block, first, given: block > 0,
+    "counters": lambda block, first, given: first >= BATCH,
+    "large counters": lambda block, first, given: first * 3 * 2048 // 16 >= 1 << 31,
+    "values": lambda block, first, given: bool(given.max() > 1),
+    "large values": lambda block, first, given: bool(given.max() == PARAMETERS.levels),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
 def test_a_device_that_makes_other_bytes_is_not_used(
-    monkeypatch: pytest.MonkeyPatch, caplog: Any
+    wrong: Wrong, monkeypatch: pytest.MonkeyPatch, caplog: Any
+) -> None:
+    """Noise that is wrong for some blocks or elements shows in no opening."""
+    seconds(monkeypatch, 1e-9, 1)
+    device = Played(wrong)
+    opens(chosen(device))
+    assert said(caplog) == "the processor seals and opens: the GPU makes other bytes"
+    assert device.done == {"seal"}, "nor asked to open"
+    assert device.asked <= TRIAL + choice.TRIES
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=WRONG)
+def test_a_device_that_must_be_there_and_makes_other_bytes_is_an_error(wrong: Wrong) -> None:
+    backend = chosen(Played(wrong), measured=False)
+    for _ in range(2):
+        with pytest.raises(
+            ConfigError, match="other bytes than the processor: take sealing = cpu, or mend"
+        ):
+            opens(backend)
+
+
+@pytest.mark.parametrize("wrong", ["nonces", "counters", "large counters"])
+def test_an_opening_is_tried_as_well(
+    wrong: str, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     seconds(monkeypatch, 1e-9, 1)
-    opens(chosen(Played(wrong=True)))
+    enc = choose(PARAMETERS)
+    key = np.zeros((len(enc.ring.primes), 2, enc.ring.degree), np.uint32)
+    chosen(Played(WRONG[wrong])).opener(enc, place(20_000), key)
     assert said(caplog) == "the processor seals and opens: the GPU makes other bytes"
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS_ALL, ids=named)
+def test_the_trial_reaches_the_last_counters_of_every_ring(parameters: CipherParameters) -> None:
+    """A device that is the processor itself passes it, whatever the ring."""
+    device = Played()
+    backend = chosen(device, measured=False)
+    enc = choose(parameters)
+    noise = Noise()
+    key = choice._key(enc, noise)
+    backend.sealer(enc, place(10), parameters.levels, noise, key)
+    assert device.asked == TRIAL
+    (_, _, count), _, (_, last, few) = choice._pieces(enc, 1)
+    assert count == few == 1
+    counters = (last * 3 * enc.ring.degree // 16, last * len(enc.ring.primes) * enc.ring.degree)
+    assert max(counters) > 1 << 31
+    assert counters[0] > 1 << 31 or len(enc.ring.primes) == 8
+
+
+def test_a_device_that_cannot_is_not_asked_for_other_sizes(caplog: Any) -> None:
+    device = Played(calls=0)
+    backend = chosen(device)
+    opens(backend)
+    opens(backend, 30)
+    assert device.asked == 1
+    assert len(caplog.records) == 1
 
 
 def test_a_device_that_cannot_begin_is_not_used(caplog: Any) -> None:
@@ -127,7 +207,7 @@ def test_a_device_that_fails_on_the_way_is_let_go_of_and_nothing_is_lost(
 ) -> None:
     """In the middle of a block too: the other batches are sealed on, to the same bytes."""
     seconds(monkeypatch, 1e-9, 1)
-    device = Played(calls=calls + (1 + choice.TRIES if measured else 0))
+    device = Played(calls=calls + TRIAL + (choice.TRIES if measured else 0))
     backend = chosen(device, measured)
     opens(backend)
     opens(backend)
@@ -157,6 +237,15 @@ def test_the_processor_needs_nothing_of_a_device(monkeypatch: pytest.MonkeyPatch
     assert sealing_backend("auto") is not None, "and is looked for when it is needed"
 
 
+def test_a_server_looks_for_no_device_unless_its_file_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(choice, "has_device_file", lambda: True)
+    section = ServeSection(name="s0", kit="kit", state="state")
+    assert sealing_backend(section.sealing) is None
+    assert sealing_backend(Joining("host:1", Path("kit"), "c0", Path("state")).sealing) is not None
+
+
 def test_a_device_that_was_asked_for_and_is_not_there_is_an_error(
     monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
@@ -172,7 +261,7 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_an_error(
     assert caplog.records[0].levelno == logging.INFO
 
 
-@pytest.mark.parametrize("calls", [1 << 30, 5])
+@pytest.mark.parametrize("calls", [1 << 30, TRIAL + 2])
 def test_a_federation_ends_in_the_same_model(
     calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -188,7 +277,7 @@ def test_a_federation_ends_in_the_same_model(
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed()[0])
-    assert device.done == ({"seal", "open"} if calls > 5 else {"seal"})
+    assert device.done == ({"seal", "open"} if calls > TRIAL + 2 else {"seal"})
 
 
 def test_a_place_is_chosen_for_by_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,7 +285,7 @@ def test_a_place_is_chosen_for_by_its_size(monkeypatch: pytest.MonkeyPatch) -> N
     seconds(monkeypatch, 1e-9, 1)
     backend, enc = chosen(Played()), choose(PARAMETERS)
     opens(backend, 20_000)
-    monkeypatch.setattr(choice, "_fastest", lambda trial, who: (b"", float(who is not CPU)))
+    monkeypatch.setattr(choice, "_fastest", lambda _, who, batch: float(who is not CPU))
     opens(backend, 30)
     assert backend.batch(enc, 20_000) == 2
     assert backend.batch(enc, 30) == CPU.batch(enc, 30)

@@ -47,6 +47,28 @@ def test_without_a_device_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPa
         device.__wrapped__()
 
 
+def test_of_several_it_is_the_one_that_was_current_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread has another one, and its streams and memory are not to be mixed with these."""
+    current = [2]
+    cuda = SimpleNamespace(
+        is_available=lambda: True,
+        current_device=lambda: current[0],
+        get_device_name=lambda where: f"the one at {where}",
+        Stream=lambda where: ("stream", where),
+    )
+    empty = lambda count, dtype, device: (count, dtype, device)  # noqa: E731
+    torch = SimpleNamespace(cuda=cuda, empty=empty, uint32="uint32")
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "triton", SimpleNamespace())
+    monkeypatch.delenv(INTERPRETER, raising=False)
+    found = device.__wrapped__()
+    current[0] = 0
+    assert (found.where, found.name) == ("cuda:2", "the one at cuda:2")
+    assert found.new_stream() == ("stream", "cuda:2")
+    assert found.empty(3, 32) == (3, "uint32", "cuda:2")
+    assert not found.interpreted
+
+
 @pytest.mark.parametrize(("module_name", "extra"), [("torch", "torch"), ("triton", "gpu")])
 def test_what_is_not_installed_is_named_with_its_extra(
     module_name: str, extra: str, monkeypatch: pytest.MonkeyPatch

@@ -11,6 +11,10 @@ ELSEWHERE = {
         "gpu/test_choice.py",
         "the processor seals and opens from here on",
     ),
+    "the GPU makes other bytes than the processor: take ... (the operator's fault)": (
+        "gpu/test_choice.py",
+        "other bytes than the processor: take ",
+    ),
     "the processor seals and opens: the GPU makes other bytes": (
         "gpu/test_choice.py",
         "the GPU makes other bytes",
@@ -30,10 +34,7 @@ ELSEWHERE = {
         "files/test_objects.py",
         ", or these keys may not read it",
     ),
-    "left by its data holder's own act": (
-        "roles/member/test_leaving.py",
-        "left by its data holder's own act",
-    ),
+    "left by its data holder's own act": ("roles/member/test_leaving.py", "data holder's own act"),
     "does nothing of what its data holder wants: ...": (
         "service/test_act_watch.py",
         "does nothing of what its data holder wants",
@@ -320,10 +321,7 @@ ELSEWHERE = {
         "store/test_issuing.py",
         "asks with a key that was revoked or replaced",
     ),
-    "the request of ...: ... (the operator's fault)": (
-        "store/test_issuing.py",
-        "the request of ",
-    ),
+    "the request of ...: ... (the operator's fault)": ("store/test_issuing.py", "the request of "),
     "...: the passphrase is another one, or the file was changed (the operator's fault)": (
         "store/test_passphrases.py",
         "the passphrase is another one",

@@ -19,7 +19,6 @@ from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.run import preflight as module
 from secureps.run.preflight import Departure, Finding, preflight
 from secureps.store.issuing import create_kit, issue
-from secureps.wire.grpc import servers
 from secureps.wire.grpc.client import CoordinatorServer
 from secureps.wire.transport import running
 from tests.kits.command import run
@@ -36,6 +35,8 @@ class Asked(EchoServer):
 
     shards: tuple[ShardAddress, ...] = ()
     over = ""
+    apart = 0.0
+    """Seconds that its machine's clock is ahead."""
 
     def request(self, sender: str, message: Any) -> Future[Any]:
         future = running()
@@ -57,7 +58,8 @@ def kit(tmp_path: Path) -> Path:
 @pytest.fixture
 def server(kit: Path) -> Iterator[tuple[Asked, int]]:
     asked = Asked()
-    made = CoordinatorServer(tls_of(kit, COORDINATOR), asked, "127.0.0.1:0", lambda *_: None)
+    tls, clock = tls_of(kit, COORDINATOR), lambda: time.time() + asked.apart
+    made = CoordinatorServer(tls, asked, "127.0.0.1:0", lambda *_: None, clock=clock)
     made.start()
     yield asked, made.port
     made.stop(0)
@@ -191,9 +193,8 @@ def test_a_clock_that_is_another(
     text: str,
     kit: Path,
     server: tuple[Asked, int],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(servers, "wall_clock", lambda: time.time() + apart)
+    server[0].apart = apart
     found = looked(Departure(kit, ME, f"127.0.0.1:{server[1]}"))["clock"]
     assert found.outcome == outcome
     assert text in found.text
