@@ -148,7 +148,7 @@ class Either(nn.Module):
         self.scale = nn.Parameter(torch.ones(6))
 
     def forward(self, a: Tensor | None = None, b: Tensor | None = None) -> Tensor:
-        return a if a is not None else (b * self.scale)[:, :3]  # type: ignore[index, operator]
+        return a if a is not None else (b * self.scale)[:, :3]  # type: ignore[operator]
 
 
 RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
