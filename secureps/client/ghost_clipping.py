@@ -14,6 +14,7 @@ noise, steps, and what a plan says.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -27,110 +28,19 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import functional
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
+from secureps.client.gradient_norms import (
+    VALUES,
+    Part,
+    Products,
+    Sum,
+    few,
+    norms_and_sum,
+    total,
+)
 from secureps.errors import PlanRefused
-
-WHOLE = 32
-"""Multiplications for a norm alone that are worth a value of a gradient: measured on a CPU."""
-
-
-@dataclass(frozen=True, eq=False)
-class Products:
-    """A matrix's gradients by record: sums over places of left row (outer) right row.
-
-    Args:
-        left: floats [records, places, rows], or int64 [records, places]: the one row that is 1.
-        right: floats [records, places, columns].
-        rows: of the matrix.
-    """
-
-    left: Tensor
-    right: Tensor
-    rows: int
-
-    def lengths(self) -> Tensor:
-        """The sum over places of |left| |right|: no gradient's norm is larger; [records]."""
-        right = torch.linalg.vector_norm(self.right, dim=2)
-        if self.left.is_floating_point():
-            right = right * torch.linalg.vector_norm(self.left, dim=2)
-        found: Tensor = right.sum(dim=1)
-        return found
-
-    def inner(self, other: Products) -> Tensor:
-        """Inner products of records' gradients with their others; [records]."""
-        return (_overlap(self.left, other.left) * (self.right @ other.right.mT)).sum(dim=(1, 2))
-
-    def whole(self) -> Tensor:
-        """The gradients themselves; [records, rows * columns]."""
-        records, _, columns = self.right.shape
-        if self.left.is_floating_point():
-            return (self.left.mT @ self.right).flatten(1)
-        first = self.rows * torch.arange(records, device=self.left.device)[:, None]
-        made = self.right.new_zeros(records * self.rows, columns)
-        made.index_add_(0, (self.left + first).flatten(), self.right.flatten(0, 1))
-        return made.reshape(records, -1)
-
-    def weighted(self, weights: Tensor) -> Tensor:
-        """The sum of the gradients, each times its record's weight; [rows, columns]."""
-        right = (self.right * weights[:, None, None]).flatten(0, 1)
-        if self.left.is_floating_point():
-            return self.left.flatten(0, 1).T @ right
-        made = right.new_zeros(self.rows, right.shape[1])
-        return made.index_add_(0, self.left.flatten(), right)
-
-
-def _overlap(left: Tensor, other: Tensor) -> Tensor:
-    """Inner products of the rows of two left factors; [records, places, other places]."""
-    if not left.is_floating_point():
-        if not other.is_floating_point():
-            return left[:, :, None] == other[:, None, :]
-        return _overlap(other, left).mT
-    if not other.is_floating_point():
-        return left.gather(2, other[:, None, :].expand(-1, left.shape[1], -1))
-    return left @ other.mT
-
-
-Part = Products | Tensor
-"""What one use of a parameter adds to its gradients; a tensor is [records, ...]."""
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
 """(layer, what went in, the gradient by what came out) -> parts; records come first in all."""
-
-Sum = Callable[[Tensor], Tensor]
-"""Weights [records] -> the sum of a parameter's gradients, each times its record's weight."""
-
-
-def _norms_and_sum(parts: Sequence[Part]) -> tuple[Tensor, Sum]:
-    """The squared norms of one parameter's gradients [records], and how to add them up."""
-    products = [each for each in parts if isinstance(each, Products)]
-    if len(products) == len(parts) and (squared := _ghost_norms(products)) is not None:
-        return squared, lambda weights: _total([each.weighted(weights) for each in products])
-    whole = _total([p.whole() if isinstance(p, Products) else p.flatten(1) for p in parts])
-    return torch.linalg.vector_norm(whole, dim=1) ** 2, lambda weights: weights @ whole
-
-
-def _ghost_norms(products: Sequence[Products]) -> Tensor | None:
-    """The squared norms of the sums of these gradients; None where making them costs less."""
-    places = sum(each.right.shape[1] for each in products)
-    rows, columns = products[0].rows, products[0].right.shape[2]
-    if not _few(places, rows, columns):
-        return None
-    squared = _total([each.lengths() for each in products]) ** 2
-    if places == 1:
-        return squared
-    inner = _total([one.inner(other) for one in products for other in products])
-    # Where places cancel, rounding may leave less than the norm, and a record would get past its
-    # clip. So as much is added as rounding may have taken (Higham and Mary 2019, theorem 2.4).
-    taken = torch.finfo(squared.dtype).eps * math.sqrt(rows + columns + places)
-    return inner.clamp(min=0) + taken * squared
-
-
-def _few(places: int, rows: int, columns: int) -> bool:
-    """Whether norms cost less than gradients, of a matrix by so many places."""
-    return places == 1 or places**2 * (rows + columns) <= WHOLE * rows * columns
-
-
-def _total(found: Sequence[Tensor]) -> Tensor:
-    return sum(found[1:], found[0])
 
 
 def _linear(layer: nn.Linear, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
@@ -148,7 +58,7 @@ def _convolution(
         x = functional.pad(x, tuple(layer._reversed_padding_repeated_twice), mode=mode)
         padding = tuple(0 for _ in layer.kernel_size)
     # What a processor does quickly in groups, other devices need not: there products are made.
-    products = not x.is_cpu or _few(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
+    products = not x.is_cpu or few(grad[0, 0].numel(), *layer.weight.flatten(1).shape)
     if products and layer.groups == 1 and not isinstance(layer, nn.Conv3d):
         own: Any = (layer.kernel_size, layer.dilation, padding, layer.stride)
         if isinstance(layer, nn.Conv1d):
@@ -200,9 +110,24 @@ def _layer_norm(layer: nn.LayerNorm, x: Tensor, grad: Tensor) -> Mapping[nn.Para
 def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter, Part]:
     """A layer of which nothing else is known: it is run again for each record."""
     own = {name: each for name, each in layer.named_parameters() if each.requires_grad}
+    first = {each: name for name, each in own.items()}
+    # Each module once: functional_call would not put back what it finds under two names.
+    slots = {
+        f"{at}.{name}" if at else name: first[each]
+        for at, module in layer.named_modules()
+        for name, each in module.named_parameters(recurse=False, remove_duplicate=False)
+        if each in first
+    }
 
     def projected(values: Mapping[str, Tensor], x: Tensor, grad: Tensor) -> Tensor:
-        made: Tensor = torch.func.functional_call(layer, dict(values), (x[None],))
+        placed = {slot: values[name] for slot, name in slots.items()}
+        made: Tensor = torch.func.functional_call(layer, placed, (x[None],), tie_weights=False)
+        if made.shape != (1, *grad.shape):  # it reads others' records, say
+            raise PlanRefused(
+                f"record privacy: a {type(layer).__name__} gives {tuple(made.shape)} where a "
+                f"record alone has {(1, *grad.shape)}; it may read nothing but what it is "
+                "called with"
+            )
         return (made * grad[None]).sum()
 
     by_record = torch.func.vmap(torch.func.grad(projected), in_dims=(None, 0, 0))
@@ -286,30 +211,46 @@ class Use:
 def watched(layers: Sequence[Layer]) -> Iterator[list[Use]]:
     """Notes each use of the layers in the forward passes that are run inside.
 
+    What a layer without a formula calls is that layer's: it is not noted as a use of its own.
+
     Raises:
         PlanRefused: a layer takes or gives more than one tensor.
     """
     uses: list[Use] = []
+    within: list[Layer] = []
+
+    def enter(layer: Layer, *_: Any) -> None:
+        within.append(layer)
 
     def note(layer: Layer, _: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if (
-            not all(isinstance(each, Tensor) for each in (*args, output))
-            or len(args) != 1
-            or kwargs
-        ):
+        if layer.formula is _whole_layer:
+            within.pop()
+        if within:
+            return
+        given = (*args, *kwargs.values())
+        alone = len(given) == 1 and (not kwargs or _first(layer) in kwargs)
+        if not alone or not all(isinstance(each, Tensor) for each in (*given, output)):
             raise PlanRefused(
                 f"record privacy: layer {layer.name!r} ({type(layer.module).__name__}) must take "
                 "one tensor and give one"
             )
         if output.requires_grad:  # not so in a part of the model that runs under no_grad
-            (x,) = args
+            (x,) = given
             uses.append(Use(layer, x, x._version, get_gradient_edge(output)))
 
     with ExitStack() as hooks:
         for each in layers:
+            if each.formula is _whole_layer:
+                begun = each.module.register_forward_pre_hook(partial(enter, each))
+                hooks.callback(begun.remove)
             handle = each.module.register_forward_hook(partial(note, each), with_kwargs=True)
             hooks.callback(handle.remove)
         yield uses
+
+
+def _first(layer: Layer) -> str | None:
+    """What a layer calls its first argument."""
+    return next(iter(inspect.signature(layer.module.forward).parameters), None)
 
 
 def add_clipped(
@@ -327,24 +268,49 @@ def add_clipped(
         PlanRefused: a layer does not have the records first, has no gradients by record, or what
             went into it was changed after.
     """
-    edges = [each.edge for each in uses]
-    grads = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
-    parts: dict[nn.Parameter, list[Part]] = {}
+    parts = _by_parameter(loss, uses, records)
     with torch.no_grad():
-        for use, grad in zip(uses, grads, strict=True):
-            if grad is None:  # nothing that came out of it reaches the loss
-                continue
-            for parameter, part in _parts(use, grad, records).items():
-                if parameter.requires_grad:
-                    parts.setdefault(parameter, []).append(part)
-        found = {parameter: _norms_and_sum(of) for parameter, of in parts.items()}
+        room, found = VALUES, dict[nn.Parameter, tuple[Tensor, Sum]]()
+        for parameter, of in parts.items():
+            squared, added, kept = norms_and_sum(of, room)
+            found[parameter] = (squared, added)
+            room -= kept
         norms = loss.new_zeros(records, dtype=wide(loss.dtype))
         if found:
-            norms = _total([squared for squared, _ in found.values()]).sqrt()
+            norms = total([squared for squared, _ in found.values()]).sqrt()
         weights = (bound / (norms + 1e-6)).clamp(max=1)
         for parameter, (_, added) in found.items():
             sums[parameter] += added(weights).reshape(parameter.shape)
     return norms
+
+
+def values_made(loss: Tensor, uses: Sequence[Use]) -> int:
+    """The values of gradients by record that are made of one record, and not cut into slices.
+
+    Args:
+        loss: of one record; its graph is used up.
+        uses: of the layers in the forward pass of this record.
+    Raises:
+        PlanRefused: as `add_clipped` does.
+    """
+    parts = [part for of in _by_parameter(loss, uses, 1).values() for part in of]
+    return sum(part.numel() for part in parts if isinstance(part, Tensor))
+
+
+@torch.no_grad()
+def _by_parameter(
+    loss: Tensor, uses: Sequence[Use], records: int
+) -> dict[nn.Parameter, list[Part]]:
+    edges = [each.edge for each in uses]
+    grads = torch.autograd.grad(loss, edges, allow_unused=True) if edges else ()
+    parts: dict[nn.Parameter, list[Part]] = {}
+    for use, grad in zip(uses, grads, strict=True):
+        if grad is None:  # nothing that came out of it reaches the loss
+            continue
+        for parameter, part in _parts(use, grad, records).items():
+            if parameter.requires_grad:
+                parts.setdefault(parameter, []).append(part)
+    return parts
 
 
 def _parts(use: Use, grad: Tensor, records: int) -> Mapping[nn.Parameter, Part]:

@@ -30,13 +30,13 @@ from torch.nn import functional
 from secureps.client import torch_ranks as ranks
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.local_sgd import LocalSgd
+from secureps.client.record_checks import refuse_model
+from secureps.client.record_loss import Measure
 from secureps.client.torch_sgd import (
-    Measure,
     Task,
     descend,
     descend_privately,
     refuse_float_classes,
-    refuse_mixing_layers,
     shapes_agree,
 )
 from secureps.client.trainer import (
@@ -162,7 +162,7 @@ class TorchTrainer:
         LocalSgd.of(settings, privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
-                refuse_mixing_layers(self._model().train())
+                refuse_model(self._model().train())
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; see `Trainer`."""
@@ -256,7 +256,7 @@ class TorchTrainer:
     ) -> tuple[nn.Module, dict[str, float]]:
         """A trained module, whose integers are as they came, and the metrics of its training."""
         key, local = order.key, order.local
-        with self._reproducible(key, "layers"):
+        with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._loaded(parameters).train()
             kept = {n: each.clone() for n, each in module.state_dict().items() if _whole(each)}
             sgd = torch.optim.SGD(
@@ -357,7 +357,7 @@ class TorchTrainer:
         return module.to(self._device)
 
     @contextmanager
-    def _reproducible(self, key: bytes, purpose: str) -> Iterator[None]:
+    def _reproducible(self, key: bytes, purpose: str, size: str = "batch_size") -> Iterator[None]:
         """Seeds global generators and makes kernels deterministic; restores both on exit."""
         cuda = self._device.type == "cuda"
         forked = torch.random.fork_rng([self._device] if cuda else [])
@@ -375,7 +375,7 @@ class TorchTrainer:
             except torch.OutOfMemoryError as error:
                 raise ScriptFailed(
                     f"{self._device} has no memory left ({str(error).splitlines()[0]}): lower "
-                    "batch_size, let fewer clients share it, or take device=cpu"
+                    f"{size}, let fewer clients share it, or take device=cpu"
                 ) from error
             finally:
                 torch.set_deterministic_debug_mode(before)

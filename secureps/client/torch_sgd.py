@@ -1,20 +1,19 @@
 """SGD on a PyTorch model, and DP-SGD with the noise of Opacus.
 
 DP-SGD is algorithm 1 of Abadi et al. 2016. Records' gradients are clipped by ghost clipping
-(`ghost_clipping`); those of recurrent layers and bags of embeddings are made and clipped by Opacus.
+(`ghost_clipping`); those of recurrent layers are made and clipped by Opacus.
 Opacus is imported at the first private step; it costs more than a second. What must not live
 here: seeds, models, and what a plan says.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,17 +27,18 @@ from secureps.client.ghost_clipping import (
     add_clipped,
     ghost_layers,
     refuse_outside,
+    values_made,
     watched,
     wide,
 )
+from secureps.client.gradient_norms import VALUES
+from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, refuse_model
+from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
 
-Measure = Callable[..., Tensor]
-"""(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
-
 MICROBATCH = 1024
-"""Records whose gradients are computed at a time: memory does not grow with the sample."""
+"""The most records whose gradients are computed at a time: memory does not grow with a sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,24 +94,30 @@ def descend_privately(
     Args:
         generators: one for the samples, and several for the noise, which is the sum of theirs.
     Raises:
-        PlanRefused: a layer mixes records, or changes a buffer, or has no per-record gradient.
+        PlanRefused: the model or the loss mixes records, changes what leaves without noise, or has
+            no per-record gradients.
         NotFinite: the loss became NaN or infinite.
     """
     from opacus.grad_sample import GradSampleModule
     from opacus.optimizers import DPOptimizer, DPOptimizerFastGradientClipping
 
     rng, noise = generators
-    refuse_mixing_layers(module)
+    refuse_model(module)
+    tested, kept = (Kept(module, trained) for trained in (True, False))
+    refuse_loss(module, task)
+    tested.refuse_changes()
+    refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
+    tested.refuse_changes()
+    del tested
     records = len(task.x)
-    before = {name: each.detach().clone() for name, each in module.named_buffers()}
     step: Callable[[Any, NDArray[np.int64]], None]
     if ghost_fits(module):
         ghosts = Ghosts(module, ghost_layers(module), task, privacy.max_grad_norm)
-        refuse_what_no_ghost_sees(ghosts)
-        step, kind = partial(_ghost_step, ghosts), DPOptimizerFastGradientClipping
+        own_step = partial(_ghost_step, ghosts, records_at_a_time(ghosts))
+        step, kind = own_step, DPOptimizerFastGradientClipping
     else:
         try:
-            wrapped = GradSampleModule(module, loss_reduction="mean")
+            wrapped = GradSampleModule(module, loss_reduction="sum")
         except NotImplementedError as error:
             raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
         step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
@@ -121,20 +127,31 @@ def descend_privately(
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
             step(optimizer, np.flatnonzero(rng.random(records) < privacy.sample_rate))
-    # A statistic of the records in a buffer would leave the client without clip and noise.
-    for name, each in module.named_buffers():
-        if not torch.equal(each, before[name]):
-            raise PlanRefused(
-                f"record privacy: training changes buffer {name!r}, which would leave "
-                "without noise; use a layer that keeps no statistics (GroupNorm)"
-            )
+    kept.refuse_changes()
+
+
+def refuse_loss(module: nn.Module, task: Task) -> None:
+    """Refuses a loss that lets records change each other's gradients, by some of them."""
+    index = np.unique(np.linspace(0, len(task.x) - 1, PROBED).astype(np.int64))
+    x, y = task.batch(index)
+    with torch.no_grad():
+        outputs = module(x)
+    refuse_mixing_loss(task.loss, outputs, y)
+
+
+def _three(x: Tensor) -> NDArray[np.int64]:
+    """Three records that differ, if three of the first do: [3]."""
+    x = x[:MICROBATCH].reshape(min(len(x), MICROBATCH), -1)
+    second = int((x != x[0]).any(dim=1).int().argmax())
+    third = int(((x != x[0]).any(dim=1) & (x != x[second]).any(dim=1)).int().argmax())
+    return np.array([0, second, third])
 
 
 def ghost_fits(module: nn.Module) -> bool:
     """Whether ghost clipping works for a model: not where it trains layers of packed records."""
     from opacus.layers.dp_rnn import RNNLinear
 
-    packed = (layer for layer in module.modules() if isinstance(layer, RNNLinear | nn.EmbeddingBag))
+    packed = (layer for layer in module.modules() if isinstance(layer, RNNLinear))
     return not any(each.requires_grad for layer in packed for each in layer.parameters())
 
 
@@ -146,7 +163,8 @@ def _per_record_step(module: Any, task: Task, optimizer: Any, index: NDArray[np.
     optimizer.zero_grad()
     if len(index):
         x, y = task.batch(index)
-        torch.autograd.backward(demand_finite(task.loss(module(x), y)))
+        with nothing_written(module._module):
+            torch.autograd.backward(demand_finite(total_loss(task.loss, module(x), y)))
     else:
         for each in optimizer.params:
             each.grad_sample = torch.zeros((0, *each.shape), device=task.device)
@@ -163,49 +181,40 @@ class Ghosts:
     bound: float
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """The sum of the records' losses, each of which may be a vector, whose mean counts."""
-        outputs = self.module(x)
-        if not self.tells_apart:
-            return self.task.loss(outputs, y) * len(x)
-        losses = self.task.loss(outputs, y, reduction="none")
-        return losses.reshape(len(x), -1).mean(dim=1).sum()
-
-    @cached_property
-    def tells_apart(self) -> bool:
-        """Whether the loss has a `reduction`, as the losses of `torch.nn.functional` have."""
-        try:
-            return "reduction" in inspect.signature(self.task.loss).parameters
-        except (TypeError, ValueError):
-            return False
+        """The sum of the records' losses."""
+        return total_loss(self.task.loss, self.module(x), y)
 
 
-def refuse_what_no_ghost_sees(ghosts: Ghosts) -> None:
-    """Refuses a model by what its layers do with one record, the first (PlanRefused).
+def records_at_a_time(ghosts: Ghosts) -> int:
+    """As many records as gradients fit in memory, by what the layers do with one, the first.
 
     A layer whose first dimension counts something else, places say, is one whose first dimension
     is not 1 here; among a batch of just as many records it would not show.
+
+    Raises:
+        PlanRefused: for what ghost clipping does not see.
     """
     x, y = ghosts.task.batch(np.arange(1))
     with watched(ghosts.layers) as uses:
         loss = ghosts.loss(x, y)
     refuse_outside(loss, uses, ghosts.module)
-    parameters = [each for each in ghosts.module.parameters() if each.requires_grad]
-    add_clipped(loss, uses, 1, ghosts.bound, _zeros(parameters))
+    return min(MICROBATCH, max(1, VALUES // max(1, values_made(loss, uses))))
 
 
 def _zeros(parameters: Sequence[nn.Parameter]) -> dict[nn.Parameter, Tensor]:
     return {each: torch.zeros_like(each, dtype=wide(each.dtype)) for each in parameters}
 
 
-def _ghost_step(ghosts: Ghosts, optimizer: Any, index: NDArray[np.int64]) -> None:
+def _ghost_step(ghosts: Ghosts, most: int, optimizer: Any, index: NDArray[np.int64]) -> None:
     """Takes one step on these records; without any it is a step of noise."""
     optimizer.zero_grad()
     sums = _zeros(optimizer.params)
-    for start in range(0, len(index), MICROBATCH):
-        part = index[start : start + MICROBATCH]
-        with watched(ghosts.layers) as uses:
-            loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
-        add_clipped(loss, uses, len(part), ghosts.bound, sums)
+    with nothing_written(ghosts.module):
+        for start in range(0, len(index), most):
+            part = index[start : start + most]
+            with watched(ghosts.layers) as uses:
+                loss = demand_finite(ghosts.loss(*ghosts.task.batch(part)))
+            add_clipped(loss, uses, len(part), ghosts.bound, sums)
     for each in optimizer.params:
         each.grad = sums[each].to(each.dtype)
     optimizer.step()
@@ -237,42 +246,6 @@ def _noisy(
         max_grad_norm=privacy.max_grad_norm,
         expected_batch_size=privacy.expected_batch(records),
     )
-
-
-_INSTEAD = (
-    "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
-    "not mix them, and opacus.validators.ModuleValidator.fix(model) puts GroupNorm in"
-)
-
-
-def refuse_mixing_layers(module: nn.Module) -> None:
-    """Refuses layers without per-record gradients (BatchNorm), trainable or not.
-
-    One that mixes records would let a record change the gradients of others, past its own clip.
-
-    Raises:
-        PlanRefused: there is one; names it.
-    """
-    from opacus import layers
-    from opacus.validators import ModuleValidator
-
-    for name, layer in module.named_modules():
-        for own in ("max_norm", "scale_grad_by_freq"):
-            if isinstance(layer, nn.Embedding | nn.EmbeddingBag) and getattr(layer, own):
-                raise PlanRefused(
-                    f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) "
-                    f"scales rows by which records look them up, without noise: leave out {own}"
-                )
-        check = ModuleValidator.VALIDATORS.get(type(layer))
-        errors = [] if check is None else check(layer)
-        if errors:
-            own = f"DP{type(layer).__name__}"  # DPGRU, DPLSTM, DPRNN, DPMultiheadAttention
-            text = f"; take opacus.layers.{own} in its place, which has the same arguments"
-            raise PlanRefused(
-                f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
-                f"{text if hasattr(layers, own) else _INSTEAD}"
-            )
 
 
 def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:

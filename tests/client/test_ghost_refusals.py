@@ -104,6 +104,53 @@ class Dropping(nn.Module):
         return functional.dropout(x[:, :3] * self.scale)
 
 
+class Stashed(nn.Module):
+    """Its layer without a formula reads what the model left there: a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own, self.head = Masked(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.own.mask = x.abs()
+        return self.head(self.own(x))  # type: ignore[no-any-return]
+
+
+class Masked(nn.Module):
+    """Scales, and masks."""
+
+    mask: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scale * self.mask
+
+
+class Second(nn.Module):
+    """Gives its layer without a formula the second argument alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.own = Either()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.own(b=x)  # type: ignore[no-any-return]
+
+
+class Either(nn.Module):
+    """Does two things."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(6))
+
+    def forward(self, a: Tensor | None = None, b: Tensor | None = None) -> Tensor:
+        return a if a is not None else (b * self.scale)[:, :3]  # type: ignore[operator]
+
+
 RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
 
 
@@ -120,6 +167,8 @@ RECORDS, SEQUENCES, TOKENS = (4, 6), (4, 2, 6), (4, 7)
             "what came out of its layer is changed in place",
         ),
         (Several, RECORDS, r"layer 'own' \(Bilinear\) must take one tensor and give one"),
+        (Second, RECORDS, r"layer 'own' \(Either\) must take one tensor and give one"),
+        (Stashed, RECORDS, r"a Masked gives \(4, 6\) where a record alone has \(1, 6\)"),
         (Dropping, RECORDS, "a Dropping has no gradients by record: vmap"),
     ],
 )

@@ -13,7 +13,7 @@ from secureps.client.initial_model import schema_of
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import Array, FitConfig, FitResult, fit_of
 from secureps.errors import ScriptFailed
-from tests.client.test_torch import CONFIG, mlp, records, same, trainer
+from tests.client.test_torch import CONFIG, PRIVATE, mlp, records, same, trainer
 
 
 def test_it_is_the_array_of_its_values() -> None:
@@ -79,7 +79,7 @@ def test_who_has_a_fit_of_its_own_is_asked_for_that() -> None:
     assert fit_of(trainer()).__name__ == "fit_held"
 
 
-@pytest.mark.parametrize("asked", ["fit", "evaluate"])
+@pytest.mark.parametrize("asked", ["fit", "private fit", "evaluate"])
 def test_a_device_without_memory_is_named(asked: str) -> None:
     """What a training goes on with on another device has other bits: nothing does by itself."""
 
@@ -93,9 +93,11 @@ def test_a_device_without_memory_is_named(asked: str) -> None:
 
     holder = trainer(Full)
     start = holder.parameters(1)
+    config = PRIVATE if asked == "private fit" else CONFIG
     with pytest.raises(ScriptFailed) as caught:
-        holder.fit(start, CONFIG) if asked == "fit" else holder.evaluate(start)
+        holder.evaluate(start) if asked == "evaluate" else holder.fit(start, config)
+    size = "the sample rate" if asked == "private fit" else "batch_size"
     assert str(caught.value) == (
-        "cpu has no memory left (CUDA out of memory. Tried to allocate 2 GiB.): lower batch_size, "
+        f"cpu has no memory left (CUDA out of memory. Tried to allocate 2 GiB.): lower {size}, "
         "let fewer clients share it, or take device=cpu"
     )
