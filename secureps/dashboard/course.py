@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from secureps.audit.entries import TOLD, Entry, entries
 from secureps.messages import coordinator_records as records
-from secureps.messages.records import Dated, RunPinned
+from secureps.messages.records import REIGN, Dated, Incarnated, RunPinned
 from secureps.messages.run import RunInfo
 from secureps.messages.steps import CohortSteps
 from secureps.roles.coordinator.timeline import KEPT, Timeline
@@ -43,6 +43,7 @@ class Course:
         holders: by name.
         refused: what was refused or came to nothing, newest first.
         checkpoint: the newest complete one.
+        reign: the highest of its coordinators, which grows where a standby takes over.
     """
 
     run: RunInfo | None
@@ -53,6 +54,7 @@ class Course:
     holders: tuple[HolderRecord, ...]
     refused: tuple[Entry, ...]
     checkpoint: int | None
+    reign: int = 0
 
 
 def course(rows: Iterable[Row]) -> Course:
@@ -68,7 +70,7 @@ class _Fold:
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None
-        self._rows = 0
+        self._rows = self._reign = 0
         self._timeline = Timeline()
         self._holders: dict[str, HolderRecord] = {}
         self._checkpoint: int | None = None
@@ -82,6 +84,8 @@ class _Fold:
         match row.record:
             case RunPinned(run):
                 self._run = run
+            case Incarnated(number):
+                self._reign = max(self._reign, number // REIGN)
             case records.CohortOpened(holders=holders):
                 for name in holders or ():
                     self._holder(name, opened=1)
@@ -108,6 +112,7 @@ class _Fold:
             holders=tuple(self._holders[name] for name in sorted(self._holders)),
             refused=tuple(reversed(self._refused)),
             checkpoint=self._checkpoint,
+            reign=self._reign,
         )
 
     def _tell(self, row: Row) -> None:

@@ -29,7 +29,7 @@ from secureps.run.status import StatusTarget
 from secureps.run.status_client import StatusClient
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
-from secureps.store.journal import last_row, read_rows
+from secureps.store.journal import read_rows
 from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import told
@@ -194,7 +194,8 @@ def _files(state: Path) -> tuple[Path, Path]:
 class CourseSource:
     """The course of a run, from its coordinator's state folder, and its standby's if it has one.
 
-    Either may rule: whose journal has more rows tells.
+    Either may rule: whose journal has the higher reign tells, and in the same one more rows. A
+    coordinator that a standby took over from may have written more than that one since.
     """
 
     def __init__(self, *states: Path) -> None:
@@ -207,13 +208,9 @@ class CourseSource:
         if not journals or not self._files.changed():
             return
         with self._files.again():
-            longest = journals[0] if len(journals) == 1 else max(journals, key=_rows)
-            found = course(read_rows(longest))
+            courses = (course(read_rows(journal)) for journal in journals)
+            found = max(courses, key=lambda each: (each.reign, each.rows))
         board.put(lambda facts: _founded(replace(facts, course=found), found.run))
-
-
-def _rows(journal: Path) -> int:
-    return last_row(journal).seq
 
 
 class HolderSource:

@@ -5,6 +5,7 @@ What must not live here: decisions (`roles.coordinator`).
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 from secureps.errors import InternalError
@@ -29,6 +30,8 @@ class CoordinatorWorker(Worker):
     def __init__(self, machine: Coordinator, checkpoints: Path) -> None:
         self._machine = machine
         self._checkpoints = checkpoints
+        self._writes = threading.Lock()
+        self._newest = (-1, -1)
 
     def work(self, task: Task) -> ManifestWritten:
         """Writes a manifest; see `Worker`."""
@@ -36,22 +39,24 @@ class CoordinatorWorker(Worker):
             raise InternalError(f"a coordinator's worker does not know a {type(task).__name__}")
         federation = self._machine.federation
         assert federation.pinned is not None
-        checkpoint = federation.checkpoint(task.number)
-        parts = sorted(checkpoint.parts.values(), key=lambda part: part.shard)
         manifest = Manifest(
             format=FORMAT,
             number=task.number,
             id=federation.pinned.run.id.hex(),
             run=federation.pinned.run,
-            placement=federation.pinned.placement,
+            placement=task.placement,
             versions=task.versions,
-            files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in parts),
+            files=tuple(ShardFile(p.shard, p.file, p.digest, p.size) for p in task.parts),
             unsafe=task.unsafe,
             evaluations=task.evaluations,
             tallies=tuple(_tally(fact, times) for fact, times in task.tallies),
         )
-        write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
-        return ManifestWritten(task.number)
+        at = (task.number, task.placement.epoch)
+        with self._writes:  # works end in any order: that of an older placement comes to nothing
+            if at >= self._newest:
+                write_manifest(checkpoint_path(self._checkpoints, task.number), manifest)
+                self._newest = at
+        return ManifestWritten(*at)
 
 
 def _tally(fact: Charge | Release, times: int) -> Tally:

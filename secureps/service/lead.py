@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import Future
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -38,11 +39,17 @@ ROWS = 1 << 20
 Handled = list[tuple[Any, Step]]
 """Events, and what they led to."""
 
-Copy = tuple[bytes, bytes]
-"""The digest of a copy of a journal, and the copy."""
-
 ALONE = "its standby is away: the coordinator starts anew, and goes on without it"
 """Why such a coordinator ends that is to be started again at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy of a journal, by its digest; it has this row at least, and perhaps more."""
+
+    row: Mark
+    digest: bytes
+    whole: bytes
 
 
 class Lead(Executor):
@@ -134,10 +141,12 @@ class Lead(Executor):
     def _answer_part(self, message: Follow, answer: Future[Reply]) -> None:
         """Sends the part of a copy of the journal that a standby asks for.
 
-        Of a new copy, which is made beside the loop, the first one.
+        Of a new copy, which is made beside the loop, the first one; of one that is there, if the
+        standby asks for none yet and the rows that follow it are.
         """
-        if self._copy is not None and self._copy[0] == message.copy:
-            self._settle(answer, Rows((), _part(self._copy, message)))
+        copy = self._copy
+        if copy is not None and (copy.digest == message.copy or self._serves(copy, message)):
+            self._settle(answer, Rows((), _part(copy, message)))
             self.later(self._let_go, AWAY)
             return
 
@@ -145,19 +154,30 @@ class Lead(Executor):
             self.later(partial(self._copied, message, answer, done))
 
         if self._copying is None:
-            self._copying = self._beside(self._copy_journal)
+            self._copy = None  # either may be large
+            self._copying = self._beside(partial(self._copy_journal, self._rows.mark))
         self._copying.add_done_callback(made)
 
-    def _copy_journal(self) -> Copy:
+    def _serves(self, copy: Copy, message: Follow) -> bool:
+        """Whether who has nothing can begin from a copy, as the rows after it are still there."""
+        if message.have:
+            return False
+        try:
+            self._rows.after(copy.row, 1)
+        except (Conflict, Refused):
+            return False
+        return True
+
+    def _copy_journal(self, row: Mark) -> Copy:
         whole = self._rows.copied()
-        return payload_digest(whole), whole
+        return Copy(row, payload_digest(whole), whole)
 
     def _copied(self, message: Follow, answer: Future[Reply], done: Future[Copy]) -> None:
-        self._copying, self._heard = None, self._loop.now()
-        error = done.exception()
+        self._heard, error = self._loop.now(), done.exception()
+        if self._copying is done:  # the first of those who asked for it
+            self._copying, self._copy = None, done.result() if error is None else None
         if error is None:
-            self._copy = done.result()
-            self._settle(answer, Rows((), _part(self._copy, message)))
+            self._settle(answer, Rows((), _part(done.result(), message)))
             self.later(self._let_go, AWAY)
         elif isinstance(error, SecurepsError):
             self._settle(answer, error)
@@ -202,6 +222,6 @@ class Lead(Executor):
 
 
 def _part(copy: Copy, message: Follow) -> CopyPart:
-    own, whole = copy
+    own, whole = copy.digest, copy.whole
     at = message.have if message.copy == own and 0 < message.have < len(whole) else 0
     return CopyPart(own, len(whole), at, whole[at : at + ROWS])

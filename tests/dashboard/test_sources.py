@@ -26,6 +26,7 @@ from secureps.dashboard.sources import (
 from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
 from secureps.messages.coordinator_records import CheckpointComplete
+from secureps.messages.records import REIGN, Incarnated
 from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue
@@ -77,6 +78,14 @@ def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
     source.look(board)
     assert board.facts.course.checkpoint == 77
     assert board.facts.course.rows > before.rows
+    journal = SqliteJournal(standby / "journal.db")
+    journal.append(0.0, [Incarnated(REIGN, b"standby")])
+    journal.close()
+    journal = SqliteJournal(ended / "journal.db")  # it is started again and again since
+    journal.append(0.0, [Incarnated(2 + number) for number in range(9)])
+    journal.close()
+    source.look(board)
+    assert board.facts.course.checkpoint == 77
     (ended / "journal.db").unlink()
     source.look(board)
     assert board.facts.course.checkpoint == 77

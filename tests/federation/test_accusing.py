@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection
+from contextlib import suppress
 from itertools import combinations, cycle, product
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secureps.errors import InternalError
 from secureps.messages import coordinator_records
 from secureps.policy.cohorts.accusations import BELIEVED, believed, doubted, unsupported
 from secureps.roles.coordinator.status import status, why
@@ -19,6 +22,7 @@ from secureps.run.report.status_tables import record as as_json
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.log_lines import LogLines
+from tests.kits.changing_roster import ChangingRoster
 from tests.kits.cheats import cheats, journalled, spoil_one
 from tests.kits.federations import small_federation, small_plan
 from tests.kits.streams import stream, stream_plan
@@ -189,6 +193,40 @@ def test_a_holder_that_cannot_be_missed_is_believed_whatever_it_says(
         return
     assert "sit out until the next version" in finished
     assert journalled(simulation, coordinator_records.FlawNoted) == []
+
+
+@pytest.mark.parametrize("rule", [BUFFERED, ROUNDS], ids=lambda rule: rule["name"])
+def test_who_cannot_be_missed_since_another_is_gone_keeps_out_no_more_than_before(
+    rule: dict[str, Any], tmp_path: Path
+) -> None:
+    """Three of four are left, of whom all are needed: what one accuses beyond two clients waits."""
+    plan = stream_plan("rlwe", rule, versions=4)
+    changing = ChangingRoster(plan, tmp_path, clients=8)
+    play = changing.play
+    changing.play_to(1)
+    play.kill("holder-0")
+    changing.revoke("holder-0")
+    accuses(play, "holder-1")
+    end = play.loop.now() + 500
+    with suppress(InternalError):  # nothing is left to happen
+        play.run(lambda: play._over() or play.loop.now() > end)
+    assert len({r.id.client for r in dropped(play)}) == BELIEVED
+    assert not play._over()
+    tx = play.coordinator._tx(play.loop.now())
+    reason = status(tx, (), play.coordinator.servers).groups[0].reason
+    assert re.search(
+        r"\d updates? cannot be opened without holder-1: holder-1 finds flaws in what \d clients "
+        "sent, and too few others do. Replace it, or whoever was taken off the roster",
+        reason,
+    )
+    assert journalled(play, coordinator_records.CohortBurnt) == []
+    changing.here.add("holder-0")
+    play.kill("holder-1")
+    changing.replace("holder-1", "holder-9")
+    play.start("holder-0")
+    play.start("holder-9")
+    plays_on(play)
+    assert play.versions() == {"all": 4}
 
 
 # --- whom to believe --------------------------------------------------------------

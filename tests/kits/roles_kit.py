@@ -343,7 +343,7 @@ class World:
                     self.due.append(Due(effect.to, effect.message, effect.to, reply))
             elif isinstance(effect, Work):
                 assert isinstance(effect.task, WriteManifest)
-                done = ManifestWritten(effect.task.number)
+                done = ManifestWritten(effect.task.number, effect.task.placement.epoch)
                 self.due.append(Due(WORKER, effect.task, WORKER, done))
         return step
 

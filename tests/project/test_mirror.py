@@ -157,7 +157,7 @@ ELSEWHERE = {
     "run/test_status.py": ("run/status_client",),
     "run/processes/test_fork_server.py": ("run/processes/fork_host",),
     "run/processes/test_supervisor.py": ("run/processes/spawning",),
-    "run/up/test_up.py": ("run/assemble", "run/party_names", "run/up/watch"),
+    "run/up/test_up.py": ("run/assemble", "run/party_names"),
     "processes/test_resume.py": ("run/up/interruption",),
     "test_compiled.py": ("run/warm",),
     "run/report/test_terminal.py": ("run/report/summary",),

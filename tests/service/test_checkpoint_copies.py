@@ -13,6 +13,7 @@ import pytest
 
 from secureps.errors import DiskFailed, OperatorError
 from secureps.files.objects import ObjectStore
+from secureps.messages.run import Placement
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.shard.tasks import WritePart
 from secureps.run.export import Model, export, newest_model
@@ -94,7 +95,7 @@ def test_what_was_there_and_what_is_made_is_copied_parts_first(tmp_path: Path) -
             for file in ("shard-0.safetensors", "shard-1.safetensors", "manifest.json")
         ], "the newest first"
         made = write(tmp_path, 8)
-        copying.copies.worked(WriteManifest(8, ()), 0.1)
+        copying.copies.worked(WriteManifest(8, (), Placement(1, (), ()), ()), 0.1)
         until(lambda: whole(store, 8))
         assert copying.told == []
     assert copied_model(store.name).tensors.keys() == tensors.keys()
@@ -170,7 +171,7 @@ def test_another_runs_checkpoints_are_left_alone_and_it_is_told(tmp_path: Path) 
         said = copying.until_told(1)
         assert "000000/manifest.json is there, and is another: nothing is written over it" in said
         write(tmp_path / "two", 1)
-        copying.copies.worked(WriteManifest(1, ()), 0.1)
+        copying.copies.worked(WriteManifest(1, (), Placement(1, (), ()), ()), 0.1)
         until(lambda: whole(store, 1))
     assert store.read("000000/manifest.json") == before
 

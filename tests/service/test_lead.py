@@ -234,10 +234,10 @@ def test_a_standby_that_went_away_keeps_no_row() -> None:
 class Gone(MemoryJournal):
     """A journal whose first row is compacted."""
 
-    copies = 0
+    copies, first = 0, 1
 
     def after(self, mark: Mark, most: int) -> tuple[JournalRow, ...]:
-        if mark.seq < 1:
+        if mark.seq < self.first:
             raise Refused("rows up to 1 are compacted")
         return super().after(mark, most)
 
@@ -272,6 +272,49 @@ def test_where_rows_are_gone_a_copy_comes_in_parts(monkeypatch: pytest.MonkeyPat
         assert part_of(scene.say(Follow(ONE, 0, b"", part.digest, have), COORDINATOR)).offset == 0
     scene.follow(1)
     assert scene.lead._copy is None
+
+
+def begins(scene: Scene) -> CopyPart:
+    return part_of(scene.say(Follow(ONE, 0, b""), COORDINATOR))
+
+
+def test_who_asks_again_is_sent_the_copy_that_is_there() -> None:
+    """Its answer came too late, say: another copy takes as long, and so on."""
+    journal = Gone()
+    scene = Scene(journal)
+    scene.say()
+    assert [begins(scene).part for _ in range(2)] == [b"\1" * 10] * 2
+    assert journal.copies == 1
+    journal.first = 2  # a row that follows the copy
+    scene.say()
+    assert begins(scene).part == b"\2" * 10
+
+
+def test_two_that_wait_for_one_copy_do_not_end_the_next_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scene, made = Scene(Gone()), list[Future[module.Copy]]()
+
+    def beside(action: Any) -> Future[module.Copy]:
+        assert scene.lead._copy is None, "two copies at a time"
+        made.append(Future())
+        return made[-1]
+
+    monkeypatch.setattr(scene.lead, "_beside", beside)
+    scene.say()
+    first = [scene.say(Follow(ONE, 0, b""), COORDINATOR) for _ in range(2)]
+    old, new = (module.Copy(Mark(1, b""), each, each) for each in (b"old", b"new"))
+    made[0].set_result(old)
+    scene.lead._copied(Follow(ONE, 0, b""), Future(), made[0])
+    assert scene.lead._copying is None
+    later = scene.say(Follow(ONE, 0, b"", b"another", 8), COORDINATOR)
+    scene.play()
+    assert [part_of(each).digest for each in first] == [b"old"] * 2
+    assert scene.lead._copying is made[1], "it is under way"
+    made[1].set_result(new)
+    scene.play()
+    assert part_of(later).digest == b"new"
+    assert scene.lead._copy is new
 
 
 def test_that_a_shard_has_left_is_confirmed_once_a_standby_has_it() -> None:

@@ -21,6 +21,7 @@ from secureps.errors import Busy, ConfigError, OperatorError, Unsigned, WrongVer
 from secureps.messages.coordinator_records import VersionCommitted
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import GetBlock, Heartbeat, Noted, Payload, PutBlock
+from secureps.messages.run import Placement
 from secureps.messages.submission import BlockHeader
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.run.party_names import client_names
@@ -84,7 +85,7 @@ def test_retries_records_and_works() -> None:
     metrics = Metrics()
     metrics.retried("shard-0")
     metrics.journalled([Incarnated(1), VersionCommitted("g", 0), VersionCommitted("g", 1)])
-    metrics.worked(WriteManifest(0, ()), 2.0)
+    metrics.worked(WriteManifest(0, (), Placement(1, (), ()), ()), 2.0)
     assert value(metrics, "secureps_call_retries_total", peer="shard-0") == 1
     assert value(metrics, "secureps_records_journalled_total", kind="VersionCommitted") == 2
     assert value(metrics, "secureps_work_seconds_sum", task="WriteManifest") == 2.0

@@ -2,7 +2,7 @@
 
 Either a client sealed for it what does not open, or it lies. Of n holders t open a cohort, so that
 n - t can be missed (n: of those that it is sealed for who are on the roster still); no more than
-these are taken to be corrupt:
+these are taken to be corrupt, but one where only t are left of more (`missable`):
 
     more than n - t accuse a client     one of them is honest: the client is at fault
     fewer do                            all of them may lie: each is believed of `BELIEVED` clients
@@ -18,6 +18,10 @@ clients collude: honest holders say nothing of honest clients, so that with c co
 n - t + 1 - c honest ones must accuse more than `BELIEVED` clients each. More holders than can be
 missed refuse a cohort with such clients, and it never opens. Nobody can tell then which holders are
 honest; to leave out whom some of them accuse would leave the choice to the others.
+
+Where only t are left nobody can be missed. Each is believed of `BELIEVED` clients all the same, for
+what it does not open nobody does; of more it is not, and what they sent waits until it, or whoever
+is missing, has been replaced. With t = n from the beginning each is believed whatever it says.
 
 Safety hangs on none of this: no key is touched for it, no cohort is smaller for it, and what a
 holder does not open it gives no share of. What must not live here: what becomes of a submission
@@ -36,11 +40,16 @@ Accused = Mapping[str, Set[str]]
 """Clients in whose envelopes flaws were found, ever, and the holders that found them."""
 
 
+def missable(left: int, holders: int, threshold: int) -> int:
+    """How many holders are taken to be corrupt, of so many that are left of the plan's."""
+    return max(left - threshold, min(1, holders - threshold))
+
+
 def unsupported(accused: Accused, spare: int) -> Counter[str]:
     """How many clients each holder accuses whom no more than `spare` accuse in all.
 
     Args:
-        spare: n - t, the holders that can be missed.
+        spare: n - t, the holders that can be missed (`missable`).
     """
     few = (holders for holders in accused.values() if len(holders) <= spare)
     return Counter(holder for holders in few for holder in holders)

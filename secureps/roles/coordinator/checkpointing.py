@@ -60,20 +60,27 @@ def _due(tx: Transaction, group: GroupState, last: CheckpointState | None) -> bo
 
 def parts_due(tx: Transaction) -> tuple[str, ...]:
     """Shards that owe their part of the checkpoint in the making; none that is about to leave."""
-    assert tx.federation.pinned is not None
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is None or last.complete:
         return ()
-    placement = tx.federation.moving.target or tx.federation.pinned.placement
-    return tuple(shard for shard in placement.shards if shard not in last.parts)
+    return tuple(shard for shard in _stays(tx) if shard not in last.parts)
+
+
+def _stays(tx: Transaction) -> tuple[str, ...]:
+    """The shards that hold blocks once a move, if there is one, is over."""
+    assert tx.federation.pinned is not None
+    return (tx.federation.moving.target or tx.federation.pinned.placement).shards
 
 
 def manifest_again(tx: Transaction) -> None:
     """When all parts of a checkpoint have arrived, its manifest makes it complete."""
     last = tx.federation.checkpoints[-1] if tx.federation.checkpoints else None
     if last is not None and not last.complete and not parts_due(tx):
+        assert tx.federation.pinned is not None
+        placement = tx.federation.pinned.placement
+        parts = tuple(last.parts[shard] for shard in sorted(_stays(tx)))
         tallies, unsafe = tx.federation.ledger.tallies(), tuple(sorted(tx.federation.unsafe))
-        known = (tallies, unsafe, tx.federation.evaluations.newest)
+        known = (placement, parts, tallies, unsafe, tx.federation.evaluations.newest)
         tx.step.effects.append(Work(WriteManifest(last.number, last.versions, *known)))
 
 

@@ -241,8 +241,7 @@ class Coordinator(Seat):
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
         """Shards and holders, and which of them watch now; itself, if its disk refuses."""
-        roster, threshold = self._settings.roster, self._plan.threshold
-        return servers(self._federation, roster, self._sessions, threshold)
+        return servers(self._federation, self._settings.roster, self._sessions, self._plan)
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
@@ -387,8 +386,10 @@ class Coordinator(Seat):
 
     def _manifest_written(self, now: float, event: ManifestWritten) -> Step:
         tx = self._tx(now)
+        assert tx.federation.pinned is not None
+        newest = event.epoch == tx.federation.pinned.placement.epoch  # else it is asked for anew
         for last in tx.federation.checkpoints[-1:]:
-            if last.number == event.number and not last.complete:
+            if newest and last.number == event.number and not last.complete:
                 checkpointing.complete(tx, event.number)
         return self._close_turn(tx)
 

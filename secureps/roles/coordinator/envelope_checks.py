@@ -11,11 +11,18 @@ from secureps.messages.coordinator_records import CohortReopened, FlawNoted, Rec
 from secureps.messages.orders import Examine
 from secureps.messages.requests import Examined
 from secureps.messages.submission import Receipt, SubmissionId, rooted
-from secureps.policy.cohorts.accusations import BELIEVED, believed, told, unsupported
+from secureps.policy.cohorts.accusations import (
+    BELIEVED,
+    believed,
+    missable,
+    told,
+    unsupported,
+)
 from secureps.roles.coordinator import committees, opening, synchronous
 from secureps.roles.coordinator.commit import REASON_LIMIT
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import named
 
 
 def make_examine(tx: Transaction, receipt: Receipt) -> Examine:
@@ -33,6 +40,16 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     order = make_examine(tx, receipt)
     for holder in committees.holders(tx, receipt.committee):
         tx.order(holder, order)
+
+
+def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
+    """What came of a client before a flaw was found is looked into now: it is kept back."""
+    for id in group.open_receipts.clients.get(client, ()):
+        receipt = group.open_receipts.receipts[id]
+        order, answered = make_examine(tx, receipt), group.open_receipts.answered(id)
+        for holder in committees.holders(tx, receipt.committee):
+            if holder not in answered:
+                tx.order(holder, order)
 
 
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
@@ -54,25 +71,47 @@ def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:
         if id in open_receipts.receipts:
             tx.write(ReceiptExamined(group.name, id, answer.holder, ""))
         return
-    doubt = _doubt(tx, group, answer)
-    if not doubt and group.phase is Phase.HOLDING and group.closed_over(id):
+    doubt = _disbelieved(tx, group, id, answer.holder)
+    alone = len(opening.left(tx, group, id) - {answer.holder}) < tx.plan.threshold
+    if (alone or not doubt) and group.phase is Phase.HOLDING and group.closed_over(id):
         tx.write(CohortReopened(group.name, group.number, ()))
     if not doubt and group.drops(id):
         _leave_out(tx, group, id, answer.holder, flaw)
     elif _is_new(tx, group, answer):
         late = "too late to leave it out" if tx.federation.stands(id) else "left out already"
+        looked_at = opening.looked_at(group, id.client)
         tx.write(FlawNoted(group.name, id, answer.holder, flaw, doubt or late))
+        if not looked_at and opening.looked_at(group, id.client):
+            _examine_all(tx, group, id.client)
 
 
 def settle(tx: Transaction, group: GroupState) -> None:
     """Leaves out what stayed in although a holder found a flaw, if nobody can open it any more.
 
-    Others of its key holders were to open it, and are on the roster no more.
+    Others of its key holders were to open it, and are on the roster no more. A holder that accuses
+    more clients than it is believed of has nobody left out: what it does not open waits.
     """
-    for id, holders in list(group.open_receipts.doubted.items()):
-        if group.drops(id) and len(_here(tx, group, id) - holders) < tx.plan.threshold:
+    for id in sorted(opening.unopenable(tx, group)):
+        holders = group.open_receipts.doubted.get(id, frozenset())
+        taken = [h for h in sorted(holders) if not _disbelieved(tx, group, id, h)]
+        if taken and group.drops(id):
             flaw = "it does not open, and too few others are left to open it"
-            _leave_out(tx, group, id, min(holders), flaw)
+            _leave_out(tx, group, id, taken[0], flaw)
+
+
+def stuck(tx: Transaction, group: GroupState) -> str:
+    """What waits because a holder that is not believed cannot be missed; empty: nothing does."""
+    waiting = opening.unopenable(tx, group)
+    if not waiting:
+        return ""
+    by = sorted(frozenset[str]().union(*(group.open_receipts.doubted[id] for id in waiting)))
+    accused = unsupported(tx.federation.accused, _spare(tx, len(tx.holders)))
+    says = "; ".join(f"{holder} {told(accused[holder])}" for holder in by)
+    updates = f"{len(waiting)} update{'s' * (len(waiting) > 1)}"
+    return (
+        f"{updates} cannot be opened without {named(by)}: {says}. Replace it, or whoever was taken "
+        "off the roster"
+    )
 
 
 def _leave_out(
@@ -84,14 +123,6 @@ def _leave_out(
         synchronous.end_if_too_few(tx, group, id.client, tx.federation.fates[id].reason)
 
 
-def _here(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
-    """The holders that a submission is sealed for and that are on the roster; all, if unknown."""
-    receipt = group.open_receipts.receipts.get(id)
-    if receipt is None:
-        return frozenset(tx.holders)
-    return frozenset(committees.holders(tx, receipt.committee)) & frozenset(tx.holders)
-
-
 def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     """Whether a flaw that changes nothing now was not told before: of what is here, or of whom."""
     id = answer.id
@@ -101,19 +132,24 @@ def _is_new(tx: Transaction, group: GroupState, answer: Examined) -> bool:
     return known and answer.holder not in tx.federation.accused.get(id.client, ())
 
 
-def _doubt(tx: Transaction, group: GroupState, answer: Examined) -> str:
+def _disbelieved(tx: Transaction, group: GroupState, id: SubmissionId, holder: str) -> str:
     """Why a holder is not believed; empty if it is.
 
-    Without the client the version must not lack members for the word of a few holders.
+    Without the client the version must not lack members for the word of a few holders, while
+    others can open what it sent.
     """
-    id, holder = answer.id, answer.holder
-    spare = len(_here(tx, group, id)) - tx.plan.threshold  # whoever left can be missed no more
+    left = len(opening.left(tx, group, id))
+    spare = _spare(tx, left)
     by = tx.federation.accused.get(id.client, frozenset()) | {holder}
     accused = {**tx.federation.accused, id.client: by}
     able = group.invited
     if group.streaming:
         able = tx.takers(group.name).union(group.open_receipts.clients) - group.sitting_out
-    most = BELIEVED if len(able) > tx.plan.bounds(group.name).minimum else 0
-    if believed(accused, id.client, holder, spare, most):
+    spared = left <= tx.plan.threshold or len(able) > tx.plan.bounds(group.name).minimum
+    if believed(accused, id.client, holder, spare, BELIEVED if spared else 0):
         return ""
     return f"not believed: {holder} {told(unsupported(accused, spare)[holder])}"
+
+
+def _spare(tx: Transaction, left: int) -> int:
+    return missable(left, tx.plan.holders, tx.plan.threshold)

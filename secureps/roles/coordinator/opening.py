@@ -88,19 +88,34 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     """What enough holders found in order, and the rule may not see yet.
 
     Of a client in whose envelope a flaw was found, and that stayed in, every holder that is here
-    looks first, while there is time.
+    looks first, while there is time. What too few are left to open stays back until more are.
     """
-    if not group.suspicion.flawed or last_look(tx, group) is None:
-        return frozenset()
     opened = group.open_receipts
+    stuck = unopenable(tx, group).intersection(opened.ready)
+    if not group.suspicion.flawed or last_look(tx, group) is None:
+        return stuck
     ids = (id for client in group.suspicion.flawed for id in opened.clients.get(client, ()))
     shown = (opened.ready[id] for id in ids if id in opened.ready)
-    return frozenset(
+    return stuck.union(
         receipt.id
         for receipt in shown
         if not opened.answered(receipt.id)
         >= tx.watchers.intersection(committees.holders(tx, receipt.committee))
     )
+
+
+def left(tx: Transaction, group: GroupState, id: SubmissionId) -> frozenset[str]:
+    """The holders that a submission is sealed for and that are on the roster; all, if unknown."""
+    receipt = group.open_receipts.receipts.get(id)
+    if receipt is None:
+        return frozenset(tx.holders)
+    return frozenset(committees.holders(tx, receipt.committee)) & frozenset(tx.holders)
+
+
+def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
+    """Submissions in which a holder found a flaw, and that fewer than t others are left to open."""
+    doubted, t = group.open_receipts.doubted.items(), tx.plan.threshold
+    return frozenset(id for id, by in doubted if len(left(tx, group, id) - by) < t)
 
 
 def last_look(tx: Transaction, group: GroupState) -> float | None:

@@ -128,7 +128,11 @@ def _shared(tx: Transaction) -> tuple[str, ...]:
 
 def _blank(tx: Transaction) -> frozenset[str]:
     """Those of them whose disks are empty."""
-    return blank(_shared(tx), tx.sessions.obeyed)
+    assert tx.federation.pinned is not None
+    if tx.federation.reigns.sole:
+        return frozenset()
+    placed = tx.federation.pinned.placement.shards
+    return blank(_shared(tx), tx.sessions.obeyed, placed, tx.sessions.first)
 
 
 def arrived(tx: Transaction) -> tuple[requests.Subscribe, ...]:
@@ -260,6 +264,7 @@ def obeys(tx: Transaction, party: str, seen: int) -> None:
 
     Calls overtake each other: what it said before it obeyed may come after.
     """
+    tx.sessions.first.setdefault(party, seen)
     tx.sessions.obeyed[party] = max(seen, tx.sessions.obeyed.get(party, 0))
     if tx.federation.pinned is not None and seen < tx.federation.incarnation:
         tx.order(party, founding.make_configure(tx))

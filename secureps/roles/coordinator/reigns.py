@@ -12,23 +12,31 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from secureps.messages.coordinator_records import StandbyFollows
-from secureps.messages.records import LINE, REIGN, Incarnated
+from secureps.messages.records import LINE, REIGN, Incarnated, RunPinned
 from secureps.messages.run import Placement
 
 MISSED = 1 << 10
 """Reigns that may have come and gone without a journal; no more are believed in."""
 
 
-def blank(shards: Collection[str], seen: Mapping[str, int]) -> frozenset[str]:
+def blank(
+    shards: Collection[str],
+    seen: Mapping[str, int],
+    placed: Collection[str],
+    first: Mapping[str, int],
+) -> frozenset[str]:
     """Shards that say that they obey nobody: their disks are empty, and they may have obeyed any.
 
-    If all are, none: key holders alone tell then who ruled.
+    If all came so that hold blocks, none: key holders alone tell then who ruled. One of them may
+    obey meanwhile whoever asks, so that the first word of each counts.
 
     Args:
-        seen: the incarnation that each party obeys, as it said.
+        seen: the incarnation that each party obeys, as it said last; first: as it said first.
+        placed: the shards that hold blocks.
     """
-    found = frozenset(shard for shard in shards if seen.get(shard) == 0)
-    return found if len(found) < len(shards) else frozenset()
+    if all(first.get(shard) == 0 for shard in placed):
+        return frozenset()
+    return frozenset(shard for shard in shards if seen.get(shard) == 0)
 
 
 @dataclass(slots=True)
@@ -43,6 +51,7 @@ class Reigns:
         ruler: the standby that took over last; empty: none did.
         followers: who has ever followed this ruler, in that order; last: the one that did last.
         unshared: shards that left the run since a standby was last known to have all of it.
+        sole: no standby has had all of it since the run was pinned: nobody else ever ruled it.
     """
 
     incarnation: int = 0
@@ -53,8 +62,9 @@ class Reigns:
     followers: list[bytes] = field(default_factory=list)
     last: bytes = b""
     unshared: list[str] = field(default_factory=list)
+    sole: bool = False
 
-    def apply(self, record: Incarnated | StandbyFollows) -> None:
+    def apply(self, record: Incarnated | StandbyFollows | RunPinned) -> None:
         """Folds one record."""
         match record:
             case Incarnated(number, standby):
@@ -65,9 +75,11 @@ class Reigns:
                 self.follower = standby
                 self.shared = True
                 if standby:
-                    self.last, self.unshared = standby, []
+                    self.last, self.unshared, self.sole = standby, [], False
                 if standby and standby not in self.followers:
                     self.followers.append(standby)
+            case RunPinned():
+                self.sole = not self.follower
 
     def placed(self, before: Placement, now: Placement) -> None:
         """Blocks are placed anew: shards that hold none any more have left."""

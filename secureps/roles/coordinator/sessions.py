@@ -50,6 +50,8 @@ class Sessions:
     """Clients that took no part in the plan that they were shown, as an operator has read."""
     obeyed: dict[str, int] = field(default_factory=dict)
     """The incarnation that each server obeys, as it said, where another coordinator may rule."""
+    first: dict[str, int] = field(default_factory=dict)
+    """What each said of that when it came to this process first."""
     unruled: dict[str, Subscribe] = field(default_factory=dict)
     """Subscriptions of servers, until this coordinator rules."""
     arriving: dict[str, Subscribe] = field(default_factory=dict)

@@ -104,6 +104,7 @@ class Standby(Seat):
                 self.reigns.apply(record)
             case RunPinned():
                 self._pinned = record
+                self.reigns.apply(record)
             case ShardLeft(shard) if self._pinned is not None:
                 self._place(self._pinned.placement.without(shard))
             case PlacementMoved(placement):
@@ -249,9 +250,10 @@ class Standby(Seat):
         if self._pinned is None:
             return "" if self._commanded else "a command, for no run was founded yet"
         holders = {each.name for each in self._follower.roster.holders()}
-        here -= blank(self._pinned.placement.shards, {name: c.seen for name, c in came})
-        shards = [shard for shard in self._pinned.placement.shards if shard not in here]
-        if now >= self._heard + REACHED and len(shards) < len(self._pinned.placement.shards):
+        placed, seen = self._pinned.placement.shards, {name: c.seen for name, c in came}
+        here -= blank(placed, seen, placed, seen)
+        shards = [shard for shard in placed if shard not in here]
+        if now >= self._heard + REACHED and len(shards) < len(placed):
             shards = []
         if (few := self._plan.threshold - len(holders & here)) > 0:
             shards.append("one more key holder" if few == 1 else f"{few} more key holders")

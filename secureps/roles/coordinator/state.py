@@ -215,10 +215,10 @@ class CoordinatorState:
         """Folds one record; InternalError for one that is not the coordinator's."""
         self.timeline.take(at, record)
         match record:
-            case Incarnated() | records.StandbyFollows():
+            case Incarnated() | records.StandbyFollows() | RunPinned():
                 self.reigns.apply(record)
-            case RunPinned():
-                self.pinned = record
+                if isinstance(record, RunPinned):
+                    self.pinned = record
             case records.ShardLeft() | records.PlacementMoved():
                 self._move(at, record)
             case records.ShardLocated(shard, unsafe):

@@ -11,10 +11,10 @@ from secureps.messages.evaluation import EVALUATION, EvaluationSkipped, Evaluati
 from secureps.messages.moves import Holding
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.model.layout import Layout
-from secureps.policy.cohorts.accusations import BELIEVED, told, unsupported
+from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
-from secureps.roles.coordinator import committees, evaluation, reign, resharding
+from secureps.roles.coordinator import committees, envelope_checks, evaluation, reign, resharding
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
@@ -112,14 +112,15 @@ def servers(
     federation: CoordinatorState,
     roster: Roster,
     here: Sessions,
-    threshold: int,
+    plan: Plan,
 ) -> Servers:
     """Shards and holders of the roster, without shards that have never been here once it is placed.
 
     The coordinator is one of them where something is wrong with its disk or its roster, and so is
-    its standby, which lives while it follows. `threshold` holders must agree.
+    its standby, which lives while it follows.
     """
-    accuse = unsupported(federation.accused, len(roster.holders()) - threshold)
+    spare = missable(len(roster.holders()), plan.holders, plan.threshold)
+    accuse = unsupported(federation.accused, spare)
     gone = federation.moving.left
     shards = roster.names("shard") if federation.pinned is None else federation.shards
     found = [
@@ -210,6 +211,8 @@ def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.Gro
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
     phase, clip = group.phase.value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
+    if stuck := envelope_checks.stuck(tx, group):
+        reason = f"{reason}; {stuck}"
     if others := committees.others(tx, group):
         reason = f"{reason}; {others}"
     if waits := reign.waits(tx):

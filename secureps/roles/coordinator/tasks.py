@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from secureps.messages.charge import Charge, Release
+from secureps.messages.coordinator_records import CheckpointPart
 from secureps.messages.evaluation import VersionEvaluated
 from secureps.messages.following import CopyPart, JournalRow
 from secureps.messages.orders import GroupVersion
+from secureps.messages.run import Placement
 from secureps.roles.tasks import Task, TaskResult
 
 
@@ -16,12 +18,17 @@ from secureps.roles.tasks import Task, TaskResult
 class WriteManifest(Task):
     """Makes a checkpoint whose parts are durable complete.
 
+    Placement and parts are of the moment at which it was asked for, too: where a shard leaves
+    meanwhile it is asked for anew, and counts with the newest placement alone.
+
     What is spent is of the moment at which it was asked for: the ledger goes on growing. It is how
     often each fact is on record (`Ledger.tallies`): all facts would be as many as all updates.
     """
 
     number: int
     versions: tuple[GroupVersion, ...]
+    placement: Placement
+    parts: tuple[CheckpointPart, ...]
     tallies: tuple[tuple[Charge | Release, int], ...] = ()
     unsafe: tuple[str, ...] = ()
     evaluations: tuple[VersionEvaluated, ...] = ()
@@ -29,9 +36,10 @@ class WriteManifest(Task):
 
 @dataclass(frozen=True, slots=True)
 class ManifestWritten(TaskResult):
-    """The manifest of a checkpoint is durable: the checkpoint is complete."""
+    """The manifest of a checkpoint by the placement of this epoch is durable."""
 
     number: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

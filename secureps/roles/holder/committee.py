@@ -12,6 +12,9 @@ make (`roles.holder.ledger`), envelopes and shares (`service.holder.committee_wo
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 from secureps.crypto.roster import Roster
 from secureps.crypto.sharing import Committee
 from secureps.errors import Refused, SecurepsError
@@ -20,7 +23,7 @@ from secureps.messages.holder_records import KeyReplaced, KeysErased
 from secureps.messages.orders import Configure, EraseKeys, Examine, Finish, Open
 from secureps.messages.requests import Examined, KeyShare
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import Receipt, receipt_digest
+from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.roles.holder.holder import Holder, Name, name_of
 from secureps.roles.holder.ledger import HolderLedger, HolderRules
 from secureps.roles.holder.tasks import (
@@ -48,6 +51,14 @@ TOLD_AT_ONCE = 16
 """Findings that wait for no others."""
 
 
+@dataclass(slots=True)
+class Refusal:
+    """What is said of a cohort that is given up, once its envelopes `due` are looked into."""
+
+    due: set[SubmissionId]
+    told: list[Effect]
+
+
 class CommitteeHolder(Holder[Open]):
     """The machine of one of a committee's key holders."""
 
@@ -55,9 +66,9 @@ class CommitteeHolder(Holder[Open]):
         super().__init__(HolderLedger(name, roster, rules, blind=True))
         self._rotation = self._ledger.rotation
         self._announcing = False
-        self._examining = 0
+        self._asked: Counter[SubmissionId] = Counter()
         self._found: list[Effect] = []
-        self._refusals: list[Effect] = []
+        self._refusals: dict[Name, Refusal] = {}
 
     def resume(self, now: float) -> Step:
         """Greets the coordinator, and erases again what may not be erased yet."""
@@ -125,12 +136,18 @@ class CommitteeHolder(Holder[Open]):
     def give_up(self, name: Name, reason: str) -> Step:
         """Looks into all envelopes of the cohort: it says what it finds, and then that it refuses.
 
-        Where nobody asked it to look before, it is heard of no flaw otherwise.
+        Where nobody asked it to look before, it is heard of no flaw otherwise. It waits for these
+        envelopes alone: where many are asked about, others are always being looked into.
         """
         receipts = self._openings[name].receipts
-        self._examining += len(receipts)
-        self._refusals += super().give_up(name, reason).effects
+        due, told = {receipt.id for receipt in receipts}, super().give_up(name, reason).effects
+        self._refusals[name] = Refusal(due, told)
         return Step(effects=[Work(ExamineEnvelope(receipt)) for receipt in receipts])
+
+    def _open(self, order: Open) -> Step:
+        if name_of(order.cohort) in self._refusals:  # it says so soon
+            return self._ledger.obeys(order.incarnation)
+        return super()._open(order)
 
     def _examine(self, order: Examine) -> Step:
         step, receipt = self._ledger.obeys(order.incarnation), order.receipt
@@ -142,24 +159,29 @@ class CommitteeHolder(Holder[Open]):
         except SecurepsError as error:
             step.effects.append(self._examined(receipt, str(error)))
             return step
-        self._examining += 1
+        self._asked[receipt.id] += 1
         step.effects.append(Work(ExamineEnvelope(receipt)))
         return step
 
     def _looked_into(self, receipt: Receipt, flaw: str | None) -> Step:
         """Says what it found with what it finds in those that came with it: in one call.
 
-        Of an envelope whose key is erased it says nothing: that is no fault of its client's.
+        Of an envelope whose key is erased it says nothing: that is no fault of its client's. Nor of
+        one that nobody asked about, in a cohort that it gives up, if nothing is wrong with it.
         """
-        self._examining -= 1
-        if flaw is not None:
+        asked, refusals = self._asked.pop(receipt.id, 0), self._refusals
+        if asked > 1:
+            self._asked[receipt.id] = asked - 1
+        due = [refusal for refusal in refusals.values() if receipt.id in refusal.due]
+        if flaw is not None and (asked or (due and flaw)):
             self._found.append(self._examined(receipt, flaw))
-        if self._examining > 0 and len(self._found) < TOLD_AT_ONCE:
+        for refusal in due:
+            refusal.due.remove(receipt.id)
+        over = [name for name, refusal in refusals.items() if not refusal.due]
+        if self._asked and not over and len(self._found) < TOLD_AT_ONCE:
             return Step()
         found, self._found = self._found, []
-        if not self._examining:
-            found, self._refusals = [*found, *self._refusals], []
-        return Step(effects=found)
+        return Step(effects=[*found, *(e for name in over for e in refusals.pop(name).told)])
 
     def _examined(self, receipt: Receipt, flaw: str) -> Call:
         about = receipt_digest(receipt)

@@ -19,7 +19,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from secureps.crypto.identity import Role
     from secureps.policy.plan import Plan
 
+RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
+"""Names that mean one party in every run of `up`."""
 LISTEN = "127.0.0.1:0"
 """Address to listen on: loopback, any free port, since all parties are on this machine."""
 
@@ -70,11 +72,21 @@ class RunFolder:
         except FileNotFoundError:
             return None
 
-    def further(self, cast: Cast) -> tuple[str, ...]:
-        """Shards that were added while the run trained: they have a file, and the plan has none."""
-        known = {COORDINATOR, STANDBY, *cast.shards, *cast.holders}
-        files = (self.root / "config").glob("*.toml")
-        return tuple(sorted({file.stem for file in files} - known))
+    def further(self, cast: Cast, known: Iterable[str] = ()) -> tuple[str, ...]:
+        """Shards that were added while the run trained: they have a file, and the plan has none.
+
+        And the CA says that they are shards. Whoever is `known` is not among them.
+
+        Raises:
+            KitError: the kit does not say who is.
+        """
+        others = {*RESERVED, *cast.shards, *cast.holders, *known}
+        names = {file.stem for file in (self.root / "config").glob("*.toml")} - others
+        if not names:
+            return ()
+        from secureps.store.keyring import load_public
+
+        return tuple(sorted(names & load_public(self.kit).roster.names("shard")))
 
     @property
     def server(self) -> str:

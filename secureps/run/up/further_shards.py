@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from secureps.config.sections import read_toml
 from secureps.errors import OperatorError, PeerError, UnknownParty
 from secureps.messages.requests import Status
 from secureps.run.status_client import StatusClient
-from secureps.run.up.folder import RunFolder, write_config
+from secureps.run.up.folder import RESERVED, RunFolder, write_config
 from secureps.store.issuing import issue
 from secureps.store.keyring import load_public
 
@@ -24,7 +25,12 @@ WITHIN = 60.0
 """Seconds in which its coordinator has to read the new roster, and then the shard has to come."""
 
 
-def bring(root: Path, name: str, pause: Callable[[float], None] = time.sleep) -> None:
+def bring(
+    root: Path,
+    name: str,
+    pause: Callable[[float], None] = time.sleep,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
     """Has a shard come to a run that is being played; returns when it is there.
 
     Said again, it goes on where it was.
@@ -32,27 +38,31 @@ def bring(root: Path, name: str, pause: Callable[[float], None] = time.sleep) ->
     Args:
         root: the run's folder.
         pause: between two looks, for EVERY seconds.
+        clock: seconds.
 
     Raises:
-        UnknownParty: the name is another party's.
+        UnknownParty: the name is another party's, or means one in every run.
         KitError: it is no name of a party.
         OperatorError: it does not come, or the disk refuses.
     """
+    if name in RESERVED:
+        raise UnknownParty(f"{name} is no shard's name in any run of up: take another one")
     folder = RunFolder(root.resolve())
     roster = load_public(folder.kit).roster
     if name not in roster:
         issue(folder.kit, "shard", name)
     elif (role := roster.find(name).role) != "shard":
         raise UnknownParty(f"{name} is a {role} of this run, and no shard")
+    wait = partial(_await, pause=pause, clock=clock)
     own = StatusClient(folder.kit, name, folder.server)  # who asks is on the coordinator's roster
     try:
-        _await(own.status, lambda status: True, f"{name} is not on its roster yet", pause)
+        wait(own.status, lambda status: True, f"{name} is not on its roster yet")
         if not folder.config(name).exists():  # started earlier, it would be refused, and end
             like = next(each.name for each in roster.certificates if each.role == "shard")
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
         log = folder.logs / f"{name}.log"
-        _await(own.status, lambda status: _here(status, name), f"it has not come; see {log}", pause)
+        wait(own.status, lambda status: _here(status, name), f"it has not come; see {log}")
     finally:
         own.close()
 
@@ -66,10 +76,14 @@ def _await(
     done: Callable[[Status], bool],
     otherwise: str,
     pause: Callable[[float], None],
+    clock: Callable[[], float],
 ) -> None:
-    """Asks until it is so; OperatorError says what is not after WITHIN seconds."""
-    last = otherwise
-    for _ in range(round(WITHIN / EVERY)):
+    """Asks until it is so; OperatorError says what is not after WITHIN seconds.
+
+    A coordinator that cannot be reached may take long to be asked.
+    """
+    last, until = otherwise, clock() + WITHIN
+    while clock() < until:
         try:
             if done(ask()):
                 return

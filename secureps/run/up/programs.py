@@ -176,11 +176,19 @@ class Programs:
             time.sleep(_TICK)
         return address
 
-    def start_further(self, supervisor: Supervisor) -> None:
-        """Starts shards that were added since (`run.up.further_shards`)."""
-        for shard in self.folder.further(self.cast):
-            if shard not in supervisor.running():
-                supervisor.start(self._server("shard", shard))
+    def start_further(self, supervisor: Supervisor, started: set[str]) -> None:
+        """Starts shards that were added since (`run.up.further_shards`), each once.
+
+        Args:
+            started: who was: one that has ended since is not started anew.
+
+        Raises:
+            KitError: the kit does not say who is a shard.
+            OperatorError: one cannot be started.
+        """
+        for shard in self.folder.further(self.cast, started):
+            started.add(shard)
+            supervisor.start(self._server("shard", shard))
 
     def _start_coordinator(self, supervisor: Supervisor, progress: Progress) -> str:
         """Starts it, and its standby if it has one; returns its address, or those of both."""

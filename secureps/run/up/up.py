@@ -218,7 +218,7 @@ def _federate(
                 time.monotonic() - began
             )  # a run may be well under way once its script is there
             compared = programs.federation.baselines
-            further = partial(programs.start_further, supervisor)
+            further = partial(programs.start_further, supervisor, set(supervisor.running()))
             watched = Watched(plan, folder, address, cast.clients, so_far, compared, further)
             with Watch(watched, script, supervisor, progress, metrics) as watch:
                 outcome = watch.until_over()

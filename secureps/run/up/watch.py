@@ -58,7 +58,7 @@ class Watched:
         plan, folder, clients: of the run; address: of its coordinator.
         before: seconds that it was played before.
         compared: baselines are trained too, as far as possible while it goes.
-        further: starts processes that came to the run since; called at every look.
+        further: starts processes that came to the run since; called until it is over.
     """
 
     plan: Plan
@@ -155,6 +155,7 @@ class Watch:
         """
         pause = self._look()
         while not (finished := self._finished()):
+            self._watched.further()
             time.sleep(pause)
             pause = self._look()
         self._supervisor.expect_end()
@@ -184,7 +185,6 @@ class Watch:
     def _look(self) -> float:
         """Reads the status once; returns the seconds until the next time."""
         self._hear()
-        self._watched.further()
         asked = time.monotonic()
         try:
             status = self._observer.status()

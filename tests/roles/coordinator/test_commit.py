@@ -415,15 +415,18 @@ def test_a_checkpoint_makes_durable() -> None:
     stale = dataclasses.replace(part, number=0)
     assert world.give("shard-a", stale).records == []
     step = world.give("shard-b", dataclasses.replace(part, shard="shard-b"))
-    assert works(step) == [WriteManifest(number, versions)]
-    step = world.give(WORKER, ManifestWritten(number))
+    (task,) = works(step)
+    assert isinstance(task, WriteManifest)
+    assert (task.number, task.versions) == (number, versions)
+    assert [each.shard for each in task.parts] == list(SHARDS)
+    step = world.give(WORKER, ManifestWritten(number, task.placement.epoch))
     assert step.records == [coordinator_records.CheckpointComplete(number)]
     ids = tuple(SubmissionId(c, "all", 1) for c in CLIENTS)
     for client, id in zip(CLIENTS, ids):
         assert orders_of(step, client) == [orders.Settled(1, id, "durable", 1, "in checkpoint 1")]
     for shard in SHARDS:
         assert orders_of(step, shard) == [orders.Discard(1, ids)]
-    assert world.give(WORKER, ManifestWritten(number)).records == []
+    assert world.give(WORKER, ManifestWritten(number, 1)).records == []
 
 
 def test_a_shard_hears_which_of_its_submissions_are_past_and_of_no_others() -> None:

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from secureps.crypto.sharing import KEY_BOUND
-from secureps.messages.orders import KeyCommittee
+from secureps.messages.orders import Examine, KeyCommittee
+from secureps.messages.requests import Examined
 from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.rules.rule import Arrival, Close, Decision, Wait
-from secureps.roles.coordinator import opening, recovery, synchronous
+from secureps.roles.coordinator import envelope_checks, opening, recovery, synchronous
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.machine import Order
 from tests.kits.committee_kit import Bench
 from tests.kits.roles_kit import make_plan
 
@@ -45,7 +47,8 @@ def plain(tx: Transaction, group: GroupState) -> tuple[set[SubmissionId], str]:
     here = tx.watchers.intersection(tx.holders)
     ready, waiting = set(), []
     for id, by in seen.items():
-        enough = len(by) >= tx.plan.threshold
+        others = frozenset(tx.holders) - open_receipts.doubted.get(id, frozenset())
+        enough = len(by) >= tx.plan.threshold <= len(others)
         if enough and (id.client not in strict or looked[id] >= here):
             ready.add(id)
         else:
@@ -230,3 +233,31 @@ def test_a_sum_of_keys_is_no_larger_than_its_members_weigh(sign: int, bench: Ben
     least[5], most[5] = sign * 3 * KEY_BOUND, sign * (3 * KEY_BOUND + 1)
     assert opening._plausible(least, group)
     assert not opening._plausible(most, group)
+
+
+def test_what_came_before_its_client_was_flagged_is_looked_into_where_nobody_looks_before() -> None:
+    """It is kept back until all that are here have looked; nobody else would ask them to."""
+    round = Round()
+    tx, group = round.tx, round.group
+    group.open_receipts.enough = 0
+    flawed, other = (SubmissionId("c0", "all", number) for number in (1, 2))
+    for id in (flawed, other):
+        group.receive(tx.now, receipt(id))
+        tx.federation.settled.receipts[id] = b"about"
+    tx.federation.accused = {client: frozenset({"holder-0"}) for client in ("c1", "c2", "c3")}
+    envelope_checks.looked_into(tx, group, Examined("holder-0", flawed, "no", b"about"))
+    assert opening.kept(tx, group) == {flawed, other}
+    asked = [
+        (effect.to, effect.message.receipt.id)
+        for effect in tx.step.effects
+        if isinstance(effect, Order) and isinstance(effect.message, Examine)
+    ]
+    assert sorted(asked) == sorted(
+        (holder, id)
+        for id in (flawed, other)
+        for holder in HOLDERS
+        if (holder, id) != ("holder-0", flawed)
+    )
+    for holder, id in asked:
+        envelope_checks.looked_into(tx, group, Examined(holder, id, "", b"about"))
+    assert opening.kept(tx, group) == frozenset()

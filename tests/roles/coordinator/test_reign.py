@@ -290,3 +290,54 @@ def test_where_all_disks_are_empty_key_holders_say_who_ruled() -> None:
     assert told.items() >= dict.fromkeys(SHARDS, world.federation.incarnation).items()
     register(world, "shard-a", world.federation.incarnation)
     assert rules(world)
+
+
+def finishes_coming(world: World, shard: str) -> None:
+    """A shard that was told who this is obeys, durably, and says so."""
+    register(world, shard, world.federation.incarnation)
+
+
+@pytest.mark.parametrize("obeys_first", [False, True])
+@pytest.mark.parametrize("records", [HEIR, HEIR[:1]])
+def test_where_all_came_with_empty_disks_one_that_obeys_keeps_no_other_waiting(
+    records: tuple[Any, ...], obeys_first: bool
+) -> None:
+    """One of them may say that it obeys before the other one's subscription comes."""
+    world = again(*records)
+    obeys(world, HOLDER)
+    comes_empty(world, "shard-a")
+    world.give("shard-b", requests.Register("shard-b", "127.0.0.1:1", 1.0, 0))
+    if obeys_first:
+        finishes_coming(world, "shard-a")
+    orders_now = orders_of(world.give("shard-b", requests.Subscribe("shard-b", ())), "shard-b")
+    assert orders.Configure in [type(order) for order in orders_now]
+    finishes_coming(world, "shard-a")
+    finishes_coming(world, "shard-b")
+    assert rules(world)
+
+
+def test_a_shard_that_was_removed_and_never_comes_keeps_no_heir_waiting_where_all_are_empty() -> (
+    None
+):
+    world = again(*HEIR)
+    world.federation.reigns.unshared.append("shard-z")
+    obeys(world, HOLDER)
+    for shard in SHARDS:
+        comes_empty(world, shard)
+    finishes_coming(world, "shard-a")
+    assert rules(world)
+
+
+def test_a_run_that_no_standby_ever_had_waits_for_no_disk_that_is_empty() -> None:
+    """Its standby had followed before the run was founded; then this one was started again."""
+    before, follows = collecting(), (StandbyFollows(ONE), StandbyFollows(b""))
+    world = World(before.plan, journal=(follows, *before.journal))
+    obeys(world, HOLDER)
+    obeys(world, "shard-b")
+    comes_empty(world, "shard-a")
+    finishes_coming(world, "shard-a")
+    assert rules(world)
+    had = World(before.plan, journal=(follows[:1], *before.journal))
+    obeys(had, HOLDER)
+    obeys(had, "shard-b")
+    assert orders_of(comes_empty(had, "shard-a")) == []

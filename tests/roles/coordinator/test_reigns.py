@@ -7,7 +7,7 @@ import pytest
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import LINE, REIGN, Incarnated, starts
 from secureps.messages.run import GroupPlacement, Placement
-from secureps.roles.coordinator.reigns import MISSED, Reigns
+from secureps.roles.coordinator.reigns import MISSED, Reigns, blank
 
 
 def fold(*records: Incarnated | StandbyFollows) -> Reigns:
@@ -87,3 +87,22 @@ def test_starts_in_words() -> None:
     assert starts(REIGN + 1) == "taken over once"
     assert starts(2 * REIGN + 3) == "taken over 2 times, started 3 times"
     assert starts(REIGN + LINE + 1) == "taken over once"
+
+
+SHARDS = ("shard-0", "shard-1")
+
+
+@pytest.mark.parametrize(
+    ("seen", "first", "found"),
+    [
+        ({"shard-0": 0}, {"shard-0": 0}, {"shard-0"}),  # the other one may come with a disk
+        ({"shard-0": 0, "shard-1": 4}, {"shard-0": 0, "shard-1": 4}, {"shard-0"}),
+        ({"shard-0": 0, "shard-1": 0}, {"shard-0": 0, "shard-1": 0}, set()),
+        ({"shard-0": 5, "shard-1": 0}, {"shard-0": 0, "shard-1": 0}, set()),  # it obeys by now
+        ({"shard-0": 0, "left": 0}, {"shard-0": 0, "left": 0}, {"shard-0", "left"}),
+    ],
+)
+def test_whose_disks_are_empty_by_what_each_said_first(
+    seen: dict[str, int], first: dict[str, int], found: set[str]
+) -> None:
+    assert blank((*SHARDS, "left"), seen, SHARDS, first) == found

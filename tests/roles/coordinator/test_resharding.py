@@ -19,7 +19,7 @@ from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.coordinator.tasks import WriteManifest
-from secureps.roles.machine import Answer, Step
+from secureps.roles.machine import WORKER, Answer, Step
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
 
 FIRST, SPARE = SHARDS
@@ -193,6 +193,24 @@ def test_a_move_to_a_shard_that_is_removed_is_taken_back() -> None:
     assert gone.trouble.startswith("has left: removed by the operator")
     assert say(at, REMOVE) == []
     assert "Finish" in at.come()
+
+
+def test_the_checkpoint_of_a_move_that_is_taken_back_has_no_file_of_who_was_sent_away() -> None:
+    """All parts are there; whoever has the manifest written for the move makes nothing complete."""
+    at = world()
+    say(at, ADD)
+    at.says()
+    for due in [each for each in at.due if isinstance(each.order, WriteCheckpoint)]:
+        at.give(due.sender, due.reply)
+    say(at, REMOVE)
+    before, after = (d for d in at.due if isinstance(d.order, WriteManifest))
+    parts = [[part.shard for part in each.order.parts] for each in (before, after)]
+    assert parts == [[FIRST, SPARE], [FIRST]]
+    assert after.order.placement.shards == (FIRST,)
+    at.give(WORKER, before.reply)
+    assert not at.federation.checkpoints[-1].complete
+    at.give(WORKER, after.reply)
+    assert at.federation.checkpoints[-1].complete
 
 
 def test_a_spare_shard_that_is_removed_has_left_at_once() -> None:

@@ -83,18 +83,41 @@ def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
 ) -> None:
     answers.append(UnknownParty("nobody is called shard-1"))
     waited = list[float]()
+
+    def clock() -> float:
+        return sum(waited)
+
     with pytest.raises(OperatorError, match="not on its roster yet: nobody is called shard-1"):
-        bring(folder.root, NEW, waited.append)
+        bring(folder.root, NEW, waited.append, clock)
     assert sum(waited) == WITHIN
     answers[:] = [status("shard-0")]
     with pytest.raises(OperatorError, match=r"it has not come; see .*shard-1.log"):
-        bring(folder.root, NEW, waited.append)
+        bring(folder.root, NEW, waited.append, clock)
+
+
+def test_a_coordinator_that_takes_long_to_be_asked_is_not_waited_for_longer(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    answers.append(Unreachable("no answer"))
+    asked = list[float]()
+
+    def clock() -> float:
+        return 20.0 * len(asked)  # each question takes as long
+
+    with pytest.raises(OperatorError, match=r"the run was given 60 seconds: .* no answer"):
+        bring(folder.root, NEW, asked.append, clock)
+    assert len(asked) == 3
 
 
 def test_a_name_of_another_party_or_of_none_is_refused(
     folder: RunFolder, answers: list[Any]
 ) -> None:
-    with pytest.raises(UnknownParty, match="coordinator is a coordinator of this run, and no sh"):
-        bring(folder.root, "coordinator")
+    issue_all(folder.kit, [("client", "client-00")])
+    with pytest.raises(UnknownParty, match="client-00 is a client of this run, and no shard"):
+        bring(folder.root, "client-00")
+    for name in ("coordinator", "standby", "observer"):
+        with pytest.raises(UnknownParty, match=f"{name} is no shard's name in any run of up"):
+            bring(folder.root, name)
+        assert name == "coordinator" or name not in load_public(folder.kit).roster
     with pytest.raises(KitError):
         bring(folder.root, "a/b")

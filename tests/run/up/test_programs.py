@@ -16,6 +16,7 @@ from secureps.run.up.folder import (
     write_servers,
 )
 from secureps.run.up.programs import Order, Programs
+from secureps.store.issuing import create_kit, issue_all
 from tests.kits.nursery import ROOT
 
 PLAN = """
@@ -57,18 +58,21 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(tmp_pa
     write_coordinator(folder, tmp_path, None)
     write_servers(folder, plan, cast, "127.0.0.1:1", None)
     assert folder.further(cast) == ()
-    write_config(folder, "shard-9", {})
+    create_kit(folder.kit, plan.cipher_parameters, hours=0)
+    issue_all(folder.kit, [("shard", "shard-9"), ("client", "other")])
+    for name in ("shard-9", "other", "nobody"):
+        write_config(folder, name, {})
     assert folder.further(cast) == ("shard-9",)
     started = list[str]()
 
     class Running:
-        def running(self) -> tuple[str, ...]:
-            return tuple(started)
+        """It ends in order at once: nobody runs."""
 
         def start(self, program: Program) -> None:
             assert program.arguments[-1] == str(folder.config("shard-9"))
             started.append(program.name)
 
+    known = set[str]()
     for _ in range(2):
-        programs.start_further(typing.cast(Supervisor, Running()))
+        programs.start_further(typing.cast(Supervisor, Running()), known)
     assert started == ["shard-9"]
