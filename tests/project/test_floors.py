@@ -77,6 +77,9 @@ ONLY_IMPORTERS = {
     "torch": {
         "client/device_update.py",
         "client/ghost_clipping.py",
+        "client/gradient_norms.py",
+        "client/record_checks.py",
+        "client/record_loss.py",
         "client/torch.py",
         "client/torch_ranks.py",
         "client/torch_sgd.py",
@@ -96,7 +99,7 @@ ONLY_IMPORTERS = {
         "gpu/seal_kernels.py",
         "gpu/transform_kernels.py",
     },
-    "opacus": {"client/ghost_clipping.py", "client/torch_sgd.py"},
+    "opacus": {"client/ghost_clipping.py", "client/record_checks.py", "client/torch_sgd.py"},
     "dp_accounting": {"privacy/accountant.py"},
     "matplotlib": {"run/report/plots.py"},
     "sklearn": {"scenario/datasets.py"},
