@@ -141,8 +141,3 @@ def after(
     facts = ledger.tally(party)
     facts.update(each for each in ahead if ledger.new(each))
     return spent(plan, facts, most_delta)
-
-
-def facts_of(ledger: Ledger, party: str) -> tuple[Fact, ...]:
-    """Everything on record of one party, in whichever unit."""
-    return (*ledger.of(party), *ledger.releases_of(party))

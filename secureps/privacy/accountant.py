@@ -90,7 +90,7 @@ def epsilon(charges: Iterable[Charge], delta: float, accountant: AccountantName 
     """The epsilon at `delta` of all charges together, for add-or-remove-one of a record.
 
     Each charge is `steps` Poisson-sampled Gaussian mechanisms, composed adaptively. The
-    charges must be about the same records (one party's: `Ledger.of`); those of several
+    charges must be about the same records (one party's: `Ledger.tally`); those of several
     parties give a bound for a record that all of them hold.
 
     Args:
@@ -175,8 +175,8 @@ def client_epsilon(releases: Iterable[Release], delta: float) -> float:
     In all, delta' = delta - b1 - (1 + e^eps) b2 is what is left for the conversion.
 
     Args:
-        releases: any number of one client's (`Ledger.releases_of`), or how often each (a
-            Counter); none cost 0.
+        releases: any number of one client's, or how often each (a Counter, `Ledger.tally`); none
+            cost 0.
         delta: in (0, 1).
     Returns:
         an upper bound on epsilon >= 0; infinity if there is none, because something was released

@@ -65,7 +65,6 @@ class Ledger:
 
     def __init__(self, facts: Iterable[Charge | Release] = ()) -> None:
         self._known: dict[tuple[str, str, str, int, int], Charge | Release] = {}
-        self._of: dict[str, list[Charge | Release]] = {}
         self._tallies: dict[str, Counter[Charge | Release]] = {}
         for fact in facts:
             self.append(fact)
@@ -80,17 +79,9 @@ class Ledger:
         """All releases, in order."""
         return tuple(fact for fact in self._known.values() if isinstance(fact, Release))
 
-    def of(self, party: str) -> tuple[Charge, ...]:
-        """The charges of one party, in order."""
-        return tuple(fact for fact in self._of.get(party, ()) if isinstance(fact, Charge))
-
-    def releases_of(self, party: str) -> tuple[Release, ...]:
-        """The releases of one party, in order."""
-        return tuple(fact for fact in self._of.get(party, ()) if isinstance(fact, Release))
-
     def count(self, party: str) -> int:
         """How many facts are on record of one party: as many are the same ones."""
-        return len(self._of.get(party, ()))
+        return self._tallies.get(party, Counter()).total()
 
     def tally(self, party: str) -> Counter[Charge | Release]:
         """How often one party did each of the same: its facts, all with version and attempt 0.
@@ -130,12 +121,8 @@ class Ledger:
     def append(self, fact: Charge | Release) -> None:
         """Adds one fact; the same again changes nothing. Raises as `new` does."""
         if self.new(fact):
-            self._add(fact)
+            self._known[_key(fact)] = fact
             self._count(fact, 1)
-
-    def _add(self, fact: Charge | Release) -> None:
-        self._known[_key(fact)] = fact
-        self._of.setdefault(fact.party, []).append(fact)
 
     def _count(self, fact: Charge | Release, times: int) -> None:
         tally = self._tallies.setdefault(fact.party, Counter())
@@ -161,7 +148,7 @@ class Ledger:
         for place, version in zip(places, versions, strict=True):
             kind, party, group, rest = makes[place]
             fact = kind(party, group, version, *rest)
-            ledger._add(fact)
+            ledger._known[_key(fact)] = fact
         for place, times in Counter(places).items():
             kind, party, group, rest = makes[place]
             ledger._count(kind(party, group, 0, *rest), times)

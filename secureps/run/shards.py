@@ -41,7 +41,8 @@ def shards(
 
     add gives its share to a shard that is on the roster, and was started; drain
     moves all that a shard holds to the others, and remove has it leave the run
-    besides. The model is the same. Ctrl-C ends the looking, and not the move.
+    besides. The model is the same, but for noise that shards add, and for who is
+    in a cohort under buffered. Ctrl-C ends the looking, and not the move.
     Give RUN, in which add starts a shard of a new name too, or --server and the
     coordinator's own --kit.
     """

@@ -31,7 +31,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.block_codes import block_codes
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.policy.spending import Fact, facts_of
+from secureps.policy.spending import Fact
 from secureps.privacy.ledger import Ledger
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import kept_key
@@ -43,6 +43,7 @@ from tests.chaos.schedule import CHEATS, Setting
 from tests.chaos.world import World
 from tests.kits.federations import Tensors, same
 from tests.kits.feedback_kit import recomputed
+from tests.kits.privacy_kit import facts_of
 
 MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
 """Where the files of a run lie, if the machine has memory for files."""

@@ -258,7 +258,8 @@ def test_the_ledger_charges_the_enlarged_clip(tmp_path: Path) -> None:
     plan = adaptive_plan("distributed")
     simulation = federation(plan, tmp_path)
     simulation.run()
-    released = simulation.coordinator.federation.ledger.releases_of("client-00")
+    ledger = simulation.coordinator.federation.ledger
+    released = [release for release in ledger.releases if release.party == "client-00"]
     assert [r.version for r in released] == [0, 1, 2, 3]
     mechanism = plan.mechanism("all", VALUES + 1)
     assert mechanism is not None

@@ -17,10 +17,11 @@ import pytest
 
 from secureps.messages import coordinator_records
 from secureps.policy.plan import Plan
-from secureps.policy.spending import fact, facts_of, planned, spent
+from secureps.policy.spending import fact, planned, spent
 from secureps.privacy.accountant import SKELLAM_ORDERS, WHOLE
 from secureps.roles.member.member import Member
 from tests.kits.cheats import journalled, spoils
+from tests.kits.privacy_kit import facts_of
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
 
 DELTA = 1e-6

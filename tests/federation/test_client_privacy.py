@@ -25,7 +25,15 @@ from secureps.run.simulate.simulation import Conditions
 from secureps.store.spool import MemorySpool
 from tests.kits.faults_kit import Drop, faulty
 from tests.kits.federations import Tensors, Walker, same
-from tests.kits.privacy_kit import CLIENTS, PRIVACY, SIGMAS, Still, federation, private_plan
+from tests.kits.privacy_kit import (
+    CLIENTS,
+    PRIVACY,
+    SIGMAS,
+    Still,
+    facts_of,
+    federation,
+    private_plan,
+)
 from tests.kits.roles_kit import SCHEMA
 from tests.kits.sealed_blocks import made_of, whole
 
@@ -113,11 +121,11 @@ def test_epsilon_is_that_of_the_releases(tmp_path: Path) -> None:
     ledger = simulation.coordinator.federation.ledger
     assert ledger.charges == ()
     expected = [fact(plan, "client-00", "all", 217, version) for version in range(4)]
-    assert list(ledger.releases_of("client-00")) == expected
+    assert list(facts_of(ledger, "client-00")) == expected
     assert 0 < spent(plan, [e for e in expected if e is not None]) < 500
     machine = simulation.parties["client-00"].machine
     assert isinstance(machine, Member)
-    assert machine._ledger.releases_of("client-00") == ledger.releases_of("client-00")
+    assert facts_of(machine._ledger, "client-00") == facts_of(ledger, "client-00")
 
 
 def test_fewer_than_the_honest_fail_the_version(tmp_path: Path) -> None:
@@ -172,7 +180,7 @@ def test_another_update_of_one_version_is_another_release_with_noise_of_its_own(
     simulation = federation(private_plan("local"), tmp_path, kind=kind, conditions=conditions)
     simulation.run()
     ledger = simulation.coordinator.federation.ledger
-    again = [r.attempt for r in ledger.releases_of("client-00") if r.version == 2]
+    again = [r.attempt for r in facts_of(ledger, "client-00") if r.version == 2]
     assert again == list(range(len(again)))
     assert (len(again) > 1) is repeats
     worker = simulation.parties["client-00"].worker

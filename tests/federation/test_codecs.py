@@ -24,8 +24,8 @@ from tests.kits.federations import (
     small_federation,
     small_plan,
 )
+from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.privacy_kit import private_plan
 from tests.kits.thin_group import FED_BACK, RULE, THIN
 
 CHAINS: dict[str, dict[str, Any]] = {
@@ -91,7 +91,7 @@ def test_client_level_privacy_is_charged_for_the_integers_that_are_sent(
         assert pinned is not None
         layout = plan.layout(pinned.run.schema).group("all")
         assert (layout.size, layout.sent) == (217, 55)
-        facts = simulation.coordinator.federation.ledger.releases_of("client-02")
+        facts = facts_of(simulation.coordinator.federation.ledger, "client-02")
         mechanism = ClientMechanism(1.0, 55, 16, 1.0, placement, plan.honest("all"))  # type: ignore[arg-type]
         assert list(facts) == [mechanism.release("client-02", "all", v) for v in range(4)]
     assert same(*models)

@@ -29,7 +29,7 @@ from secureps.messages.requests import AskStatus, Decline, Noted, Prepared, Stat
 from secureps.messages.shard_records import StatePrepared
 from secureps.policy.checks.evaluation import Said, evaluated_versions, from_vector, to_vector
 from secureps.policy.plan import Plan
-from secureps.policy.spending import facts_of, spent
+from secureps.policy.spending import spent
 from secureps.roles.machine import Answer
 from secureps.roles.member.member import Member
 from secureps.roles.member.terms import Terms
@@ -39,6 +39,7 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors, same, small_plan
+from tests.kits.privacy_kit import facts_of
 
 SCORES = {1: 0.2, 2: 0.5, 3: 0.9, 4: 0.4, 5: 0.3, 6: 0.3, 7: 0.2, 8: 0.1}
 """What every client says of the n-th model that it is shown."""
@@ -279,7 +280,7 @@ def test_held_out_records_are_charged_under_client_level_privacy(tmp_path: Path)
     plan = evaluated_plan("bfv", versions=2, group=[group], privacy=privacy)
     simulation = examined(plan, tmp_path)
     simulation.run()
-    releases = simulation.coordinator.federation.ledger.releases_of("client-00")
+    releases = facts_of(simulation.coordinator.federation.ledger, "client-00")
     assert sorted((r.group, r.version) for r in releases) == [
         ("all", 0),
         ("all", 1),

@@ -114,7 +114,7 @@ def test_a_client_that_is_always_late_is_pulled_along_and_holds_nobody_up(
     # What it sealed it has spent, by its own record; what was summed is the coordinator's.
     member = late.play.parties[LATE].machine
     assert isinstance(member, Member)
-    assert [charge.version for charge in member._ledger.of(LATE)] == bases
+    assert [charge.version for charge in member._ledger.charges] == bases
     ledger = late.play.coordinator.federation.ledger
     charges = Counter(charge.party for charge in ledger.charges)
     assert charges == {name: versions for name in late.trainers if name != LATE}

@@ -12,11 +12,12 @@ from secureps.client.trainer import EvaluateResult
 from secureps.errors import PlanRefused, TermsRefused
 from secureps.messages.evaluation import EVALUATION
 from secureps.policy.checks.evaluation import Said, from_vector, heaviest, to_vector
-from secureps.policy.spending import fact, facts_of
+from secureps.policy.spending import fact
 from secureps.roles.member.terms import Terms
 from secureps.run.party_names import client_names
 from tests.kits.evaluations import METRICS, Examiner, evaluated_plan, examined, judged, metrics_of
 from tests.kits.federations import OF_RECORDS, Tensors
+from tests.kits.privacy_kit import facts_of
 
 REPORTS = {"train": {"loss": 10.0}, "query.ages": {"mean": 120.0, "old": 1.0}}
 AGES = {"mean": 30.0, "old": 0.25}

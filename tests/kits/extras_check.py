@@ -264,26 +264,32 @@ def objects_is_missed() -> None:
 
 def gpu_is_there() -> None:
     """A device is looked for, and none is made up."""
-    refused_device("gpu" if find_spec("torch") else "torch")
+    said = said_of_a_device()
+    assert not said or lacking_for_a_device() in said or "no CUDA device here" in said, said
 
 
 def gpu_is_missed() -> None:
     """By whoever insists on a device; a torch that is built for CUDA brings Triton itself."""
     if find_spec("triton") is None:
-        refused_device("gpu" if find_spec("torch") else "torch")
+        said = said_of_a_device()
+        assert lacking_for_a_device() in said, said
 
 
-def refused_device(extra: str) -> None:
-    """To seal on a device is refused: there is none, or no library for it."""
+def lacking_for_a_device() -> str:
+    """The command that installs what is asked for first."""
+    return command("gpu" if find_spec("torch") else "torch")
+
+
+def said_of_a_device() -> str:
+    """Why nothing is sealed on a device; empty where it is."""
     from secureps.gpu.choice import sealing_backend
 
     assert sealing_backend("cpu") is None
-    said = "no CUDA device here"
     try:
         sealing_backend("gpu")
     except ps.errors.ConfigError as error:
-        said = str(error)
-    assert command(extra) in said or "no CUDA device here" in said, said
+        return str(error)
+    return ""
 
 
 def sink_is_missed(extra: str) -> None:

@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.messages import coordinator_records
+from secureps.messages.charge import Charge, Release
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
+from secureps.privacy.ledger import Ledger
 from secureps.privacy.mechanism import Words
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -54,6 +56,11 @@ def federation(
 ) -> Simulation:
     trainers = {name: kind(i, shape) for i, name in enumerate(client_names(CLIENTS))}
     return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)
+
+
+def facts_of(ledger: Ledger, party: str) -> tuple[Charge | Release, ...]:
+    """Everything on record of one party: its charges, then its releases, each in order."""
+    return tuple(fact for fact in (*ledger.charges, *ledger.releases) if fact.party == party)
 
 
 def privatize(

@@ -141,7 +141,7 @@ def test_a_release_states_the_facts_and_has_an_epsilon() -> None:
         assert release.clamping == mechanism.clamping
         assert release.sources == sources
         # A Gaussian of the same multiplier, by the same conversion: 4.7527 at 1e-5.
-        spent = client_epsilon(Ledger([release]).releases_of("alice"), 1e-5)
+        spent = client_epsilon(Ledger([release]).releases, 1e-5)
         assert spent == pytest.approx(4.7527, abs=2e-4)
 
 

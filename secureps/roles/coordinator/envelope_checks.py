@@ -44,12 +44,11 @@ def examine(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
 
 def _examine_all(tx: Transaction, group: GroupState, client: str) -> None:
     """What came of a client before a flaw was found is looked into now: it is kept back."""
-    for id in group.open_receipts.clients.get(client, ()):
-        receipt = group.open_receipts.receipts[id]
-        order, answered = make_examine(tx, receipt), group.open_receipts.answered(id)
-        for holder in committees.holders(tx, receipt.committee):
-            if holder not in answered:
-                tx.order(holder, order)
+    known = tx.federation.committees  # what came may be sealed for one before the newest
+    for holder in dict.fromkeys(h for each in known for h in each.holders):
+        for receipt in opening.unexamined(tx, group, holder):
+            if receipt.id.client == client:
+                tx.order(holder, make_examine(tx, receipt))
 
 
 def looked_into(tx: Transaction, group: GroupState, answer: Examined) -> None:

@@ -205,10 +205,11 @@ def _lacking(tx: Transaction) -> list[tuple[str, str]]:
 
 def _kept(tx: Transaction) -> bool:
     """Whether what moved survives any one disk; begins the checkpoint that it needs for that."""
-    federation = tx.federation
-    if federation.moving.single and not federation.moving.kept:
+    federation, moving = tx.federation, tx.federation.moving
+    single = tx.cache.of("single", _placement(tx).epoch, lambda: moving.single)
+    if single and not moving.kept:
         checkpointing.begin(tx)
-    return not federation.moving.single or federation.checkpoints[-1].complete
+    return not single or federation.checkpoints[-1].complete
 
 
 def dismiss(tx: Transaction, shard: str) -> None:

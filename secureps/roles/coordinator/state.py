@@ -215,10 +215,11 @@ class CoordinatorState:
         """Folds one record; InternalError for one that is not the coordinator's."""
         self.timeline.take(at, record)
         match record:
-            case Incarnated() | records.StandbyFollows() | RunPinned():
+            case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
-                if isinstance(record, RunPinned):
-                    self.pinned = record
+            case RunPinned():
+                self.reigns.apply(record)
+                self.pinned = record
             case records.ShardLeft() | records.PlacementMoved():
                 self._move(at, record)
             case records.ShardLocated(shard, unsafe):
@@ -286,8 +287,7 @@ class CoordinatorState:
                 self.keys.apply(record)
             case records.KeysReleased(holder, below):
                 self.released[holder] = below
-                owed = self.owed.items()
-                self.owed = {k: v for k, v in owed if k[0] != holder or k[1] >= below}
+                self.owed = {k: v for k, v in self.owed.items() if k[0] != holder or k[1] >= below}
             case RosterFollowed():
                 pass  # what follows from it is on record by itself
             case records.CohortClosed(cohort):

@@ -58,7 +58,8 @@ def bring(
     try:
         wait(own.status, lambda status: True, f"{name} is not on its roster yet")
         if not folder.config(name).exists():  # started earlier, it would be refused, and end
-            like = next(each.name for each in roster.certificates if each.role == "shard")
+            shards = [each.name for each in roster.certificates if each.role == "shard"]
+            like = next(each for each in shards if folder.config(each).exists())
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
         log = folder.logs / f"{name}.log"

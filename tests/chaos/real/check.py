@@ -28,7 +28,6 @@ from secureps.messages.records import REIGN, RunPinned
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.submission import FOUNDING, UPDATE, Receipt
 from secureps.policy.plan import Plan, load_plan
-from secureps.policy.spending import facts_of
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.run.export import newest_model
@@ -45,6 +44,7 @@ from tests.chaos.real.federation import SEED, Played
 from tests.chaos.real.schedule import CLIENTS, SPARE
 from tests.chaos.real.takeover import Known
 from tests.kits.federations import Tensors, Walker, same
+from tests.kits.privacy_kit import facts_of
 
 Journal = list[tuple[float, Any]]
 

@@ -270,9 +270,9 @@ def test_a_charge_counts_once() -> None:
     charge = Charge("c0", "all", 0, 1.0, 0.1, 4)
     for _ in range(2):
         federation.apply(0.0, charge)
-    assert federation.ledger.of("c0") == (charge,)
+    assert federation.ledger.charges == (charge,)
     federation.apply(0.0, dataclasses.replace(charge, version=1))
-    assert len(federation.ledger.of("c0")) == 2
+    assert federation.ledger.count("c0") == 2
 
 
 def test_whoever_ever_submitted_what_an_unsafe_seed_made_is_remembered() -> None:

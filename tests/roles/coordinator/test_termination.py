@@ -11,13 +11,14 @@ import pytest
 from secureps.errors import UnknownParty
 from secureps.messages import coordinator_records, orders, requests
 from secureps.policy.plan import Plan
-from secureps.policy.spending import after, fact, facts_of, spent
+from secureps.policy.spending import after, fact, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import same, small_federation, small_plan
+from tests.kits.privacy_kit import facts_of
 from tests.kits.roles_kit import (
     CLIENTS,
     MANY,

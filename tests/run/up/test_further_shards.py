@@ -19,6 +19,8 @@ from secureps.store.keyring import load_public
 from tests.kits.federations import small_plan
 
 NEW = "shard-1"
+FIRST = "aux"
+"""A new name that comes before all others on the roster."""
 
 
 @pytest.fixture
@@ -43,7 +45,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> list[Status | SecurepsError]:
 
     class Client:
         def __init__(self, kit: Path, name: str, server: str) -> None:
-            assert name == NEW
+            assert name in (NEW, FIRST)
 
         def status(self) -> Status:
             answer = found.pop(0) if len(found) > 1 else found[0]
@@ -93,6 +95,19 @@ def test_one_that_does_not_come_is_an_error_that_says_where_to_look(
     answers[:] = [status("shard-0")]
     with pytest.raises(OperatorError, match=r"it has not come; see .*shard-1.log"):
         bring(folder.root, NEW, waited.append, clock)
+
+
+def test_said_again_it_has_the_file_of_another_shard_whatever_its_name(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    waited = list[float]()
+    answers.append(UnknownParty("nobody is called aux"))
+    with pytest.raises(OperatorError, match="not on its roster yet"):
+        bring(folder.root, FIRST, waited.append, lambda: sum(waited))
+    answers[:] = [status("shard-0"), status("shard-0", FIRST)]
+    bring(folder.root, FIRST, waited.append, lambda: 0.0)
+    own, other = read_toml(folder.config(FIRST)), read_toml(folder.config("shard-0"))
+    assert own == other | {"name": FIRST, "state": str(folder.state(FIRST))}
 
 
 def test_a_coordinator_that_takes_long_to_be_asked_is_not_waited_for_longer(
