@@ -201,13 +201,18 @@ def _mixes(what: str) -> PlanRefused:
 class Kept:
     """What a model holds now: buffers and parameters that nothing may change past the noise.
 
-    Args:
-        trained: whether that is so of trained parameters too, as in passes without a step.
+    Trained parameters are among them until steps may change these.
     """
 
-    def __init__(self, module: nn.Module, trained: bool) -> None:
-        self._module, self._trained = module, trained
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._trained = module, True
         self._values = {name: each.detach().clone() for name, each in self._now()}
+
+    def leave_trained(self) -> None:
+        """Lets trained parameters be changed from now on, and their copies go."""
+        self._trained = False
+        left = [name for name, _ in self._now() if name in self._values]
+        self._values = {name: self._values[name] for name in left}
 
     def _now(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_buffers()

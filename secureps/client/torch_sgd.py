@@ -103,12 +103,12 @@ def descend_privately(
 
     rng, noise = generators
     refuse_model(module)
-    tested, kept = (Kept(module, trained) for trained in (True, False))
+    kept = Kept(module)
     refuse_loss(module, task)
-    tested.refuse_changes()
+    kept.refuse_changes()
     refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
-    tested.refuse_changes()
-    del tested
+    kept.refuse_changes()
+    kept.leave_trained()
     records = len(task.x)
     step: Callable[[Any, NDArray[np.int64]], None]
     if ghost_fits(module):
