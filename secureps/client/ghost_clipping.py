@@ -38,6 +38,7 @@ from secureps.client.gradient_norms import (
     total,
 )
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
 """(layer, what went in, the gradient by what came out) -> parts; records come first in all."""
@@ -138,7 +139,7 @@ def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter
             raise
         raise PlanRefused(
             f"record privacy: a {type(layer).__name__} has no gradients by record: "
-            f"{' '.join(str(error).split())}"
+            f"{one_line(error)}"
         ) from None
     return {each: made[name] for name, each in own.items()}
 

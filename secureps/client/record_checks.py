@@ -18,13 +18,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client.record_loss import (
     Measure,
-    first_line,
     of_tensors,
     refuse_other_rows,
     tensors_in,
     total_loss,
 )
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
 
 _INSTEAD = (
     "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
@@ -75,7 +75,7 @@ def refuse_model(module: nn.Module) -> None:
             text = f"; take opacus.layers.{own} in its place, which has the same arguments"
             raise PlanRefused(
                 f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+                f"be trained under DP-SGD: {one_line(errors[0])}"
                 f"{text if hasattr(layers, own) else _INSTEAD}"
             )
 
@@ -123,8 +123,8 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         _passed(module, x[:2])  # what fails for every batch is the model's own error
         raise PlanRefused(
-            f"record privacy: the model fails for one record alone ({first_line(error)}); it must "
-            "work for one: squeeze(1), not squeeze()"
+            f"record privacy: the model fails for one record alone ({one_line(error)[:300]}); it "
+            "must work for one: squeeze(1), not squeeze()"
         ) from None
     refuse_other_rows(alone.outputs, 1)
     for order in ((0, 1), (1, 0)):

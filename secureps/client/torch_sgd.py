@@ -36,6 +36,7 @@ from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, 
 from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
+from secureps.wording import one_line
 
 MICROBATCH = 1024
 """The most records whose gradients are computed at a time: memory does not grow with a sample."""
@@ -119,7 +120,7 @@ def descend_privately(
         try:
             wrapped = GradSampleModule(module, loss_reduction="sum")
         except NotImplementedError as error:
-            raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+            raise PlanRefused(f"record privacy: {one_line(error)}") from None
         step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
     optimizer = _noisy(kind, sgd, privacy, records, noise)
     with warnings.catch_warnings():
