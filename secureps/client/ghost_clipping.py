@@ -37,6 +37,7 @@ from secureps.client.gradient_norms import (
     norms_and_sum,
     total,
 )
+from secureps.client.record_checks import graph_nodes
 from secureps.errors import PlanRefused
 from secureps.wording import one_line
 
@@ -347,15 +348,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
     """
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses}
-    waiting, known = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        if node in inputs:
-            waiting.append(inputs[node])
-            continue
+    for node in graph_nodes([loss.grad_fn], inputs):
         name = names.get(id(getattr(node, "variable", None)))
         if name is not None:
             raise PlanRefused(
@@ -363,4 +356,3 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
                 "or what came out of its layer is changed in place; call the layer itself, and use "
                 "ReLU without inplace"
             )
-        waiting.extend(each for each, _ in node.next_functions)

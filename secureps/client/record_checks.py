@@ -5,7 +5,7 @@ What must not live here: steps, noise, and how gradients are clipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -127,10 +127,10 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
             "must work for one: squeeze(1), not squeeze()"
         ) from None
     refuse_other_rows(alone.outputs, 1)
+    _refuse_reentrant(alone.outputs)
     for order in ((0, 1), (1, 0)):
         seen = _passed(module, x[list(order)])
         refuse_other_rows(seen.outputs, 2)
-        _refuse_reentrant(seen.outputs)
         pairs = enumerate(zip(alone.calls, seen.calls, strict=False))
         # What counts two here and one of one record counts records; weights and places do not.
         rows = [k for k, (one, two) in pairs if (_count(one[1]), _count(two[1])) == (1, 2)]
@@ -146,17 +146,31 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
 
 def _refuse_reentrant(outputs: Any) -> None:
     """Refuses checkpoints that keep a forward pass from autograd: nothing in them would train."""
-    waiting, known = [each.grad_fn for each in tensors_in(outputs)], set[Any]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
+    for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise PlanRefused(
                 "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "
                 "under which no layer in it has gradients by record; take use_reentrant=False"
             )
+
+
+def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
+    """The nodes of autograd's graph from these on, each once.
+
+    Args:
+        roots: nodes, or None for what has no gradient.
+        passed: nodes that are left out, by the one with which it goes on behind each, or None.
+    """
+    waiting, known, passed = list(roots), set[Any](), passed or {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node in passed:
+            waiting.append(passed[node])
+            continue
+        yield node
         waiting.extend(each for each, _ in node.next_functions)
 
 
