@@ -105,7 +105,7 @@ def descend_privately(
     rng, noise = generators
     refuse_model(module)
     kept = Kept(module)
-    refuse_loss(module, task)
+    _refuse_loss(module, task)
     kept.refuse_changes()
     refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
     kept.refuse_changes()
@@ -131,7 +131,7 @@ def descend_privately(
     kept.refuse_changes()
 
 
-def refuse_loss(module: nn.Module, task: Task) -> None:
+def _refuse_loss(module: nn.Module, task: Task) -> None:
     """Refuses a loss that lets records change each other's gradients, by some of them."""
     index = np.unique(np.linspace(0, len(task.x) - 1, PROBED).astype(np.int64))
     x, y = task.batch(index)
