@@ -458,8 +458,9 @@ def _whole(tensor: Tensor) -> bool:
 
 def _array(tensor: Tensor) -> Array:
     """A copy on the host; of bfloat16, which NumPy lacks, as float32."""
-    exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return exact.detach().cpu().numpy().copy()
+    dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+    order = torch.contiguous_format
+    return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
 
 
 def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
