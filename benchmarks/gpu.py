@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.report import Row, report
 from secureps.crypto.backend import Backend, Noise
@@ -84,7 +83,7 @@ def fastest(action: Callable[[], object], tries: int) -> float:
 
 def transfers(here: Timed, values: int, tries: int) -> Iterator[Row]:
     """Copies of float32 values to the device and back, from pinned memory."""
-    stream, own, there = here.new_stream(), here.staging(values, 32), here.empty(values, 32)
+    stream, own, there = here.stream(), here.staging(values, 32), here.empty(values, 32)
     own.numpy()[:] = 1
     other = np.empty_like(own.numpy())
     core = fastest(lambda: np.copyto(other, own.numpy()), tries)
@@ -106,54 +105,39 @@ def sealing(here: Timed, values: int, tries: int) -> Iterator[Row]:
     for name, parameters in PARAMETERS.items():
         enc = choose(parameters)
         count = min(gpu.batch(enc, values), enc.elements(values))
-        size, place = count * enc.values, Place(bytes(32), "all", bytes(32), count * enc.values)
-        noise, rng = Noise(), np.random.default_rng(1)
-        key = transformed_key(enc.ring, one_time_key(enc.ring, noise))
-        integers = rng.integers(0, parameters.levels, size, np.int32, endpoint=True)
-        words = [rng.integers(0, q, (count, enc.ring.degree), np.uint64) for q in enc.ring.moduli]
-        total = np.stack(words, axis=1)
-        total.flags.writeable = False
-        out = np.empty((count, enc.digits, enc.ring.degree), np.int64)
-        for step, make in (("seal", _sealer), ("open", _opener)):
-            plays = [
-                make(backend, enc, place, noise, key, integers, total, out)
-                for backend in (CPU, gpu)
-            ]
-            core = fastest(plays[0], tries)
-            clock = fastest(plays[1], tries)
+        for step, size, made in _batches(parameters, enc, count):
+            core, clock = (fastest(made(backend), tries) for backend in (CPU, gpu))
             yield row(f"{step}, {name}", size, min(here.busy[-tries:]), clock, core)
 
 
-def _sealer(
-    backend: Backend,
-    enc: Encoding,
-    place: Place,
-    noise: Noise,
-    key: NDArray[np.uint32],
-    integers: NDArray[np.int32],
-    *_: object,
-) -> Callable[[], object]:
-    sealer, count = backend.sealer(enc, place, 1 << 20, noise, key), place.slots // enc.values
-    return lambda: sealer.seal(0, 0, count, integers)
+def _batches(
+    parameters: CipherParameters, enc: Encoding, count: int
+) -> Iterator[tuple[str, int, Callable[[Backend], Callable[[], object]]]]:
+    """What seals, and what opens, a batch of so many elements with a backend."""
+    size, place = count * enc.values, Place(bytes(32), "all", bytes(32), count * enc.values)
+    noise, rng = Noise(), np.random.default_rng(1)
+    key = transformed_key(enc.ring, one_time_key(enc.ring, noise))
+    integers = rng.integers(0, parameters.levels, size, np.int32, endpoint=True)
+    words = [rng.integers(0, q, (count, enc.ring.degree), np.uint64) for q in enc.ring.moduli]
+    total = np.stack(words, axis=1)
+    total.flags.writeable = False
+    out = np.empty((count, enc.digits, enc.ring.degree), np.int64)
 
+    def seals(backend: Backend) -> Callable[[], object]:
+        sealer = backend.sealer(enc, place, parameters.levels, noise, key)
+        return lambda: sealer.seal(0, 0, count, integers)
 
-def _opener(
-    backend: Backend,
-    enc: Encoding,
-    place: Place,
-    noise: Noise,
-    key: NDArray[np.uint32],
-    integers: NDArray[np.int32],
-    total: NDArray[np.uint64],
-    out: NDArray[np.int64],
-) -> Callable[[], object]:
-    opener = backend.opener(enc, place, key)
-    return lambda: opener.open(0, 0, total, out)
+    def opens(backend: Backend) -> Callable[[], object]:
+        opener = backend.opener(enc, place, key)
+        return lambda: opener.open(0, 0, total, out)
+
+    yield "seal", size, seals
+    yield "open", size, opens
 
 
 def training(here: Timed, values: int, tries: int) -> Iterator[Row]:
     """A step of SGD of one layer of as many values: what sealing them is a part of."""
-    torch, stream, width = here.torch, here.new_stream(), int(values**0.5)
+    torch, stream, width = here.torch, here.stream(), int(values**0.5)
     with here.on(stream):
         layer = torch.ones(width, width, device=here.where, requires_grad=True)
         examples = torch.ones(EXAMPLES, width, device=here.where)

@@ -13,7 +13,7 @@ is private.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache, partial
 from typing import Any, TypeVar
 
@@ -24,6 +24,7 @@ from torch import Tensor
 
 from secureps.client.clipping import tell_clip, within
 from secureps.client.held_tensor import HeldTensor
+from secureps.client.trained_update import Trained
 from secureps.client.update import Integers, Update, Words
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid
@@ -38,10 +39,8 @@ from secureps.device.words import words
 from secureps.errors import NotFinite
 from secureps.messages.schema import TensorSpec
 from secureps.model.difference import EXACT, runs, subtract
-from secureps.model.layout import SCALE, GroupLayout
-from secureps.policy.plan import Plan
+from secureps.model.layout import SCALE
 from secureps.policy.scales import moved
-from secureps.policy.tensor_kinds import Kind
 from secureps.privacy.adaptive import AdaptiveClip
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import PIECE
@@ -50,56 +49,29 @@ from secureps.service.logs import tell
 Made = TypeVar("Made")
 
 
-def device_update(
-    party: str,
-    plan: Plan,
-    layout: GroupLayout,
-    model: tuple[Sequence[NDArray[np.float32]], Mapping[str, Any]],
-    kept: NDArray[np.float32] | None,
-    scale: float | None,
-    kinds: Mapping[str, Kind],
-) -> Update | None:
-    """The clipped update of a group, on its device.
+def device_update(made: Trained, device: torch.device) -> Update | None:
+    """The clipped update of a group, on the device where some of its tensors lie.
 
-    None where no tensor of the group lies on a device, its memory does not suffice, or its bits are
-    not those of the host: then the client makes the update on the host, and is told why.
+    None where its memory does not suffice, or its bits are not those of the host: then the client
+    makes the update on the host, and is told why.
 
-    Args:
-        party: the client.
-        model: the group's published blocks, in order; the trained tensors by name.
-        kept: what the last update did not carry, float32 (size,).
-        scale, kinds: as `clip_update` takes them.
     Raises:
         NotFinite: a value is not finite.
     """
-    published, trained = model
-    held = [
-        each for spec in layout.tensors if isinstance(each := trained.get(spec.name), HeldTensor)
-    ]
-    if not held:
-        return None
-    device = held[0].tensor.device
-    where = plan.head(layout.name)
     try:
         if other := bits.difference(device):
-            tell(
-                party,
-                "Note",
-                f"{device} makes other bits than the host ({other}): updates are made on the host",
-            )
+            text = f"{device} makes other bits than the host ({other})"
+            tell(made.party, "Note", f"{text}: updates are made on the host")
             return None
-        values = _difference(layout, published, trained, device)
-        if kept is not None:
-            for at, piece in _copied(kept):
+        values = _difference(made, device)
+        if made.kept is not None:
+            for at, piece in _copied(made.kept):
                 values[at : at + piece.numel()] += piece.to(device)
-        return _clipped(party, plan, layout, values, scale, kinds)
+        return _clipped(made, values)
     except torch.OutOfMemoryError:
         pass
-    tell(
-        party,
-        "Note",
-        f"{where}{_full(device)}: this update is made on the host, with the same bits",
-    )
+    text = f"{made.plan.head(made.layout.name)}{_full(device)}"
+    tell(made.party, "Note", f"{text}: this update is made on the host, with the same bits")
     return None
 
 
@@ -230,37 +202,36 @@ class DeviceSteps:
         ]
 
 
-def _difference(
-    layout: GroupLayout,
-    published: Sequence[NDArray[np.float32]],
-    trained: Mapping[str, Any],
-    device: torch.device,
-) -> Tensor:
+def _difference(made: Trained, device: torch.device) -> Tensor:
     """`model.difference.difference`, float32 (size,), in the place of the published values.
 
     Tensors of other types, and those that lie elsewhere, are subtracted on the host.
     """
+    layout, published = made.layout, made.published
     values = torch.empty(layout.size, dtype=torch.float32, device=device)
     ends = [0, *itertools.accumulate(block.size for block in published)]
     for spec, (_, part) in zip(layout.tensors, layout.parts(), strict=True):
         if spec == SCALE:
             values[part] = 0
             continue
-        now, rows = trained[spec.name], slice(None) if layout.rows is None else slice(*layout.rows)
-        there = isinstance(now, HeldTensor) and now.tensor.device == device
-        if there and spec.dtype in EXACT:
+        now, rows = (
+            made.model[spec.name],
+            slice(None) if layout.rows is None else slice(*layout.rows),
+        )
+        held = isinstance(now, HeldTensor) and now.tensor.device == device
+        if held and spec.dtype in EXACT:
             for block, first, last in runs(ends, part.start, part.stop):
                 was = published[block][first - ends[block] : last - ends[block]]
                 for at, piece in _copied(was):
                     values[first + at : first + at + piece.numel()].copy_(piece)
-            own = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
-            for before, after in zip(pieces(values[part]), pieces(own), strict=True):
+            there = (now.tensor[rows] if spec.shape else now.tensor).detach().reshape(-1)
+            for before, after in zip(pieces(values[part]), pieces(there), strict=True):
                 torch.sub(after.float(), before, out=before)
             continue
         array = np.asarray(now)
         flat = (array[rows] if spec.shape else array).reshape(-1)
-        for at, made in _subtracted(spec, flat, published, ends, part):
-            values[at : at + made.size].copy_(torch.from_numpy(made))
+        for at, own in _subtracted(spec, flat, published, ends, part):
+            values[at : at + own.size].copy_(torch.from_numpy(own))
     return values
 
 
@@ -279,15 +250,9 @@ def _subtracted(
         yield first, out
 
 
-def _clipped(
-    party: str,
-    plan: Plan,
-    layout: GroupLayout,
-    values: Tensor,
-    scale: float | None,
-    kinds: Mapping[str, Kind],
-) -> Update:
+def _clipped(made: Trained, values: Tensor) -> Update:
     """`client.clipping.clip_update`, in place."""
+    party, plan, layout, scale = made.party, made.plan, made.layout, made.scale
     mover, clip = moved(plan, layout.name, layout.sent), plan.group(layout.name).clip
     where = plan.head(layout.name)
     vector = DeviceVector(party, where, values)
@@ -301,7 +266,7 @@ def _clipped(
         values[-1] = mover.indicator if norm <= mover.clip else -mover.indicator
         far = furthest(values)
         return Update(layout.size, payload_digest(values), far, mover.norm, vector.part, vector)
-    statistics = [part for name, part in layout.parts() if kinds.get(name) == "statistics"]
+    statistics = [part for name, part in layout.parts() if made.kinds.get(name) == "statistics"]
     if statistics and not all(bool(torch.isfinite(piece).all()) for piece in pieces(values)):
         raise NotFinite("an update has a value that is not a finite float32")
     digest, far = payload_digest(values), furthest(values)

@@ -7,6 +7,7 @@ same bits. What must not live here: rounding and noise (`client.integers`), and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -22,33 +23,44 @@ from secureps.policy.plan import Plan
 from secureps.policy.tensor_kinds import Kind
 
 
-def trained_update(
-    party: str,
-    plan: Plan,
-    layout: GroupLayout,
-    model: tuple[Sequence[NDArray[np.float32]], Mapping[str, Any]],
-    kept: NDArray[np.float32] | None,
-    scale: float | None,
-    kinds: Mapping[str, Kind],
-) -> Update:
-    """The clipped update of a group; in memory, and to be changed, where the plan has feedback.
+@dataclass(frozen=True)
+class Trained:
+    """A trained model of a group, of which an update is made.
 
     Args:
         party: the client, which is told.
-        model: the group's published blocks, in order; the trained tensors by name.
-        kept: what the last update did not carry, float32 (size,), or None.
+        published: the group's blocks that were pulled, in order; model: trained tensors by name.
+        kept: what the last update did not carry, float32 (size,).
         scale, kinds: as `clip_update` takes them.
+    """
+
+    party: str
+    plan: Plan
+    layout: GroupLayout
+    published: Sequence[NDArray[np.float32]]
+    model: Mapping[str, Any]
+    kept: NDArray[np.float32] | None = None
+    scale: float | None = None
+    kinds: Mapping[str, Kind] = field(default_factory=dict)
+
+
+def trained_update(made: Trained) -> Update:
+    """The clipped update of a group; in memory, and to be changed, where the plan has feedback.
+
     Raises:
         NotFinite: a value is not finite.
     """
-    published, trained = model
-    if any(isinstance(trained.get(spec.name), HeldTensor) for spec in layout.tensors):
-        # torch, which who holds a tensor has loaded
-        from secureps.client.device_update import device_update
+    plan, layout = made.plan, made.layout
+    for spec in layout.tensors:
+        held = made.model.get(spec.name)
+        if isinstance(held, HeldTensor):
+            # torch, which who holds a tensor has loaded
+            from secureps.client.device_update import device_update
 
-        there = device_update(party, plan, layout, model, kept, scale, kinds)
-        if there is not None:
-            return there
-    delta = add_kept(difference(layout, published, trained), kept)
-    made = clip_update(party, plan, layout, delta, scale, kinds)
-    return made.held() if plan.group(layout.name).feedback else made
+            there = device_update(made, held.tensor.device)
+            if there is not None:
+                return there
+            break
+    delta = add_kept(difference(layout, made.published, made.model), made.kept)
+    update = clip_update(made.party, plan, layout, delta, made.scale, made.kinds)
+    return update.held() if plan.group(layout.name).feedback else update

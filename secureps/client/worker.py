@@ -37,7 +37,7 @@ from secureps.client.pulled_block import published_block
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
-from secureps.client.trained_update import trained_update
+from secureps.client.trained_update import Trained, trained_update
 from secureps.client.trainer import (
     SECRET_BYTES,
     FitConfig,
@@ -336,10 +336,11 @@ class ClientWorker(Worker):
         model = model_digest(aim.group, aim.version, blocks)
         scale = self._scale(aim.group, blocks[-1])
         with blamed("what fit returned"):
-            both, name = (self._published(blocks), result.parameters), self._site.name
+            published, name = self._published(blocks), self._site.name
             kept = load_kept(name, self._outbox, aim, layout.size)
+            made = (published, result.parameters, kept, scale, kinds)
             try:
-                update = trained_update(name, plan, layout, both, kept, scale, kinds)
+                update = trained_update(Trained(name, plan, layout, *made))
             except NotFinite:
                 layout.flatten(result.parameters)  # says which tensor, if it is one's
                 raise

@@ -14,7 +14,6 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -112,25 +111,23 @@ class _Batches(Secret):
     """What sealing and opening have in common: rooms, and public polynomials.
 
     Args:
-        streams: of the device, that nobody works in.
         own: what is copied to every room.
     """
 
     def __init__(
         self,
         device: Device,
-        streams: SimpleQueue[Any],
         enc: Encoding,
         place: Place,
         own: Mapping[str, NDArray[np.uint32]],
     ) -> None:
-        self._device, self._streams = device, streams
+        self._device = device
         self._enc, self._elements = enc, enc.elements(place.slots)
         self._most = min(batch(enc), self._elements)
         self._polynomials = PublicPolynomials(enc.ring, place)
         self._own = {"public_key": np.frombuffer(self._polynomials.key, "<u4"), **own}
         self._idle, self._lock = list[_Room](), threading.Lock()
-        weakref.finalize(self, _let_go, device, self._idle, streams).atexit = False
+        weakref.finalize(self, _let_go, device, self._idle).atexit = False
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         primes, degree = len(self._enc.ring.primes), self._enc.ring.degree
@@ -149,14 +146,11 @@ class _Batches(Secret):
         with self._lock:
             room = self._idle.pop() if self._idle else None
         if room is None:
-            try:
-                stream = self._streams.get_nowait()
-            except Empty:
-                stream = self._device.new_stream()
+            stream = self._device.stream()
             try:
                 room = _Room(self._device, stream, self._sizes(), self._own)
             except BaseException:
-                self._streams.put(stream)
+                self._device.give_back(stream)
                 raise
         try:
             with self._device.on(room.stream):
@@ -193,12 +187,12 @@ class _Batches(Secret):
         return demand
 
 
-def _let_go(device: Device, rooms: list[_Room], streams: SimpleQueue[Any]) -> None:
+def _let_go(device: Device, rooms: list[_Room]) -> None:
     """Ends a submission or a cohort: nothing of it is left on the device."""
     for room in rooms:
         with suppress(RuntimeError):  # after a device's failure nobody reaches its memory
             room.wipe(device)
-        streams.put(room.stream)
+        device.give_back(room.stream)
 
 
 def stream_of(device: Device, key: Any, out: Any, counter: int, nonce: int, blocks: int) -> None:
@@ -218,7 +212,6 @@ class GpuSealer(_Batches):
     def __init__(
         self,
         device: Device,
-        streams: SimpleQueue[Any],
         enc: Encoding,
         place: Place,
         levels: int,
@@ -226,7 +219,7 @@ class GpuSealer(_Batches):
         key: NDArray[np.uint32],
     ) -> None:
         own = {"noise_key": np.frombuffer(noise.material(), "<u4"), "key": key}
-        super().__init__(device, streams, enc, place, own)
+        super().__init__(device, enc, place, own)
         self._levels = levels
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
@@ -295,14 +288,9 @@ class _GpuOpener(_Batches):
     """An `ElementOpener`."""
 
     def __init__(
-        self,
-        device: Device,
-        streams: SimpleQueue[Any],
-        enc: Encoding,
-        place: Place,
-        key: NDArray[np.uint32],
+        self, device: Device, enc: Encoding, place: Place, key: NDArray[np.uint32]
     ) -> None:
-        super().__init__(device, streams, enc, place, {"key": key})
+        super().__init__(device, enc, place, {"key": key})
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
         if len(self._enc.ring.words) > 1:
@@ -401,7 +389,6 @@ class GpuBackend:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._streams = SimpleQueue[Any]()
 
     def batch(self, encoding: Encoding, slots: int) -> int:
         """As many elements as have BATCH values."""
@@ -411,8 +398,8 @@ class GpuBackend:
         self, encoding: Encoding, place: Place, levels: int, noise: Noise, key: NDArray[np.uint32]
     ) -> GpuSealer:
         """As of `Backend`."""
-        return GpuSealer(self._device, self._streams, encoding, place, levels, noise, key)
+        return GpuSealer(self._device, encoding, place, levels, noise, key)
 
     def opener(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> _GpuOpener:
         """As of `Backend`."""
-        return _GpuOpener(self._device, self._streams, encoding, place, key)
+        return _GpuOpener(self._device, encoding, place, key)

@@ -76,6 +76,7 @@ class ChosenBackend:
         self._gpu: Backend | None = None if measured else make()
         self._failed = False
         self._chosen: dict[tuple[Encoding, int], Backend] = {}
+        self._compared = set[tuple[Encoding, int, str]]()
         self._lock = threading.Lock()
 
     def batch(self, encoding: Encoding, slots: int) -> int:
@@ -91,7 +92,7 @@ class ChosenBackend:
             ConfigError: the device makes other bytes, and there must be one.
         """
         own = self._cpu.sealer(encoding, place, levels, noise, key)
-        chosen = self._choose(encoding, place.slots, _sealing(levels))
+        chosen = self._choose(encoding, place.slots, "seal", _sealing(levels))
         if chosen is self._cpu or self._failed:
             return own
         made = self.tried(lambda: chosen.sealer(encoding, place, levels, noise, key))
@@ -100,7 +101,7 @@ class ChosenBackend:
     def opener(self, encoding: Encoding, place: Place, key: NDArray[np.uint32]) -> ElementOpener:
         """As of `Backend`; raises as `sealer`."""
         own = self._cpu.opener(encoding, place, key)
-        chosen = self._choose(encoding, place.slots, _opening)
+        chosen = self._choose(encoding, place.slots, "open", _opening)
         if chosen is self._cpu or self._failed:
             return own
         made = self.tried(lambda: chosen.opener(encoding, place, key))
@@ -124,15 +125,24 @@ class ChosenBackend:
         if first:
             log.warning("the GPU %s: the processor seals and opens from here on", _line(why))
 
-    def _choose(self, enc: Encoding, slots: int, trial: _Trial) -> Backend:
+    def _choose(self, enc: Encoding, slots: int, what: str, trial: _Trial) -> Backend:
+        """Whoever was chosen for such blocks when the first was sealed or opened.
+
+        A device is tried at sealing and at opening, each before it does that.
+        """
         with self._lock:
-            if (enc, slots) not in self._chosen:
-                self._chosen[enc, slots] = self._tested(enc, slots, trial)
+            known = self._chosen.get((enc, slots))
+            if known is not self._cpu and (enc, slots, what) not in self._compared:
+                found = self._tested(enc, slots, trial, self._measured and known is None)
+                self._compared.add((enc, slots, what))
+                self._chosen.setdefault((enc, slots), found)
             return self._chosen[enc, slots]
 
-    def _tested(self, enc: Encoding, slots: int, trial: _Trial) -> Backend:
+    def _tested(self, enc: Encoding, slots: int, trial: _Trial, timed: bool) -> Backend:
         """Whoever is asked; the processor if the device cannot, or makes other bytes.
 
+        Args:
+            timed: the processor, too, if it is sooner.
         Raises:
             ConfigError: other bytes, and there must be a device.
         """
@@ -143,23 +153,25 @@ class ChosenBackend:
             count = min(gpu.batch(enc, slots), enc.elements(slots))
             pieces = _pieces(enc, count)
             tried = trial(enc, count)
-            made = tried(gpu, pieces)
-            seconds = _fastest(tried, gpu, pieces[:1]) if self._measured else 0.0
+            there = tried(gpu)
+            made = there(pieces)
+            seconds = _fastest(there, pieces[:1]) if timed else 0.0
         except ConfigError as error:
             log.info("the processor seals and opens: %s", _line(str(error)))
             return self._cpu
         except Exception as error:
             return self._unfit(f"cannot: {_line(str(error))}")
-        if made != tried(self._cpu, pieces):
+        here = tried(self._cpu)
+        if made != here(pieces):
             if not self._measured:
                 raise ConfigError(
                     "the GPU makes other bytes than the processor: take sealing = cpu, or mend "
                     "its driver, or Triton's version; nothing of it was sent"
                 )
             return self._unfit("makes other bytes")
-        if not self._measured:
+        if not timed:
             return gpu
-        own = _fastest(tried, self._cpu, pieces[:1])
+        own = _fastest(here, pieces[:1])
         who = "GPU" if seconds < own else "processor"
         log.info(
             "the %s seals and opens: a batch took the GPU %.3f ms, one core of the processor %.3f",
@@ -175,10 +187,10 @@ class ChosenBackend:
 
 _Piece = tuple[int, int, int]
 """A block, its first element, and how many."""
-_Tried = Callable[[Backend, Sequence[_Piece]], bytes]
-"""Does pieces with a backend, of the same values under the same keys; returns what it made."""
-_Trial = Callable[[Encoding, int], _Tried]
-"""Prepares the trial of batches of so many elements."""
+_Done = Callable[[Sequence[_Piece]], bytes]
+"""Does pieces; returns what it made."""
+_Trial = Callable[[Encoding, int], Callable[[Backend], _Done]]
+"""Prepares batches of so many elements, to be done by any backend under the same keys."""
 
 
 def _pieces(enc: Encoding, count: int) -> list[_Piece]:
@@ -199,40 +211,45 @@ def _pieces(enc: Encoding, count: int) -> list[_Piece]:
 def _sealing(levels: int) -> _Trial:
     """Seals random values up to `levels`."""
 
-    def trial(enc: Encoding, count: int) -> _Tried:
+    def trial(enc: Encoding, count: int) -> Callable[[Backend], _Done]:
         drawn = public_stream("secureps-trial").words(count * enc.values).astype(np.uint64)
         values = (drawn % np.uint64(levels + 1)).astype(np.uint32)
         values[-1] = levels
         noise = Noise()
         key, place = _key(enc, noise), _place(enc, count)
 
-        def sealed(backend: Backend, pieces: Sequence[_Piece]) -> bytes:
+        def by(backend: Backend) -> _Done:
             sealer = backend.sealer(enc, place, levels, noise, key)
-            return b"".join(
+            return lambda pieces: b"".join(
                 sealer.seal(*piece, values[-piece[2] * enc.values :]) for piece in pieces
             )
 
-        return sealed
+        return by
 
     return trial
 
 
-def _opening(enc: Encoding, count: int) -> _Tried:
+def _opening(enc: Encoding, count: int) -> Callable[[Backend], _Done]:
     moduli = np.array(enc.ring.moduli, np.uint64)[:, None]
     words = np.arange(count * len(moduli) * enc.ring.degree, dtype=np.uint64) * np.uint64(1 << 40)
     words = words.reshape(count, len(moduli), -1) % moduli
     words.flags.writeable = False
     key, place = _key(enc, Noise()), _place(enc, count)
 
-    def opened(backend: Backend, pieces: Sequence[_Piece]) -> bytes:
-        opener, made = backend.opener(enc, place, key), list[bytes]()
-        for block, first, few in pieces:
-            out = np.empty((few, enc.digits, enc.ring.degree), np.int64)
-            opener.open(block, first, words[:few], out)
-            made.append(out.tobytes())
-        return b"".join(made)
+    def by(backend: Backend) -> _Done:
+        opener = backend.opener(enc, place, key)
 
-    return opened
+        def opened(pieces: Sequence[_Piece]) -> bytes:
+            made = list[bytes]()
+            for block, first, few in pieces:
+                out = np.empty((few, enc.digits, enc.ring.degree), np.int64)
+                opener.open(block, first, words[:few], out)
+                made.append(out.tobytes())
+            return b"".join(made)
+
+        return opened
+
+    return by
 
 
 def _key(enc: Encoding, noise: Noise) -> NDArray[np.uint32]:
@@ -247,12 +264,12 @@ def _place(enc: Encoding, count: int) -> Place:
     return Place(bytes(32), "measured", bytes(32), 3 * count * enc.values)
 
 
-def _fastest(tried: _Tried, backend: Backend, batch: Sequence[_Piece]) -> float:
+def _fastest(done: _Done, batch: Sequence[_Piece]) -> float:
     """The seconds of the clock that a batch takes."""
     least = float("inf")
     for _ in range(TRIES):
         began = time.perf_counter()
-        tried(backend, batch)
+        done(batch)
         least = min(least, time.perf_counter() - began)
     return least
 

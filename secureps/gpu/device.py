@@ -9,9 +9,10 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,8 @@ class Device:
     torch: Any
     where: str
     name: str
+    _idle: SimpleQueue[Any] = field(default_factory=SimpleQueue, init=False, compare=False)
+    """Streams that nobody works in."""
 
     @property
     def interpreted(self) -> bool:
@@ -83,9 +86,16 @@ class Device:
         signed = self.torch.int32 if words.element_size() == 4 else self.torch.int64
         words.view(signed).zero_()
 
-    def new_stream(self) -> Any:
-        """A stream of the device's own; None under the interpreter."""
-        return None if self.interpreted else self.torch.cuda.Stream(self.where)
+    def stream(self) -> Any:
+        """A stream that nobody else works in until it is given back; None under the interpreter."""
+        try:
+            return self._idle.get_nowait()
+        except Empty:
+            return None if self.interpreted else self.torch.cuda.Stream(self.where)
+
+    def give_back(self, stream: Any) -> None:
+        """Leaves a stream to whoever takes one next."""
+        self._idle.put(stream)
 
     @contextmanager
     def on(self, stream: Any) -> Iterator[None]:

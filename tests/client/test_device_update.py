@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.held_tensor import HeldTensor
-from secureps.client.trained_update import trained_update
+from secureps.client.trained_update import Trained, trained_update
 from secureps.client.update import Update
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
@@ -98,7 +98,7 @@ def both(
     """On the host, and where its tensors lie."""
     scale = 0.75 if layout.scaled else None
     here, there = (
-        trained_update("c0", plan, layout, (made[0], tensors), kept, scale, kinds or {})
+        trained_update(Trained("c0", plan, layout, made[0], tensors, kept, scale, kinds or {}))
         for tensors in (made[1], held(made[1]))
     )
     assert here.device is None
@@ -251,8 +251,7 @@ def test_what_is_no_float32_or_lies_on_another_device_is_subtracted_on_the_host(
     there["other"] = HeldTensor(Elsewhere(there["other"].tensor))
     there = {name: there[name] for name in ("single", "half", "other")}
     made, here = (
-        trained_update("c0", plan, layout, (blocks, each), None, None, {})
-        for each in (there, tensors)
+        trained_update(Trained("c0", plan, layout, blocks, each)) for each in (there, tensors)
     )
     assert made.device is not None
     assert made.whole().tobytes() == here.whole().tobytes()
@@ -268,9 +267,9 @@ def test_tensors_of_every_kind_and_of_many_pieces(
     plan = make_plan(block_size=50_000, group=[{"rule": RULE, "clip": clip}])
     layout = plan.layout(LARGE).group("all")
     blocks, tensors = model(layout, 5)
-    here = trained_update("c0", plan, layout, (blocks, tensors), None, None, MEAN)
+    here = trained_update(Trained("c0", plan, layout, blocks, tensors, kinds=MEAN))
     mixed = held(tensors) | {"count": tensors["count"]}
-    there = trained_update("c0", plan, layout, (blocks, mixed), None, None, MEAN)
+    there = trained_update(Trained("c0", plan, layout, blocks, mixed, kinds=MEAN))
     assert there.whole().tobytes() == here.whole().tobytes()
     assert dataclasses.replace(there, part=here.part, device=None) == here
     parts = dict(layout.parts())
@@ -289,17 +288,10 @@ def test_row_blocks_of_a_table() -> None:
     for layout in plan.layout(schema).groups[:3]:
         published = [rng.standard_normal(layout.size).astype(np.float32)]
         made = [
-            trained_update("c0", plan, layout, (published, each), None, None, {})
+            trained_update(Trained("c0", plan, layout, published, each))
             for each in (tensors, held(tensors))
         ]
         assert made[0].whole().tobytes() == made[1].whole().tobytes()
-
-
-def test_without_a_tensor_on_a_device_there_is_no_update_of_one() -> None:
-    plan = plan_of({})
-    layout = plan.layout(SCHEMA).group("all")
-    _, tensors = model(layout, 1)
-    assert device_update.device_update("c0", plan, layout, ([], tensors), None, None, {}) is None
 
 
 @pytest.mark.parametrize("kinds", [{}, {"bias": "statistics"}], ids=["all", "statistics"])
@@ -309,7 +301,7 @@ def test_a_value_that_is_no_number_is_refused(kinds: dict[str, Kind]) -> None:
     blocks, tensors = model(layout, 1)
     tensors["weight"][2, 3] = np.inf
     with pytest.raises(NotFinite):
-        trained_update("c0", plan, layout, (blocks, held(tensors)), None, None, kinds)
+        trained_update(Trained("c0", plan, layout, blocks, held(tensors), kinds=kinds))
 
 
 def test_a_device_of_other_bits_makes_no_update(
@@ -320,10 +312,10 @@ def test_a_device_of_other_bits_makes_no_update(
     plan = plan_of({})
     layout = plan.layout(SCHEMA).group("all")
     blocks, tensors = model(layout, 1)
-    made = trained_update("c0", plan, layout, (blocks, held(tensors)), None, None, {})
+    made = trained_update(Trained("c0", plan, layout, blocks, held(tensors)))
     assert made.device is None
     assert made.whole().tobytes() == (
-        trained_update("c0", plan, layout, (blocks, tensors), None, None, {}).whole().tobytes()
+        trained_update(Trained("c0", plan, layout, blocks, tensors)).whole().tobytes()
     )
     assert caplog.messages == [
         "c0: cpu makes other bits than the host (rounding): updates are made on the host"
@@ -360,7 +352,7 @@ def test_without_memory_for_an_update_it_is_made_on_the_host(
     blocks, tensors = model(layout, 1)
     monkeypatch.setattr(module, part, full_after(0, getattr(module, part)))
     made, here = (
-        trained_update("c0", plan, layout, (blocks, each), None, None, {})
+        trained_update(Trained("c0", plan, layout, blocks, each))
         for each in (held(tensors), tensors)
     )
     assert made.device is None

@@ -19,7 +19,7 @@ from secureps.crypto.rlwe_kernels import binomial, seal_elements, transform_smal
 from secureps.crypto.rlwe_tables import constants, scale
 from secureps.crypto.words import pack_words
 from tests.kits.llvm_kit import complaints, functions
-from tests.kits.rlwe_kit import binomials, misfit, place, transformed
+from tests.kits.rlwe_kit import binomials, edge_words, misfit, place, transformed
 
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
 
@@ -31,11 +31,7 @@ def draw(words: NDArray[np.uint32]) -> NDArray[np.int32]:
 
 
 def test_binomial_values_are_those_of_the_definition() -> None:
-    words = np.random.default_rng(1).integers(0, 1 << 32, (3, 2000)).astype(np.uint32)
-    full = 0xFFFFFFFF
-    words[:, :5] = np.array(
-        [[0, 0, 0], [full] * 3, [full, 0x1FF, 0], [0, 0xFFFFFE00, 0x3FFFF], [0, 0, 0xFFFC0000]]
-    ).T
+    words = edge_words(2000)
     found = draw(words)
     assert found[:5].tolist() == [0, 0, ETA, -ETA, 0]
     assert found.tolist() == binomials(words)

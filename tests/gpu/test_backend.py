@@ -183,7 +183,7 @@ def test_a_room_that_is_not_finished_is_wiped(monkeypatch: pytest.MonkeyPatch) -
         made.append(upload(device, words))
         return made[0]
 
-    streams = sealing._sealer._streams  # type: ignore[attr-defined]
+    streams = sealing._sealer._device._idle  # type: ignore[attr-defined]
     before = streams.qsize()
     module.tables(gpu_kit.interpreter(), choose(NARROW).ring)
     module._scaled(gpu_kit.interpreter(), choose(NARROW))

@@ -65,7 +65,10 @@ def test_of_several_it_is_the_one_that_was_current_first(monkeypatch: pytest.Mon
     found = device.__wrapped__()
     current[0] = 0
     assert (found.where, found.name) == ("cuda:2", "the one at cuda:2")
-    assert found.new_stream() == ("stream", "cuda:2")
+    taken = found.stream()
+    assert taken == ("stream", "cuda:2")
+    found.give_back(taken)
+    assert found.stream() is taken
     assert found.empty(3, 32) == (3, "uint32", "cuda:2")
     assert not found.interpreted
 
@@ -86,7 +89,7 @@ def test_words_lie_where_they_are_put_and_are_wiped() -> None:
     here = module.Device(torch, "cpu", "a processor")
     words = here.upload(np.arange(1, 9, dtype=np.uint64))
     assert words.numpy().tolist() == list(range(1, 9))
-    with here.on(here.new_stream()):
+    with here.on(here.stream()):
         here.wipe(words)
     assert not words.numpy().any()
     assert here.empty(3, 32).numel() == here.staging(3, 32).numel() == 3

@@ -19,7 +19,14 @@ from secureps.gpu.open_kernels import remove_key
 from secureps.gpu.public_kernels import reduce_accepted
 from secureps.gpu.seal_kernels import pack_words
 from tests.crypto.test_ntt import CASES, lazy_bound, ntt
-from tests.kits.rlwe_kit import binomials, key_stream, place, public_element, transformed
+from tests.kits.rlwe_kit import (
+    binomials,
+    edge_words,
+    key_stream,
+    place,
+    public_element,
+    transformed,
+)
 
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
 here = gpu_kit.interpreter()
@@ -80,11 +87,7 @@ def test_there_and_back(ring: Ring) -> None:
 
 
 def test_binomial_values_are_those_of_the_definition() -> None:
-    words = np.random.default_rng(1).integers(0, 1 << 32, (3, 2048)).astype(np.uint32)
-    full = 0xFFFFFFFF
-    words[:, :5] = np.array(
-        [[0, 0, 0], [full] * 3, [full, 0x1FF, 0], [0, 0xFFFFFE00, 0x3FFFF], [0, 0, 0xFFFC0000]]
-    ).T
+    words = edge_words(2048)
     found = gpu_kit.drawn(words)
     assert found[:5].tolist() == [0, 0, ETA, -ETA, 0]
     assert found.tolist() == binomials(words)

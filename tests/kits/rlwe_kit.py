@@ -89,6 +89,19 @@ def product(a: Sequence[int], b: Sequence[int], modulus: int) -> list[int]:
     return [(c[i] - c[i + degree]) % modulus for i in range(degree)]
 
 
+def edge_words(count: int) -> NDArray[np.uint32]:
+    """uint32 (3, count): random, but for columns whose ones all count one way, and at both seams.
+
+    The values of the first five are 0, 0, ETA, -ETA and 0.
+    """
+    words = np.random.default_rng(1).integers(0, 1 << 32, (3, count)).astype(np.uint32)
+    full = 0xFFFFFFFF
+    words[:, :5] = np.array(
+        [[0, 0, 0], [full] * 3, [full, 0x1FF, 0], [0, 0xFFFFFE00, 0x3FFFF], [0, 0, 0xFFFC0000]]
+    ).T
+    return words
+
+
 def binomials(words: NDArray[np.uint32]) -> list[int]:
     """uint32 (3, n): of each column's 96 bits, ones among the first 41 less those of the next."""
     out = []

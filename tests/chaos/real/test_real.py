@@ -27,7 +27,13 @@ from tests.chaos.real.schedule import (
 )
 from tests.kits.nursery import ROOT
 
-needs_namespaces = pytest.mark.skipif(bool(possible()), reason=possible())
+
+@pytest.fixture
+def namespaces() -> None:
+    """Of this machine; without them nothing can be played."""
+    if why := possible():
+        pytest.skip(why)
+
 
 HARMS = (
     "kill:shard-0@1+0.5,full:coordinator@1.5+2,stop:client-01@2+2,"
@@ -124,14 +130,14 @@ print("all as it should be")
 """
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("namespaces")
 def test_packets_are_cut_late_lost_and_held_up() -> None:
     command = [*UNSHARE, sys.executable, "-c", PACKETS]
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.stdout == "all as it should be\n", done.stderr
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("namespaces")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(("seed", "faults"), [(0, HARMS), (1, CHANGES)])
 def test_no_promise_is_broken(seed: int, faults: str, tmp_path: Path) -> None:
@@ -146,7 +152,7 @@ def test_no_promise_is_broken(seed: int, faults: str, tmp_path: Path) -> None:
         assert outcome.happened["moves"] == 2
 
 
-@needs_namespaces
+@pytest.mark.usefixtures("namespaces")
 @pytest.mark.timeout(120)
 def test_nothing_is_left_of_a_run_that_is_killed() -> None:
     """Not even where nobody can clean up any more."""
