@@ -77,9 +77,17 @@ def make(settings: Mapping[str, Any]) -> TorchTrainer:
     cut = (mine[part] for part in datasets.stratified(data.y[mine], LOCAL_HELD_OUT, split.seed))
     train, held_out = ((data.x[part], data.y[part]) for part in cut)
     own = partial(model, split.hidden, split.layers)
-    if split.memory < 1 and torch.cuda.is_available():  # others share the GPU
-        torch.cuda.set_per_process_memory_fraction(split.memory)
-    return TorchTrainer(own, train, held_out, device=split.device)
+    trainer = TorchTrainer(own, train, held_out, device=split.device)
+    if split.memory < 1:  # others share the GPU
+        limit_memory(split.memory, split.device)
+    return trainer
+
+
+def limit_memory(share: float, device: str) -> None:
+    """Limits this process to a share of the memory of the GPU that it uses, if it uses one."""
+    if torch.cuda.is_available() and (device == "auto" or device.startswith("cuda")):
+        own = device if ":" in device else None  # None: the current one
+        torch.cuda.set_per_process_memory_fraction(share, own)
 
 
 def make_evaluator(settings: Mapping[str, Any]) -> TorchTrainer:

@@ -12,6 +12,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in " ".join(text.split()))
 
 
+def one_line(error: object, lines: int | None = None) -> str:
+    """What an error says, on one line; empty if it says nothing.
+
+    Args:
+        lines: how many lines of its text count: of torch's the first, as hints follow; else all.
+    """
+    return " ".join(" ".join(str(error).strip().splitlines()[:lines]).split())
+
+
 def meant(given: object, names: Iterable[str]) -> str:
     """The end of "unknown optimizer 'adma'; ...": "did you mean adam? known are sgd, adam".
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from secureps.wording import counted, duration, meant, nearest
+from secureps.wording import counted, duration, meant, nearest, one_line
 
 NAMES = ("sgd", "momentum", "adam", "yogi")
 
@@ -32,6 +32,20 @@ def test_of_many_names_the_nearest_is_told_alone() -> None:
     names = ["conv.weight", "norm.num_batches_tracked", "head.bias"]
     assert nearest("*num_batch_tracked", names) == "the nearest is 'norm.num_batches_tracked'"
     assert nearest("x", []) == "there are no names at all"
+
+
+@pytest.mark.parametrize(
+    ("text", "whole", "first"),
+    [
+        ("out of memory", "out of memory", "out of memory"),
+        ("\nno device:  2\n\tset it\n", "no device: 2 set it", "no device: 2"),
+        ("", "", ""),
+        (" \n", "", ""),
+    ],
+)
+def test_an_error_is_told_on_one_line(text: str, whole: str, first: str) -> None:
+    error = RuntimeError(text)
+    assert (one_line(error), one_line(error, lines=1)) == (whole, first)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -189,14 +189,11 @@ class DeviceSteps:
     def noised(self, hidden: Stream) -> list[Integers]:
         """u of all blocks, as `ClientMechanism.noised` makes them."""
         mechanism, most = self._mechanism, self._mechanism.most
-        sampler: DeviceSkellam | None = None
+        sampler = cache(partial(DeviceSkellam, mechanism.sampler, hidden))
 
         def made(z: Tensor) -> Integers:
-            nonlocal sampler
             if mechanism.placement != "aggregator":
-                if sampler is None:
-                    sampler = DeviceSkellam(mechanism.sampler, hidden, z.device)
-                z = z + sampler.next(z.numel())
+                z = z + sampler(z.device).next(z.numel())
             return _small(z.clamp(-most, most) + most, 2 * most)
 
         return [

@@ -37,7 +37,9 @@ from secureps.client.gradient_norms import (
     norms_and_sum,
     total,
 )
+from secureps.client.record_checks import graph_nodes
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
 
 Formula = Callable[[Any, Tensor, Tensor], Mapping[nn.Parameter, Part]]
 """(layer, what went in, the gradient by what came out) -> parts; records come first in all."""
@@ -138,7 +140,7 @@ def _whole_layer(layer: nn.Module, x: Tensor, grad: Tensor) -> dict[nn.Parameter
             raise
         raise PlanRefused(
             f"record privacy: a {type(layer).__name__} has no gradients by record: "
-            f"{' '.join(str(error).split())}"
+            f"{one_line(error)}"
         ) from None
     return {each: made[name] for name, each in own.items()}
 
@@ -346,15 +348,7 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
     """
     names = {id(each): name for name, each in module.named_parameters() if each.requires_grad}
     inputs = {use.edge.node: use.x.grad_fn for use in uses}
-    waiting, known = [loss.grad_fn], set()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
-        if node in inputs:
-            waiting.append(inputs[node])
-            continue
+    for node in graph_nodes([loss.grad_fn], inputs):
         name = names.get(id(getattr(node, "variable", None)))
         if name is not None:
             raise PlanRefused(
@@ -362,4 +356,3 @@ def refuse_outside(loss: Tensor, uses: Sequence[Use], module: nn.Module) -> None
                 "or what came out of its layer is changed in place; call the layer itself, and use "
                 "ReLU without inplace"
             )
-        waiting.extend(each for each, _ in node.next_functions)

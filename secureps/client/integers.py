@@ -122,12 +122,11 @@ class UpdateIntegers:
         bound to the integers that it hides, by a digest under the secret seed, so this holds even
         if the client lost the part of its state that counts how often it was asked.
         """
-        feedback = self.plan.group(self.layout.name).feedback
         there, made = update.device, None
         if there is not None:
             made = there.attempt(partial(self._noised_there, there, mechanism, parts))
         rounded, noised = made or self._noised_here(mechanism, parts, update)
-        for (code, place, _), steps in zip(parts, rounded, strict=False) if feedback else ():
+        for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
         return map(_slices, noised)
 

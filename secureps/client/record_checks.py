@@ -5,7 +5,7 @@ What must not live here: steps, noise, and how gradients are clipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -18,13 +18,13 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from secureps.client.record_loss import (
     Measure,
-    first_line,
     of_tensors,
     refuse_other_rows,
     tensors_in,
     total_loss,
 )
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
 
 _INSTEAD = (
     "; what mixes records stays refused where the plan keeps it local; GroupNorm or LayerNorm do "
@@ -75,7 +75,7 @@ def refuse_model(module: nn.Module) -> None:
             text = f"; take opacus.layers.{own} in its place, which has the same arguments"
             raise PlanRefused(
                 f"record privacy: layer {name or 'the model'!r} ({type(layer).__name__}) cannot "
-                f"be trained under DP-SGD: {' '.join(str(errors[0]).split())}"
+                f"be trained under DP-SGD: {one_line(errors[0])}"
                 f"{text if hasattr(layers, own) else _INSTEAD}"
             )
 
@@ -123,14 +123,14 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
     except (RuntimeError, ValueError, IndexError, TypeError) as error:
         _passed(module, x[:2])  # what fails for every batch is the model's own error
         raise PlanRefused(
-            f"record privacy: the model fails for one record alone ({first_line(error)}); it must "
-            "work for one: squeeze(1), not squeeze()"
+            f"record privacy: the model fails for one record alone ({one_line(error)[:300]}); it "
+            "must work for one: squeeze(1), not squeeze()"
         ) from None
     refuse_other_rows(alone.outputs, 1)
+    _refuse_reentrant(alone.outputs)
     for order in ((0, 1), (1, 0)):
         seen = _passed(module, x[list(order)])
         refuse_other_rows(seen.outputs, 2)
-        _refuse_reentrant(seen.outputs)
         pairs = enumerate(zip(alone.calls, seen.calls, strict=False))
         # What counts two here and one of one record counts records; weights and places do not.
         rows = [k for k, (one, two) in pairs if (_count(one[1]), _count(two[1])) == (1, 2)]
@@ -146,17 +146,31 @@ def refuse_mixing(module: nn.Module, loss: Measure, x: Tensor, y: Tensor) -> Non
 
 def _refuse_reentrant(outputs: Any) -> None:
     """Refuses checkpoints that keep a forward pass from autograd: nothing in them would train."""
-    waiting, known = [each.grad_fn for each in tensors_in(outputs)], set[Any]()
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in known:
-            continue
-        known.add(node)
+    for node in graph_nodes(each.grad_fn for each in tensors_in(outputs)):
         if type(node).__name__ == "CheckpointFunctionBackward":
             raise PlanRefused(
                 "record privacy: the model calls torch.utils.checkpoint with use_reentrant=True, "
                 "under which no layer in it has gradients by record; take use_reentrant=False"
             )
+
+
+def graph_nodes(roots: Iterable[Any], passed: Mapping[Any, Any] | None = None) -> Iterator[Any]:
+    """The nodes of autograd's graph from these on, each once.
+
+    Args:
+        roots: nodes, or None for what has no gradient.
+        passed: nodes that are left out, by the one with which it goes on behind each, or None.
+    """
+    waiting, known, passed = list(roots), set[Any](), passed or {}
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in known:
+            continue
+        known.add(node)
+        if node in passed:
+            waiting.append(passed[node])
+            continue
+        yield node
         waiting.extend(each for each, _ in node.next_functions)
 
 
@@ -201,13 +215,18 @@ def _mixes(what: str) -> PlanRefused:
 class Kept:
     """What a model holds now: buffers and parameters that nothing may change past the noise.
 
-    Args:
-        trained: whether that is so of trained parameters too, as in passes without a step.
+    Trained parameters are among them until steps may change these.
     """
 
-    def __init__(self, module: nn.Module, trained: bool) -> None:
-        self._module, self._trained = module, trained
+    def __init__(self, module: nn.Module) -> None:
+        self._module, self._trained = module, True
         self._values = {name: each.detach().clone() for name, each in self._now()}
+
+    def leave_trained(self) -> None:
+        """Lets trained parameters be changed from now on, and their copies go."""
+        self._trained = False
+        left = [name for name, _ in self._now() if name in self._values]
+        self._values = {name: self._values[name] for name in left}
 
     def _now(self) -> Iterator[tuple[str, Tensor]]:
         yield from self._module.named_buffers()

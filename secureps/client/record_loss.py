@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn.modules.loss import _Loss
 
 from secureps.errors import PlanRefused
+from secureps.wording import one_line
 
 Measure = Callable[..., Tensor]
 """(outputs, targets) -> a scalar, float32 or float64; a loss is a mean over the records."""
@@ -126,7 +127,7 @@ def refuse_mixing_loss(loss: Measure, outputs: Any, targets: Tensor) -> None:
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, IndexError, TypeError, Warning) as error:
-        raise _no_mean(f"fails for {len(targets)} records: {first_line(error)}") from None
+        raise _no_mean(f"fails for {len(targets)} records: {one_line(error)[:300]}") from None
     if together.ndim:
         raise _no_mean(f"is no scalar but {tuple(together.shape)}")
     if not bool(torch.isfinite(together.detach()) & torch.isfinite(alone.detach())):
@@ -184,8 +185,3 @@ def of_tensors(outputs: Any, made: Callable[[Tensor], Tensor]) -> Any:
 
 def _floats(each: Tensor) -> bool:
     return each.is_floating_point() or each.is_complex()
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, on one line."""
-    return " ".join(str(error).split())[:300]

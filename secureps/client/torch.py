@@ -52,6 +52,7 @@ from secureps.client.trainer import (
 )
 from secureps.errors import ConfigError, NotFinite, PlanRefused, ScriptFailed, WrongShape
 from secureps.policy.tensor_kinds import Kind
+from secureps.wording import one_line
 
 Records = tuple[Tensor | Array, Tensor | Array]
 """(x, y): inputs and targets; the first dimension of both counts records."""
@@ -374,7 +375,7 @@ class TorchTrainer:
                 yield
             except torch.OutOfMemoryError as error:
                 raise ScriptFailed(
-                    f"{self._device} has no memory left ({str(error).splitlines()[0]}): lower "
+                    f"{self._device} has no memory left ({one_line(error, lines=1)}): lower "
                     f"{size}, let fewer clients share it, or take device=cpu"
                 ) from error
             finally:
@@ -457,8 +458,9 @@ def _whole(tensor: Tensor) -> bool:
 
 def _array(tensor: Tensor) -> Array:
     """A copy on the host; of bfloat16, which NumPy lacks, as float32."""
-    exact = tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-    return exact.detach().cpu().numpy().copy()
+    dtype = torch.float32 if tensor.dtype == torch.bfloat16 else tensor.dtype
+    order = torch.contiguous_format
+    return tensor.detach().to("cpu", dtype, copy=True, memory_format=order).numpy()
 
 
 def _tensors(records: Records, name: str) -> tuple[Tensor, Tensor]:
@@ -495,4 +497,4 @@ def _device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"no usable device {name!r}: {str(error).splitlines()[0]}") from None
+        raise ConfigError(f"no usable device {name!r}: {one_line(error, lines=1)}") from None

@@ -47,14 +47,6 @@ def leads() -> bool:
     return dist.get_rank() == 0
 
 
-def refuse_privacy(privacy: RecordPrivacy | None) -> None:
-    """PlanRefused: each rank would clip and noise its own share of a step."""
-    if privacy is not None:
-        raise PlanRefused(
-            "record privacy: DP-SGD is taken by one process; start this client without torchrun"
-        )
-
-
 def order(given: Order | None, parameters: Mapping[str, Array]) -> None:
     """Tells the other ranks what to train from; None: nothing any more."""
     head = b"null"
@@ -95,10 +87,14 @@ class Ranks:
         """One training of all ranks: they end at its last step, or where a value is not finite.
 
         Raises:
-            PlanRefused: as of `refuse_privacy`.
+            PlanRefused: with privacy each rank would clip and noise its own share of a step.
         """
         if several():
-            refuse_privacy(privacy)
+            if privacy is not None:
+                raise PlanRefused(
+                    "record privacy: DP-SGD is taken by one process; start this client without "
+                    "torchrun"
+                )
             self._hear = False
             order(given, parameters)
         try:

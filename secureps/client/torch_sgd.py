@@ -36,6 +36,7 @@ from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, 
 from secureps.client.record_loss import PROBED, Measure, refuse_mixing_loss, total_loss
 from secureps.client.trainer import RecordPrivacy
 from secureps.errors import ConfigError, NotFinite, PlanRefused
+from secureps.wording import one_line
 
 MICROBATCH = 1024
 """The most records whose gradients are computed at a time: memory does not grow with a sample."""
@@ -103,12 +104,12 @@ def descend_privately(
 
     rng, noise = generators
     refuse_model(module)
-    tested, kept = (Kept(module, trained) for trained in (True, False))
-    refuse_loss(module, task)
-    tested.refuse_changes()
+    kept = Kept(module)
+    _refuse_loss(module, task)
+    kept.refuse_changes()
     refuse_mixing(module, task.loss, *task.batch(_three(task.x)))
-    tested.refuse_changes()
-    del tested
+    kept.refuse_changes()
+    kept.leave_trained()
     records = len(task.x)
     step: Callable[[Any, NDArray[np.int64]], None]
     if ghost_fits(module):
@@ -119,7 +120,7 @@ def descend_privately(
         try:
             wrapped = GradSampleModule(module, loss_reduction="sum")
         except NotImplementedError as error:
-            raise PlanRefused(f"record privacy: {' '.join(str(error).split())}") from None
+            raise PlanRefused(f"record privacy: {one_line(error)}") from None
         step, kind = partial(_per_record_step, wrapped, task), DPOptimizer
     optimizer = _noisy(kind, sgd, privacy, records, noise)
     with warnings.catch_warnings():
@@ -130,7 +131,7 @@ def descend_privately(
     kept.refuse_changes()
 
 
-def refuse_loss(module: nn.Module, task: Task) -> None:
+def _refuse_loss(module: nn.Module, task: Task) -> None:
     """Refuses a loss that lets records change each other's gradients, by some of them."""
     index = np.unique(np.linspace(0, len(task.x) - 1, PROBED).astype(np.int64))
     x, y = task.batch(index)

@@ -23,6 +23,7 @@ from secureps.device.words import words
 from secureps.messages.encoding import payload_digest
 from secureps.privacy import mechanism
 from secureps.privacy.skellam import Skellam
+from secureps.wording import one_line
 
 _VALUES = mechanism.PIECE + 4321
 _GRID = Grid(16, 0.7)
@@ -37,7 +38,7 @@ def difference(device: torch.device) -> str:
     except (RuntimeError, TypeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise
-        return str(error).splitlines()[0]
+        return one_line(error, lines=1) or type(error).__name__  # empty: all bits are the same
 
 
 def _steps(device: torch.device) -> Iterator[tuple[str, bool]]:

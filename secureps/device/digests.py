@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from secureps.device.words import rotated_left
+from secureps.device.words import half_round
 
 _CHUNK = 256
 """Words of a chunk."""
@@ -138,15 +138,8 @@ def _round(
     a: Tensor, b: Tensor, c: Tensor, d: Tensor, even: Tensor, odd: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Four quarter rounds beside one another, with two words of the block each; all (4, n)."""
-    a = a + b + even
-    d = rotated_left(d ^ a, 16)
-    c = c + d
-    b = rotated_left(b ^ c, 20)
-    a = a + b + odd
-    d = rotated_left(d ^ a, 24)
-    c = c + d
-    b = rotated_left(b ^ c, 25)
-    return a, b, c, d
+    a, b, c, d = half_round(a + even, b, c, d, 16, 20)
+    return half_round(a + odd, b, c, d, 24, 25)
 
 
 def _constant(words: tuple[int, ...], device: torch.device, count: int) -> Tensor:

@@ -17,6 +17,7 @@ from urllib.parse import unquote
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed
 from secureps.extras import from_extras
+from secureps.wording import one_line
 
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.:-]*://.")
 _PIECE = 8 << 20
@@ -186,7 +187,7 @@ class ObjectStore:
             raise DiskFailed(f"{where}: {self._told(error)}") from None
 
     def _told(self, error: Exception) -> str:
-        text = " ".join(str(error).split()) or "no reason given"
+        text = one_line(error) or "no reason given"
         for secret in self._secrets:
             text = text.replace(secret, "***")
         return f"{type(error).__name__}: {shown(text)[:_TOLD]}"

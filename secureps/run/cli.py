@@ -36,6 +36,7 @@ from secureps.run.options import (
 )
 from secureps.run.shards import shards
 from secureps.service.limits import no_core_dumps
+from secureps.wording import one_line
 
 app = typer.Typer(
     name="secureps",
@@ -465,8 +466,7 @@ app.add_typer(commands.audit_log, name="audit-log", rich_help_panel=_APART)
 
 
 def _complain(error: SecurepsError) -> None:
-    text = " ".join(str(error).split())
-    typer.secho(f"error: {text} ({error.fault} fault)", fg=typer.colors.RED, err=True)
+    typer.secho(f"error: {one_line(error)} ({error.fault} fault)", fg=typer.colors.RED, err=True)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from secureps.errors import SecurepsError, exit_status
 from secureps.service.limits import limits_named
+from secureps.wording import one_line
 
 LogFormat = Literal["text", "json"]
 
@@ -107,7 +108,7 @@ def logging_as(form: LogFormat, party: str, verbose: bool = False) -> Iterator[N
         with limits_named():
             yield
     except SecurepsError as error:
-        text = " ".join(str(error).split())
+        text = one_line(error)
         fields = {"error": type(error).__name__, "fault": error.fault}
         tell(party, "Error", text, logging.ERROR, fields)
         raise SystemExit(exit_status(error)) from None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ def test_private_steps_are_taken_by_one_process(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch_ranks, "several", lambda: True)
     holder = trainer()
     with pytest.raises(PlanRefused, match="start this client without torchrun"):
-        holder.fit(holder.parameters(1), replace(PRIVATE))
+        holder.fit(holder.parameters(1), PRIVATE)
 
 
 def test_who_is_alone_follows_nobody() -> None:

@@ -88,15 +88,34 @@ def test_bad_settings_are_refused(
         script.make(settings)
 
 
-def test_a_share_of_a_gpus_memory_is_asked_for(
-    script: ModuleType, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "limited"),
+    [
+        ("auto", [(0.25, None)]),
+        ("cuda", [(0.25, None)]),
+        ("cuda:1", [(0.25, "cuda:1")]),
+        ("cpu", []),
+        ("cpu:0", []),
+    ],
+)
+def test_a_share_of_the_memory_is_asked_of_the_gpu_that_is_used(
+    device: str,
+    limited: list[tuple[float, str | None]],
+    script: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    asked = list[float]()
+    asked = list[tuple[float, str | None]]()
+    monkeypatch.setattr(script, "TorchTrainer", lambda *_, device: device)
     monkeypatch.setattr(script.torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(script.torch.cuda, "set_per_process_memory_fraction", asked.append)
+    monkeypatch.setattr(
+        script.torch.cuda, "set_per_process_memory_fraction", lambda *given: asked.append(given)
+    )
     for memory in (1.0, 0.25):
-        script.make({"partition": "0", "device": "cpu", "memory": memory})
-    assert asked == [0.25]
+        assert script.make({"partition": "0", "device": device, "memory": memory}) == device
+    assert asked == limited
+
+
+def test_more_than_all_of_the_memory_is_refused(script: ModuleType) -> None:
     with pytest.raises(ConfigError, match="memory"):
         script.make({"partition": "0", "device": "cpu", "memory": 1.5})
 

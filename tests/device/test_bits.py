@@ -38,12 +38,19 @@ def test_what_divides_by_an_inverse_is_named(monkeypatch: pytest.MonkeyPatch) ->
     assert bits.difference(CPU) == "quotients"
 
 
-def test_a_device_without_float64_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("text", "told"), [("no float64 here\nand more", "no float64 here"), ("", "TypeError")]
+)
+def test_a_device_without_float64_says_so(
+    text: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that fails without a word does not make the same bits."""
+
     def refuse(*given: object) -> None:
-        raise TypeError("no float64 here\nand more")
+        raise TypeError(text)
 
     monkeypatch.setattr(bits, "clip_factor", refuse)
-    assert bits.difference(CPU) == "no float64 here"
+    assert bits.difference(CPU) == told
 
 
 def test_memory_that_does_not_suffice_is_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
