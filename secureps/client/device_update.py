@@ -24,7 +24,7 @@ from torch import Tensor
 
 from secureps.client.clipping import tell_clip, within
 from secureps.client.held_tensor import HeldTensor
-from secureps.client.trained_update import Trained
+from secureps.client.trained import Trained
 from secureps.client.update import Integers, Update, Words
 from secureps.codec.chain import BlockCode
 from secureps.codec.grid import Grid

@@ -37,7 +37,8 @@ from secureps.client.pulled_block import published_block
 from secureps.client.script_errors import blamed
 from secureps.client.sealing import OutboxSealer, draft
 from secureps.client.site import Site
-from secureps.client.trained_update import Trained, trained_update
+from secureps.client.trained import Trained
+from secureps.client.trained_update import trained_update
 from secureps.client.trainer import (
     SECRET_BYTES,
     FitConfig,

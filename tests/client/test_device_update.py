@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from secureps.client import device_update
 from secureps.client import torch as torch_trainer
 from secureps.client.held_tensor import HeldTensor
-from secureps.client.trained_update import Trained, trained_update
+from secureps.client.trained import Trained
+from secureps.client.trained_update import trained_update
 from secureps.client.update import Update
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed

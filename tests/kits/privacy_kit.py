@@ -60,7 +60,8 @@ def federation(
 
 def facts_of(ledger: Ledger, party: str) -> tuple[Charge | Release, ...]:
     """Everything on record of one party: its charges, then its releases, each in order."""
-    return tuple(fact for fact in (*ledger.charges, *ledger.releases) if fact.party == party)
+    facts: tuple[Charge | Release, ...] = (*ledger.charges, *ledger.releases)
+    return tuple(fact for fact in facts if fact.party == party)
 
 
 def privatize(

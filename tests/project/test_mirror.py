@@ -107,7 +107,7 @@ ELSEWHERE = {
     ),
     "client/test_script_settings.py": ("client/runner",),
     "client/test_torch.py": ("client/global_rng", "client/local_sgd"),
-    "client/test_device_update.py": ("client/trained_update",),
+    "client/test_device_update.py": ("client/trained", "client/trained_update"),
     "client/flower/test_script.py": (
         "client/flower/mods",
         "client/flower/settings",
