@@ -340,11 +340,7 @@ def warm() -> None:
     """
     from secureps.run.warm import warm as compile_all
 
-    done = compile_all()
-    if done.missing:
-        typer.echo(f"nothing is compiled without numba ({done.missing}); pip install numba")
-        return
-    typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
+    typer.echo(compile_all())
 
 
 # --- a party's state --------------------------------------------------------------

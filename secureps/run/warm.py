@@ -39,6 +39,11 @@ class Warmth:
     seconds: float
     missing: str = ""
 
+    def __str__(self) -> str:
+        if self.missing:
+            return f"nothing is compiled without numba ({self.missing}); pip install numba"
+        return f"compiled {self.compiled} kernels in {self.seconds:.1f} s, kept in {self.folder}"
+
 
 def warm() -> Warmth:
     """Seals, adds and opens one block in every ring, which compiles all that these steps take.
