@@ -153,7 +153,8 @@ def _estimate(value: U64, by: U64) -> U64:
     about += value[under].astype(_f64) * _f64(top > under)
     about *= 1.0 / whole
     about -= 0.5
-    return np.maximum(about, 0.0).astype(np.int64).view(_u64)
+    made: U64 = np.maximum(about, 0.0).astype(np.int64).view(_u64)
+    return made
 
 
 def _subtract(value: U64, other: U64, times: U64) -> U64:
@@ -183,4 +184,5 @@ def _high_product(x: U64, y: np.uint64) -> U64:
     x0, x1, y0, y1 = x & _LOW, x >> _HALF, y & _LOW, y >> _HALF
     middle = x1 * y0 + ((x0 * y0) >> _HALF)
     lower = x0 * y1 + (middle & _LOW)
-    return x1 * y1 + (middle >> _HALF) + (lower >> _HALF)
+    made: U64 = x1 * y1 + (middle >> _HALF) + (lower >> _HALF)
+    return made

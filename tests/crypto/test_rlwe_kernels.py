@@ -145,7 +145,7 @@ SECRETIVE = {
 
 def compiled_anew() -> dict[str, dict[str, list[str]]]:
     """What the compiler makes of them; in a process that takes no kernel from the folder."""
-    compiling.load_kernels = Path  # type: ignore[assignment]
+    compiling.load_kernels = Path
     enc = choose(CipherParameters("rlwe", 32, 65_534))
     test_the_greatest_digits_are_encoded_exactly(32, 65_534)
     test_a_key_is_transformed_with_its_companions(enc.ring)

@@ -85,7 +85,8 @@ def main(arguments: list[str]) -> None:
 
 def windows_locks(flock: Any, exclusive: int) -> ModuleType:
     """A made-up `msvcrt`, which locks bytes from where a file is read."""
-    made: Any = ModuleType("msvcrt")
+    module = ModuleType("msvcrt")
+    made: Any = module
     made.LK_UNLCK, made.LK_LOCK, made.LK_NBLCK = 0, 1, 2
 
     def locking(file: int, mode: int, count: int) -> None:
@@ -94,11 +95,12 @@ def windows_locks(flock: Any, exclusive: int) -> ModuleType:
         flock(file, {made.LK_UNLCK: 8, made.LK_NBLCK: exclusive}[mode])
 
     made.locking = locking
-    return made
+    return module
 
 
 def restrict_files() -> None:
     """Modes that say nothing, directories that nobody opens, open files that stay."""
+    system: Any = os
     os_open, os_replace, os_stat = os.open, os.replace, os.stat
 
     def opened(path: Any, flags: int, mode: int = 0o777, **given: Any) -> int:
@@ -136,13 +138,13 @@ def restrict_files() -> None:
 
         return action
 
-    os.open, os.replace = opened, replaced
-    os.unlink, os.remove = removed(os.unlink), removed(os.remove)
-    tempfile.TemporaryFile = tempfile.NamedTemporaryFile  # type: ignore[misc, assignment]
+    system.open, system.replace = opened, replaced
+    system.unlink, system.remove = removed(os.unlink), removed(os.remove)
+    tempfile.TemporaryFile = tempfile.NamedTemporaryFile  # type: ignore[assignment]
     fstat, lstat = os.fstat, os.lstat
-    os.fstat = lambda file: without_mode(fstat(file))
-    os.lstat = lambda path, **given: without_mode(lstat(path, **given))
-    os.stat = lambda path, **given: without_mode(os_stat(path, **given))
+    system.fstat = lambda file: without_mode(fstat(file))
+    system.lstat = lambda path, **given: without_mode(lstat(path, **given))
+    system.stat = lambda path, **given: without_mode(os_stat(path, **given))
 
 
 def restrict_sockets() -> None:
@@ -161,7 +163,7 @@ def restrict_sockets() -> None:
         assert all(isinstance(each, socket.socket) for some in given[:3] for each in some)
         return before(*given)
 
-    socket.socketpair = socketpair
+    socket.socketpair = socketpair  # type: ignore[assignment]
     select.select = selected
 
 

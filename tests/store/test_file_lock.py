@@ -49,7 +49,7 @@ class MadeUp(ModuleType):
 def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     if request.param == "flock":
         pytest.importorskip("fcntl")
-        yield file_lock.fcntl
+        yield None
         return
     made = MadeUp()
     monkeypatch.setitem(sys.modules, "msvcrt", made)
