@@ -27,6 +27,7 @@ from secureps.run.options import (
     LogFormat,
     MLflow,
     PassphraseFd,
+    Pin,
     Sealing,
     Shown,
     Standby,
@@ -194,6 +195,7 @@ def up(
     mlflow: MLflow = None,
     copies: Copies = None,
     standby: Standby = False,
+    pin: Pin = "off",
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -212,7 +214,13 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nothing_beside, standby)
+    also = (
+        Extras(tensorboard, mlflow),
+        copies,
+        showing() if shown else nothing_beside,
+        standby,
+        pin,
+    )
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
@@ -401,6 +409,7 @@ def join(
         ),
     ] = 1,
     sealing: Sealing = "auto",
+    pin: Pin = "off",
     ca_fingerprint: Annotated[
         str | None,
         typer.Option(
@@ -453,7 +462,7 @@ def join(
         )
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
-            reason = run(script, joining, given)
+            reason = run(script, joining, given, pin)
     typer.echo(reason)
 
 
