@@ -32,6 +32,7 @@ from secureps.run.options import (
     Shown,
     Standby,
     TensorBoard,
+    Threads,
     UnsafeSeed,
     settle_environment,
 )
@@ -214,13 +215,8 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (
-        Extras(tensorboard, mlflow),
-        copies,
-        showing() if shown else nothing_beside,
-        standby,
-        pin,
-    )
+    beside = showing() if shown else nothing_beside
+    also = (Extras(tensorboard, mlflow), copies, beside, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
@@ -402,12 +398,7 @@ def join(
     insecure_for_tests: InsecureForTests = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
-        ),
-    ] = 1,
+    threads: Threads = 1,
     sealing: Sealing = "auto",
     pin: Pin = "off",
     ca_fingerprint: Annotated[

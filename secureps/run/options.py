@@ -75,6 +75,11 @@ PassphraseFd = Annotated[
     ),
 ]
 
+Threads = Annotated[
+    int,
+    typer.Option(min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."),
+]
+
 Sealing = Annotated[
     Literal["auto", "cpu", "gpu"],
     typer.Option(
