@@ -4,7 +4,8 @@ Machines have links of their own, both ways at once, and cores; what they do is 
 first served, block by block:
 
     push    a worker's core makes a block and hands it on -> its link up -> the shard's link down ->
-            the shard's core digests, keeps and adds it -> acknowledged
+            the shard's core digests, keeps and adds it -> acknowledged; with the last block of a
+            worker its receipt -> the coordinator's one core
     open    when a shard has all of its blocks of all workers, its core opens and steps them
     pull    the shard's core and link up -> the worker's link down -> the worker's core
 
@@ -129,7 +130,6 @@ def play(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> Ti
     own = -(-cluster.pieces // cluster.shards)
     seconds = NANO * costs.open * own * cluster.values / cluster.pieces
     opened = pushed + seconds / min(cluster.cores, own)
-    opened += costs.control * cluster.workers
     return Times(pushed, opened, opened + _pull(costs, cluster, own_order))
 
 
@@ -148,7 +148,7 @@ def _push(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> f
 
     def worker(number: int, blocks: list[int]) -> None:
         left, ready = list(blocks), list[int]()
-        lanes = LANES
+        lanes, kept = LANES, 0
 
         def make(now: float) -> None:
             """The next one, when the last is made: what is sent meanwhile comes in between."""
@@ -186,9 +186,12 @@ def _push(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> f
             clock.at(done, stored)
 
         def stored(now: float) -> None:
-            nonlocal lanes
-            lanes += 1
+            nonlocal lanes, kept
+            lanes, kept = lanes + 1, kept + 1
             begin(now)
+            if kept == len(blocks):
+                done = queues.take("coordinator", 0, 1, now, costs.control)
+                clock.at(done, lambda at: None)
 
         for _ in range(cores):
             clock.at(0.0, make)

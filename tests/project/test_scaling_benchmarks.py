@@ -23,8 +23,8 @@ def test_one_worker_and_one_shard_take_each_step_after_the_other() -> None:
     values, link = 1_000_000, 1e9
     own = Cluster(1, 1, values, link, blocks=1)
     times = play(COSTS, own, pipelined=False, own_order=True)
-    pushed = NANO * values * (14 + 3 + 11) + 3.0 * values / link
-    opened = pushed + NANO * values * 15 + 1e-4
+    pushed = NANO * values * (14 + 3 + 11) + 3.0 * values / link + 1e-4
+    opened = pushed + NANO * values * 15
     assert times.pushed == pytest.approx(pushed)
     assert times.opened == pytest.approx(opened)
     assert times.pulled == pytest.approx(opened + NANO * values * (1 + 4) + 4.0 * values / link)
@@ -72,6 +72,7 @@ def test_cpu_is_told_by_party_and_held_against_the_same_turn() -> None:
     cases = [Case(2, 5, (parties, twice), 3.0, 4.0), Case(8, 5, (parties, parties), 3.0, 4.0)]
     first, more = flat_rows(cases)
     assert (first["ratio"], first[""]) == (1.0, "flat")
+    assert (first["shards"], first["clients"], first["ns, clients"]) == (2, 5, 30.0)
     assert more["ratio"] == pytest.approx(0.75)
     assert (more["of turns"], more[""]) == ("0.50 to 1.00", "less")
 
@@ -92,7 +93,9 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
             (f"{profiling.SHARD} ", profiling.STEPS, 3.0),
         )
     ]
-    found = costs_of(Case(2, 5, (party,), 3.0, 4.0), 1_000_000, phases)
+    case = Case(2, 5, (party,), 3.0, 4.0)
+    found = costs_of(case, case, 1_000_000, phases)
+    assert found.control == pytest.approx(1e-9 * 1_000_000 * (1.0 + 4.0 / 4))
     assert found.make + found.send + found.pull == pytest.approx(20.0)
     assert found.take + found.open / 5 + found.serve == pytest.approx(10.0)
     assert found.make / found.send == pytest.approx(5.0 / 2.0)
