@@ -5,7 +5,7 @@ most, beside data-parallel training with everything at each worker and beside th
 ZeRO in float32 (Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion
 Parameter Models", section 5: optimizer states, gradients and parameters are partitioned in turn).
 What is counted of a shard is what `secureps check` predicts; beside it stand peaks of real
-processes, without what they take before there is a model.
+processes, without what they take for a model that is next to nothing.
 
     python -m benchmarks.sharding [--values N]
 """
@@ -14,15 +14,15 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.crowd import memory, start_servers
 from benchmarks.large import Large
 from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.policy.explain.memory import MemoryUse, footprint, sealing
+from secureps.policy.plan import Plan
 from secureps.run.check import service
 
 SHARDS = (1, 2, 4, 8)
@@ -38,7 +38,7 @@ ZERO = {1: "4", 2: "8", 3: "as workers"}
 """How many times less each stage takes at most, as its paper has it: of 16 bytes a value in mixed
 precision, 12 of which are the optimizer's, a float32 copy of the values among them."""
 SMALL = 100_000
-"""Values of the run whose clients take next to nothing beside their program."""
+"""Values of the run whose parties take next to nothing beside their programs."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Played:
     """What a run came to: counted, and measured, in bytes of a value of the busiest of each kind.
 
     Args:
-        shard_peak, client_peak: resident at most, without what was before there was a model.
+        shard_peak, client_peak: resident at most, without what a small model takes.
     """
 
     shards: int
@@ -112,36 +112,33 @@ class Played:
     client_peak: float
 
 
-def play(shards: int, values: int, program: int = 0) -> Played:
+def play(shards: int, values: int, programs: Mapping[str, int]) -> Played:
     """A run of real processes.
 
     Args:
-        program: bytes that a client takes whatever the model's size.
+        programs: bytes that a "client" and a "shard" take whatever the model's size: kernels too.
     """
+    peaks, plan = peaks_of(shards, values)
+    groups = plan.sized({plan.groups[0]: values})
+    use = footprint(plan, groups, service(plan, CLIENTS))
+    own = {kind: max(0, peaks[kind] - programs[kind]) / values for kind in peaks}
+    held = of_shard(use, values), of_client(sealing(plan, groups[0]), values)
+    return Played(shards, *held, own["shard"], own["client"])
+
+
+def peaks_of(shards: int, values: int) -> tuple[dict[str, int], Plan]:
+    """The most bytes that were resident in a "client" and in a "shard", and the plan of the run."""
     with (
         tempfile.TemporaryDirectory(prefix="secureps-sharding-") as folder,
         Large(
             Path(folder), "rlwe", values, CLIENTS, PLAYED + 1, shards, insecure=False, more=ADAM
         ) as parties,
     ):
-        start_servers(parties)
-        idle = {name: memory(parties.pid(name)) for name in parties.shards}
-        for name in parties.clients:
-            parties.start(name)
+        parties.start_all()
         parties.committed(PLAYED)
         peaks = parties.peaks()
-        plan = parties.plan
-        groups = plan.sized({plan.groups[0]: values})
-        use = footprint(plan, groups, service(plan, CLIENTS))
-    shard = max(peaks[name] - idle[name] for name in parties.shards)
-    client = max(peaks[name] for name in parties.clients)
-    return Played(
-        shards,
-        of_shard(use, values),
-        of_client(sealing(plan, groups[0]), values),
-        shard / values,
-        max(0, client - program) / values,
-    )
+        kinds = {"client": parties.clients, "shard": parties.shards}
+        return {kind: max(peaks[n] for n in names) for kind, names in kinds.items()}, parties.plan
 
 
 def rows(found: list[Played]) -> Iterator[Row]:
@@ -181,8 +178,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--values", type=int, default=VALUES)
     values = parser.parse_args().values
-    program = int(play(1, SMALL).client_peak * SMALL)
-    found = [play(shards, values, program) for shards in SHARDS]
+    programs, _ = peaks_of(1, SMALL)
+    found = [play(shards, values, programs) for shards in SHARDS]
     title = f"Bytes of a value, {values / 1e6:.0f}M values, Adam, {CLIENTS} clients, rlwe"
     report("sharding", title, list(rows(found)))
 
