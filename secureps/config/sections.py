@@ -178,10 +178,12 @@ MISMATCH = "string_pattern_mismatch"
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 DIGEST = r"^[0-9a-f]{64}$"
+PIN = r"^(auto|off|[0-9]{1,3})$"
 PATTERNS = {
     NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
     CLASS: 'a class of yours as "package.module:Class"',
     DIGEST: "a digest: 64 of 0-9 a-f",
+    PIN: "auto, off, or the number of a NUMA node in quotes",
 }
 """What texts are wanted that have to fit one of these."""
 

@@ -6,7 +6,7 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from secureps.config.sections import NAME, Table
+from secureps.config.sections import NAME, PIN, Table
 
 Sealing = Literal["auto", "cpu", "gpu"]
 """Where ring elements are sealed and opened."""
@@ -29,6 +29,7 @@ class ServeSection(Table):
     `threads` is how many add and open a shard's blocks.
     `sealing` is where a shard opens sums: on the processor, on the GPU, or wherever it is sooner; a
     server imports torch for the last two alone.
+    `pin` is the NUMA node whose CPUs and memory the process takes.
     Under `insecure` its connections have no TLS; all their ends are on loopback.
     `unsafe_seed` repeats a shard's noise, on loopback alone and with `insecure_for_tests`: no
     privacy. A kit that is signed by
@@ -54,6 +55,7 @@ class ServeSection(Table):
     metrics: str | None = None
     threads: int = Field(default=1, ge=1, le=256)
     sealing: Sealing = "cpu"
+    pin: str = Field(default="off", pattern=PIN)
     unsafe_seed: int | None = Field(default=None, ge=0, lt=1 << 64)
     insecure: bool = False
     insecure_for_tests: bool = False

@@ -29,6 +29,7 @@ from secureps.service.lead import ALONE
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
+from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
@@ -146,6 +147,8 @@ def serve(
     section = parse(ServeSection, read_toml(config), str(config))
     base = config.parent.resolve()
     with logging_as(log_format, section.name):
+        with naming(config, ConfigError):
+            pin_process(section.pin, section.name, section.threads)
         with naming(f"{config}: ca_fingerprint", ConfigError):
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
