@@ -254,7 +254,7 @@ def write_servers(
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
-        write_config(folder, shard, {**own, **repeated})
+        write_config(folder, shard, {**own, **repeated, **plan.section.shard_memory})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 
