@@ -38,7 +38,7 @@ from benchmarks.report import Row, report
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.encoding import file_digest, payload_digest
+from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import PutBlock, Telemetry
 from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
@@ -55,7 +55,7 @@ from secureps.roles.tasks import Prune
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
-from secureps.store.checkpoint import write_state
+from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.spool import DiskSpool
 
 SHARD, CLIENTS = "shard-0", ("client-0", "client-1")
@@ -74,6 +74,8 @@ GOAL = 0.5
 class Asked:
     """What a child is to do; `memory` in bytes, None: all resident, and no limit of the process."""
 
+    initial: str
+    digest: str
     table: int
     memory: int | None
     updates: int
@@ -99,11 +101,11 @@ class Measured:
     model: str
 
 
-def plan_of(blocks: int, initial: Path) -> Plan:
+def plan_of(asked: Asked) -> Plan:
     group = {
         "name": "table",
         "pattern": "table",
-        "sparse": {"rows": blocks * ROWS, "block": ROWS},
+        "sparse": {"rows": asked.blocks * ROWS, "block": ROWS},
         "clip": 30.0,
         "range": 4.0,
         "weighting": "uniform",
@@ -113,18 +115,18 @@ def plan_of(blocks: int, initial: Path) -> Plan:
         "name": "tiers",
         "versions": 1000,
         "shards": 1,
-        "initial": str(initial),
+        "initial": asked.initial,
         "cipher": {"name": "plain", "capacity": 8},
         "group": [group],
     }
-    return Plan(parse(PlanSection, body, "tiers"), file_digest(initial.read_bytes()).hex())
+    return Plan(parse(PlanSection, body, "tiers"), asked.digest)
 
 
 class Shard:
     """A shard's worker, and a state to which its records are applied at once."""
 
-    def __init__(self, asked: Asked, folder: Path, initial: Path) -> None:
-        self.plan = plan_of(asked.blocks, initial)
+    def __init__(self, asked: Asked, folder: Path) -> None:
+        self.plan = plan_of(asked)
         schema = Schema((TensorSpec("table", (asked.blocks * ROWS, WIDTH), "float32"),))
         layout = self.plan.layout(schema)
         self.groups = tuple(group.name for group in layout.groups)
@@ -253,9 +255,9 @@ def anonymous() -> int:
     return 0
 
 
-def measure(asked: Asked, folder: Path, initial: Path, kind: str) -> Measured:
+def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     """All that a child does, in this process."""
-    shard = Shard(asked, folder, initial)
+    shard = Shard(asked, folder)
     shard.found()
     with drained() as send:
         for group in asked_for(shard.groups, asked.pulls, 1):  # what is hot comes into memory
@@ -307,72 +309,63 @@ def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, f
 # --- limits -----------------------------------------------------------------------
 
 
-@contextmanager
-def limited(memory: int | None) -> Iterator[str]:
+def limit(memory: int | None) -> str:
     """This process may take so much more than it has, and ALLOWANCE; how that is enforced."""
     if memory is None:
-        yield "none"
-        return
-    group = _cgroup(memory + ALLOWANCE)
-    if group is not None:
+        return "none"
+    for group, most in cgroups(os.getpid()):
         try:
-            yield "memory cgroup"
-        finally:
-            (group.parent / "cgroup.procs").write_text(str(os.getpid()))
-            group.rmdir()
-        return
+            group.mkdir()
+            (group / most).write_text(str(memory + ALLOWANCE))
+            (group / "cgroup.procs").write_text(str(os.getpid()))
+        except OSError:
+            continue
+        return "memory cgroup"
     pages = int(Path("/proc/self/statm").read_text().split()[5])
-    most = pages * resource.getpagesize() + memory + ALLOWANCE
-    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-    yield "RLIMIT_DATA"
+    most_bytes = pages * resource.getpagesize() + memory + ALLOWANCE
+    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
+    return "RLIMIT_DATA"
 
 
-def _cgroup(most: int) -> Path | None:
-    """A group of this process's own, below the one that it is in; None where it may not have one.
+def cgroups(pid: int) -> Iterator[tuple[Path, str]]:
+    """Where a process may have a group of its own, below this one's, and the file of its limit.
 
     What the process had before stays with the group above.
     """
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, kinds, path = line.split(":", 2)
-        first = "memory.limit_in_bytes" if kinds == "memory" else "memory.max"
-        root = Path("/sys/fs/cgroup/memory" if kinds == "memory" else "/sys/fs/cgroup")
-        if kinds not in ("memory", ""):
-            continue
-        group = root / path.lstrip("/") / f"secureps-tiers-{os.getpid()}"
-        try:
-            group.mkdir()
-        except OSError:
-            continue
-        try:
-            (group / first).write_text(str(most))
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-            return group
-        except OSError:
-            group.rmdir()
-    return None
+        own = f"{path.lstrip('/')}/secureps-tiers-{pid}"
+        if kinds == "memory":
+            yield Path("/sys/fs/cgroup/memory") / own, "memory.limit_in_bytes"
+        elif not kinds:
+            yield Path("/sys/fs/cgroup") / own, "memory.max"
 
 
-def child(asked: Asked, folder: Path, initial: Path) -> None:
-    with limited(asked.memory) as kind:
-        found = measure(asked, folder, initial, kind)
+def child(asked: Asked, folder: Path) -> None:
+    found = measure(asked, folder, limit(asked.memory))
     sys.stdout.write(json.dumps(asdict(found)))
 
 
-def play(asked: Asked, initial: Path) -> Measured:
-    """A child's run; CalledProcessError if it wanted more than it may have."""
+def play(asked: Asked) -> Measured:
+    """A child's run; SystemExit if it wanted more than it may have."""
     with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as folder:
-        text = json.dumps(asdict(asked))
-        command = [sys.executable, "-m", "benchmarks.tiers", "--child", text]
-        done = subprocess.run(
-            [*command, folder, str(initial)], stdout=subprocess.PIPE, check=True, text=True
-        )
-    return Measured(**json.loads(done.stdout))
+        command = [sys.executable, "-m", "benchmarks.tiers", "--child", json.dumps(asdict(asked))]
+        with subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) as process:
+            told, _ = process.communicate()
+        for group, _ in cgroups(process.pid):
+            if group.exists():
+                group.rmdir()
+    if process.returncode:
+        raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
+    return Measured(**json.loads(told))
 
 
-def write_initial(path: Path, asked: Asked) -> None:
+def write_initial(path: Path, table: int) -> str:
+    """The file of version 0, and its digest."""
     rng = np.random.default_rng(5)
-    table = rng.standard_normal((asked.blocks * ROWS, WIDTH), np.float32)
-    write_state(path, {"table": table}, {}, None)
+    values = rng.standard_normal((table // BLOCK * ROWS, WIDTH), np.float32)
+    write_state(path, {"table": values}, {}, None)
+    return digest_of_file(path, file_hasher).hex()
 
 
 def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
@@ -380,8 +373,8 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
     made: list[Row] = []
     with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as folder:
         initial = Path(folder) / "initial.safetensors"
-        write_initial(initial, Asked(table, None, updates, pulls))
-        found = [play(Asked(table, memory, updates, pulls), initial) for memory in (None, budget)]
+        begin = (str(initial), write_initial(initial, table), table)
+        found = [play(Asked(*begin, memory, updates, pulls)) for memory in (None, budget)]
     for name, each in zip(("all resident", f"{budget // MIB} MiB"), found, strict=True):
         made.append(
             {
@@ -410,11 +403,10 @@ def main() -> None:
     parser.add_argument("--updates", type=int, default=UPDATES)
     parser.add_argument("--pulls", type=int, default=PULLS)
     parser.add_argument("--child", help=argparse.SUPPRESS)
-    parser.add_argument("paths", nargs="*", help=argparse.SUPPRESS)
+    parser.add_argument("folder", nargs="?", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child is not None:
-        folder, initial = map(Path, given.paths)
-        child(Asked(**json.loads(given.child)), folder, initial)
+        child(Asked(**json.loads(given.child)), Path(given.folder))
         return
     made = rows(given.table * MIB, given.budget * MIB, given.updates, given.pulls)
     report("tiers", f"{given.table} MiB of values, {given.budget} MiB of memory", made)

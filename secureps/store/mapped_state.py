@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
+from secureps.messages.encoding import payload_hasher
 from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file
 
 
@@ -76,6 +77,25 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     except ValueError as error:  # it has become empty
         raise DamagedStore(f"{path}: torn: {error}") from None
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
+
+
+def checked(path: Path, name: str, digest: bytes) -> memoryview:
+    """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
+
+    Raises:
+        DamagedStore: absent, torn, or not of that `payload_digest`.
+    """
+    tensor = filed_tensors(path, None).get(name)
+    if tensor is None:
+        raise DamagedStore(f"{path}: there is no {name} in it")
+    hasher, data = payload_hasher(), b""
+    for data in tensor.pieces():
+        hasher.update(data)
+    if hasher.digest() != digest:
+        raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
+    if len(data) == tensor.nbytes:
+        return memoryview(data)
+    return map_state(path, None)[name].reshape(-1).view(np.uint8).data
 
 
 def _view(whole: mmap.mmap, tensor: Filed) -> NDArray[Any]:

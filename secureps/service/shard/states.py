@@ -21,7 +21,6 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
-from secureps.messages.encoding import payload_hasher
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed
 from secureps.policy.block_deltas import Codes
@@ -48,7 +47,7 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import filed_tensors, map_state
+from secureps.store.mapped_state import checked, filed_tensors, map_state
 
 log = logging.getLogger("secureps")
 
@@ -147,19 +146,11 @@ class States:
         return self.tiers.takes(group, version, size)
 
     def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
-        """A block in its file, mapped; None if it is not whole there.
-
-        It is read before: a disk that fails under a map would end the process each time.
-        """
-        record, name = self._state.group(group).states.get(version), tensor_name(group, block)
-        if record is None:
-            return None
-        path, hasher = self._file(group, version), payload_hasher()
-        with suppress(DamagedStore, KeyError, ValueError, IndexError):
-            for piece in filed_tensors(path, None)[name].pieces():
-                hasher.update(piece)
-            if hasher.digest() == record.blocks[self._state.own(group).index(block)]:
-                return published(map_state(path, None)[name])
+        """A block as its file has it; None if it is not whole there."""
+        with suppress(DamagedStore, KeyError, ValueError):
+            record = self._state.group(group).states[version]
+            digest = record.blocks[self._state.own(group).index(block)]
+            return checked(self._file(group, version), tensor_name(group, block), digest)
         return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:

@@ -67,7 +67,7 @@ def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> Non
     ("memory", "state"), [(None, 3 * 240), (1 << 20, 2 * 240), (400, 240), (240, 0)]
 )
 def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, state: int) -> None:
-    """A quarter is for the one that is made; four blocks lie in files alone where they do not fit."""
+    """A quarter is for the one that is made; what does not fit lies in files alone."""
     plan, service = make_plan(group=[{"rule": RULE}]), replace(SERVICE, memory=memory)
     made = need(plan, 60, service)
     assert (made.state, made.files, made.limit) == (state, 3 * 240, memory)
