@@ -14,6 +14,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from secureps.config.codec import RotateSection, RoundSection, Stage, SupportSection
+from secureps.config.optimizer import OptimizerSection
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
 from secureps.config.site import MESSAGE
 from secureps.wording import meant
@@ -176,27 +177,6 @@ def _spelled(rule: Any) -> Any:
         own = 'or your own as "package.module:Class"'
         raise PydanticCustomError("rule", "{text}", {"text": f"{text}, {own}"})
     return table
-
-
-class ScheduleSection(Table):
-    """The learning rate over the server's steps; names as in `model.optimizer`."""
-
-    name: str = "constant"
-    total_steps: int = Field(default=100, ge=1)
-    floor: float = Field(default=0.0, ge=0)
-    decay: float = Field(default=0.99, gt=0, le=1)
-    warmup_steps: int = Field(default=10, ge=1)
-
-
-class OptimizerSection(Table):
-    """The server's step on the averaged update; names as in `model.optimizer`."""
-
-    name: str = "sgd"
-    learning_rate: float = Field(default=1.0, gt=0)
-    schedule: ScheduleSection = ScheduleSection()
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    betas: tuple[float, float] = (0.9, 0.99)
-    tau: float = Field(default=1e-3, gt=0)
 
 
 class AdaptiveSection(Table):

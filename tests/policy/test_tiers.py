@@ -60,7 +60,7 @@ def test_too_little_is_refused_with_the_least_that_works(
 ) -> None:
     plan = plan_of(**group)
     room(plan, least, threads)
-    with pytest.raises(ConfigError, match=r'is too little for .* works with "1 KiB" or more'):
+    with pytest.raises(ConfigError, match=r'is too little for .*it works with "1 KiB" or more'):
         room(plan, least - 1, threads)
 
 

@@ -121,5 +121,5 @@ class Tiers:
         if self._epoch != pinned.placement.epoch:
             self._known = self._limit.room(self._name, pinned)
             self._epoch = pinned.placement.epoch
-            self._hot.room = self._known and self._known.held
+            self._hot.room = None if self._known is None else self._known.held
         return self._known
