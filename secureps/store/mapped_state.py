@@ -61,6 +61,8 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
             if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
                 raise ValueError(f"{name} is not in it")
             found[name] = tensor
+        if sum(each.nbytes for each in found.values()) > size:
+            raise ValueError("tensors overlap")
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
     return found
