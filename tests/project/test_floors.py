@@ -36,6 +36,7 @@ FLOORS = (
         "policy/tensor_kinds",
     ),
     ("policy/block_deltas",),
+    ("policy/tiers",),
     ("policy/explain",),
     ("roles",),
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),

@@ -31,7 +31,13 @@ ELSEWHERE = {
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
-    "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
+    "config/test_sections.py": (
+        "config/codec",
+        "config/optimizer",
+        "config/plan",
+        "config/scenario",
+        "config/serve",
+    ),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_ntt.py": ("crypto/numpy_ntt",),
     "crypto/test_public.py": ("crypto/public_kernels",),
