@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
@@ -33,6 +32,7 @@ from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.lead import Lead
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
@@ -108,7 +108,7 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor.
+    `elsewhere` as in `ShardFolders`; `devices` as in `ShardWorker`.
     """
 
     address: ShardAddress
@@ -116,7 +116,7 @@ class ShardSettings:
     checkpoints: Path
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
-    backend: Backend | None = None
+    devices: ShardDevices = PROCESSOR
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -126,7 +126,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
-        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend
+        address.name, machine.state, stores.spool, folders, noise, own.threads, own.devices
     )
     return Executor(address.name, machine, stores.journal, around, worker)
 

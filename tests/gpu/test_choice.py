@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from secureps.errors import ConfigError, Malformed
 from secureps.gpu import choice
 from secureps.gpu.choice import ChosenBackend, sealing_backend
 from secureps.run import assemble
-from secureps.service.shard.worker import ShardWorker
+from secureps.service.shard.devices import ShardDevices
 from tests.crypto.test_rlwe import PARAMETERS as PARAMETERS_ALL
 from tests.crypto.test_rlwe import named
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
@@ -289,11 +290,9 @@ def test_a_federation_ends_in_the_same_model(
     device = Played(calls=calls)
     backend = chosen(device, measured=False)
 
-    def given(kind: Any) -> Any:
-        return lambda *others: kind(*others[:-1], backend)
-
-    monkeypatch.setattr(worker, "OutboxSealer", given(OutboxSealer))
-    monkeypatch.setattr(assemble, "ShardWorker", given(ShardWorker))
+    monkeypatch.setattr(worker, "OutboxSealer", lambda *own: OutboxSealer(*own[:-1], backend))
+    given = partial(assemble.ShardSettings, devices=ShardDevices(backend))
+    monkeypatch.setattr(assemble, "ShardSettings", given)
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed()[0])

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as load_safetensors
 
 from secureps.buffers import Buffers
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
@@ -30,8 +29,6 @@ from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Reque
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import OptimizerState
-from secureps.policy.block_deltas import Codes
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.state import ShardState
@@ -51,9 +48,10 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import GroupValues, ShardFolders, States, Values, published
-from secureps.service.shard.stepping import Stepping
+from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.worker import Worker
 from secureps.store.spool import Spool
 
@@ -76,7 +74,7 @@ class ShardWorker(Worker):
 
     Args:
         threads: that add, open and step blocks; the results do not depend on their number.
-        backend: opens ring elements; None for the processor.
+        devices: what opens ring elements and steps blocks beside the processor.
     """
 
     def __init__(
@@ -87,9 +85,9 @@ class ShardWorker(Worker):
         folders: ShardFolders,
         noise: ShardNoise,
         threads: int = 1,
-        backend: Backend | None = None,
+        devices: ShardDevices = PROCESSOR,
     ) -> None:
-        self._backend = backend
+        self._devices = devices
         self._name = name
         self._state = state
         self._spool = spool
@@ -388,11 +386,11 @@ class ShardWorker(Worker):
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
-        stepping = Stepping(plan, layout, cohort, before)
+        stepping = Stepping(plan, layout, cohort, before, self._devices.stepping)
 
-        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState, Codes | None]:
+        def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
-            return stepping.step(block, self._opened(task, place, block, opener))
+            return stepping.step(block, partial(self._opened, task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
@@ -412,7 +410,8 @@ class ShardWorker(Worker):
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
-            kind = kind if self._backend is None else on_backend(kind, self._backend)
+            backend = self._devices.opening
+            kind = kind if backend is None else on_backend(kind, backend)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error
