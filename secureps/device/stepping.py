@@ -28,7 +28,16 @@ def _quotient(vector: Tensor, by: Tensor | float) -> Tensor:
     return vector / (divisor(by, vector, torch.float32) if isinstance(by, float) else by)
 
 
-LIBRARY = Arithmetic(torch.float32, torch.sqrt, torch.sign, _quotient)
+def _root(vector: Tensor) -> Tensor:
+    """Of float32 torch's own is off by a bit now and then, on a CPU at least.
+
+    Of float64 it may be, too: rounded to float32 it is the right one (Figueroa 1995, "When is
+    double rounding innocuous?").
+    """
+    return vector.double().sqrt().float()
+
+
+LIBRARY = Arithmetic(torch.float32, _root, torch.sign, _quotient)
 """Torch's, for `model.optimizer`."""
 
 

@@ -149,11 +149,10 @@ def _composed(residues, primes, mixed, N: tl.constexpr, WORDS: tl.constexpr):
     value, nothing = (), digits[0].to(tl.uint64) * 0
     for _ in tl.static_range(WORDS):
         value = value + (nothing,)  # noqa: RUF005
-    for step in tl.static_range(WORDS):
-        first = 2 * (WORDS - 1 - step)
-        low = tl.load(primes + 2 * first).to(tl.uint64)
-        high = tl.load(primes + 2 * first + 2).to(tl.uint64)
-        more = digits[first].to(tl.uint64) + low * digits[first + 1].to(tl.uint64)
+    for word in tl.static_range(WORDS - 1, -1, -1):  # what is in an index stays a constant there
+        low = tl.load(primes + 4 * word).to(tl.uint64)
+        high = tl.load(primes + 4 * word + 2).to(tl.uint64)
+        more = digits[2 * word].to(tl.uint64) + low * digits[2 * word + 1].to(tl.uint64)
         value = _raised(value, low * high, more, WORDS)
     return value
 
@@ -200,8 +199,7 @@ def decode_wide(
     value = _chosen(_lowered(value, one, half + WORDS, WORDS), up, WORDS)
     groups: tl.constexpr = (PARTS + TOGETHER - 1) // TOGETHER
     times = ()
-    for step in tl.static_range(groups):
-        group = groups - 1 - step
+    for group in tl.static_range(groups - 1, -1, -1):
         quotient = _estimated(value, tl.load(inverses + group), WORDS)
         value = _lowered(value, quotient, places + group * TOGETHER * WORDS, WORDS)
         times = (quotient,) + times  # noqa: RUF005
@@ -210,8 +208,7 @@ def decode_wide(
     base, by_base = tl.load(numbers), tl.load(numbers + 1)
     for group in tl.static_range(groups):
         carry += times[group]
-        first = group * TOGETHER
-        for part in range(first, first + TOGETHER if group < groups - 1 else PARTS):
+        for part in range(group * TOGETHER, min((group + 1) * TOGETHER, PARTS)):
             carry, digit = _divided(carry, base, by_base)
             tl.store(out + (element * PARTS + part) * N + k, digit.to(tl.int64, bitcast=True))
     tl.store(beyond + program, tl.max(carry, 0))
