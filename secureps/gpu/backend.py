@@ -63,6 +63,7 @@ def tables(device: Device, ring: Ring) -> Mapping[str, Any]:
 @lru_cache(maxsize=16)
 def scaled(device: Device, enc: Encoding) -> Mapping[str, Any]:
     """Constants of an encoding on the device, by the names of the kernels' arguments."""
+    found: dict[str, NDArray[np.unsignedinteger[Any]]]
     q, half, made = enc.ring.modulus, enc.delta // 2, scale(enc)
     words, by_base = len(enc.ring.words), (1 << 64) // enc.base
     if words == 1:

@@ -99,7 +99,7 @@ def _raised(value, by, carry, WORDS: tl.constexpr):
         product = value[word] * by
         low = product + carry
         carry = tl.umulhi(value[word], by) + (low < product).to(tl.uint64)
-        made = made + (low,)  # noqa: RUF005
+        made = made + (low,)  # type: ignore[assignment]  # noqa: RUF005
     return made
 
 
@@ -117,7 +117,7 @@ def _lowered(value, times, by, WORDS: tl.constexpr):
         taken = product + carry
         upper = tl.umulhi(times, other) + (taken < product).to(tl.uint64)
         carry = upper + (before < taken).to(tl.uint64)
-        made = made + (before - taken,)  # noqa: RUF005
+        made = made + (before - taken,)  # type: ignore[assignment]  # noqa: RUF005
     return made + (carry,)  # noqa: RUF005
 
 
@@ -126,7 +126,7 @@ def _chosen(lowered, value, WORDS: tl.constexpr):
     """What `_lowered` made of a value, but the value itself where that is below zero."""
     made = ()
     for word in tl.static_range(WORDS):
-        made = made + (tl.where(lowered[WORDS] == 0, lowered[word], value[word]),)  # noqa: RUF005
+        made = made + (tl.where(lowered[WORDS] == 0, lowered[word], value[word]),)  # type: ignore[assignment]  # noqa: RUF005
     return made
 
 
@@ -145,10 +145,10 @@ def _composed(residues, primes, mixed, N: tl.constexpr, WORDS: tl.constexpr):
         ):  # (x - y) / p_i, for x below p and y, another's digit, below 2p
             at = mixed + 2 * (j * (j - 1) // 2 + i)
             rest = once(shoup(rest + p + p - digits[i], tl.load(at), tl.load(at + 1), p), p)
-        digits = digits + (rest,)  # noqa: RUF005
-    value, nothing = (), digits[0].to(tl.uint64) * 0
+        digits = digits + (rest,)  # type: ignore[assignment]  # noqa: RUF005
+    value, nothing = (), digits[0].to(tl.uint64) * 0  # type: ignore[misc]
     for _ in tl.static_range(WORDS):
-        value = value + (nothing,)  # noqa: RUF005
+        value = value + (nothing,)  # type: ignore[assignment]  # noqa: RUF005
     for word in tl.static_range(WORDS - 1, -1, -1):  # what is in an index stays a constant there
         low = tl.load(primes + 4 * word).to(tl.uint64)
         high = tl.load(primes + 4 * word + 2).to(tl.uint64)
@@ -202,7 +202,7 @@ def decode_wide(
     for group in tl.static_range(groups - 1, -1, -1):
         quotient = _estimated(value, tl.load(inverses + group), WORDS)
         value = _lowered(value, quotient, places + group * TOGETHER * WORDS, WORDS)
-        times = (quotient,) + times  # noqa: RUF005
+        times = (quotient,) + times  # type: ignore[assignment]  # noqa: RUF005
     less = _lowered(value, one, places, WORDS)  # of the lowest there is nothing below
     value, carry = _chosen(less, value, WORDS), one - less[WORDS]
     base, by_base = tl.load(numbers), tl.load(numbers + 1)

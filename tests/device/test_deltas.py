@@ -20,14 +20,14 @@ def coded(exact: Floats, published: Floats, bits: int) -> list[int]:
     return deltas.encode(torch.from_numpy(exact), torch.from_numpy(published), bits).tolist()
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(vectors(), BITS)
 def test_any_values_have_the_hosts_codes(pair: tuple[Floats, Floats], bits: int) -> None:
     """NaNs and infinities among them, and what would become one."""
     assert coded(*pair, bits) == delta.encode(*pair, bits).tolist()
 
 
-@settings(max_examples=50)
+@settings(max_examples=30)
 @given(st.integers(0, 3000), BITS, st.integers(-44, 37), st.integers(0, 999))
 def test_differences_of_every_size_do(size: int, bits: int, at: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -46,14 +46,15 @@ def drawn(size: int, seed: int, most: int = 8) -> Values:
     rng = np.random.default_rng(seed)
     made = rng.standard_normal(size) * 10.0 ** rng.integers(-44, most, size)
     made[rng.random(size) < 0.1] = 0
-    return (made * rng.choice([-1, 1], size)).astype(np.float32)
+    signed: Values = (made * rng.choice([-1, 1], size)).astype(np.float32)
+    return signed
 
 
 def there(values: NDArray[np.float32]) -> torch.Tensor:
     return torch.from_numpy(values.copy())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(section=sections, size=sizes, seed=st.integers(0, 999), exact=st.booleans())
 def test_an_optimizer_makes_the_hosts_bits(
     section: OptimizerSection, size: int, seed: int, exact: bool

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -288,9 +288,8 @@ def test_a_federation_ends_in_the_same_model(
 ) -> None:
     """Clients seal and shards open by a device, or by one that fails on the way."""
     device = Played(calls=calls)
-    backend = chosen(device, measured=False)
-
-    monkeypatch.setattr(worker, "OutboxSealer", lambda *own: OutboxSealer(*own[:-1], backend))
+    backend, sealer = chosen(device, measured=False), cast(Any, OutboxSealer)
+    monkeypatch.setattr(worker, "OutboxSealer", lambda *own: sealer(*own[:-1], backend))
     given = partial(assemble.ShardSettings, devices=ShardDevices(backend))
     monkeypatch.setattr(assemble, "ShardSettings", given)
     simulation = small_federation(small_plan("rlwe"), tmp_path)
