@@ -20,8 +20,6 @@ from secureps.errors import Malformed
 
 PIECE = 512
 """Values that share a power of two."""
-BIAS = 128
-"""Of the byte that has the exponent: -127 or more is ever written."""
 
 
 def length(values: int, bits: int) -> int:

@@ -10,8 +10,10 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.codec.delta import BIAS
 from secureps.compiled import kernel
+
+BIAS = 128
+"""Of the byte that has the exponent: -127 or more is ever written."""
 
 
 @kernel

@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from secureps.codec.delta import BIAS, PIECE
+from secureps.codec.delta import PIECE
+from secureps.codec.delta_kernels import BIAS
 from secureps.device.norms import TOGETHER, pieces
 
 _SHIFT, _ZERO = 52, 1023

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+STEPS = "service/shard/test_devices.py"
 ELSEWHERE = {
     "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
         "gpu/test_device.py",
@@ -19,6 +20,8 @@ ELSEWHERE = {
         "gpu/test_choice.py",
         "the GPU makes other bytes",
     ),
+    "the GPU failed (...): the processor steps from here on": (STEPS, "steps from here on"),
+    "the processor steps: the GPU makes other bits (...)": (STEPS, "the GPU makes other bits"),
     "... has left this run: ... (the sender's fault)": (
         "roles/coordinator/test_departures.py",
         "has left this run: ",
