@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-STEPS = "service/shard/test_devices.py"
+CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
 ELSEWHERE = {
     "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
         "gpu/test_device.py",
         "torch finds no CUDA device here",
     ),
-    "the GPU failed (...): the processor seals and opens from here on": (
-        "gpu/test_choice.py",
-        "the processor seals and opens from here on",
-    ),
+    "the GPU failed (...): the processor seals and opens from here on": (CHOICE, "from here on"),
     "the GPU makes other bytes than the processor: take ... (the operator's fault)": (
-        "gpu/test_choice.py",
+        CHOICE,
         "other bytes than the processor: take ",
     ),
-    "the processor seals and opens: the GPU makes other bytes": (
-        "gpu/test_choice.py",
-        "the GPU makes other bytes",
-    ),
+    "the processor seals and opens: the GPU makes other bytes": (CHOICE, "GPU makes other bytes"),
     "the GPU failed (...): the processor steps from here on": (STEPS, "steps from here on"),
     "the processor steps: the GPU makes other bits (...)": (STEPS, "the GPU makes other bits"),
     "... has left this run: ... (the sender's fault)": (
