@@ -126,7 +126,7 @@ def generator(seed: int, client: str, version: int, purpose: str) -> np.random.G
 class Delays:
     """A population of clients: training time, time of one message, chance to drop a version.
 
-    `device` is drawn once for each client, and multiplies all its training times: who is slow
+    `version` is what the servers take to make a version of a cohort, meanwhile others wait. `device` is drawn once for each client, and multiplies all its training times: who is slow
     today is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes
     take no time).
 
@@ -138,6 +138,7 @@ class Delays:
     network: Distribution = field(default_factory=lambda: Constant(0.0))
     device: Distribution = field(default_factory=lambda: Constant(1.0))
     bandwidth: Distribution | None = None
+    version: Distribution = field(default_factory=lambda: Constant(0.0))
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -187,9 +188,15 @@ class Delays:
             return math.inf
         return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))
 
+    def version_seconds(self, seed: int, group: str, version: int) -> float:
+        """The seconds that shards take until a version of a group is prepared."""
+        return self.version.sample(generator(seed, group, version, "version"))
+
     def drops(self, seed: int, client: str, version: int) -> bool:
         """Whether `client` gives up on `version`."""
-        return bool(generator(seed, client, version, "dropout").random() < self.dropout)
+        return self.dropout > 0 and bool(
+            generator(seed, client, version, "dropout").random() < self.dropout
+        )
 
 
 def _number(value: object, where: str) -> float:
