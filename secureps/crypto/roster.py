@@ -249,7 +249,7 @@ class Roster:
             return self
         if self.epoch is None:
             raise Refused("this roster is of before there were epochs, and no other follows it")
-        found = Roster.from_bytes(text.encode())
+        found = Roster.from_text(text)
         found.verify(PublicIdentity(self.epoch.issuer))
         first, last = (self, found) if self.number <= found.number else (found, self)
         if last.number_of(first.digest) != first.number:

@@ -126,9 +126,10 @@ def generator(seed: int, client: str, version: int, purpose: str) -> np.random.G
 class Delays:
     """A population of clients: training time, time of one message, chance to drop a version.
 
-    `version` is what the servers take to make a version of a cohort, meanwhile others wait. `device` is drawn once for each client, and multiplies all its training times: who is slow
-    today is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes
-    take no time).
+    `version` is what the servers take to make a version of a cohort; what arrives waits meanwhile.
+    `device` is drawn once for each client, and multiplies all its training times: who is slow today
+    is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes take
+    no time).
 
     Raises:
         ConfigError: `dropout` is not in [0, 1], or a bandwidth may be (almost) 0.
@@ -194,9 +195,9 @@ class Delays:
 
     def drops(self, seed: int, client: str, version: int) -> bool:
         """Whether `client` gives up on `version`."""
-        return self.dropout > 0 and bool(
-            generator(seed, client, version, "dropout").random() < self.dropout
-        )
+        if not self.dropout:
+            return False
+        return bool(generator(seed, client, version, "dropout").random() < self.dropout)
 
 
 def _number(value: object, where: str) -> float:

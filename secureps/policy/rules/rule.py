@@ -130,8 +130,8 @@ class Admit:
 class Wait:
     """Nothing happens before `until` (None: before another event).
 
-    Of an admission, `everybody` says that whoever asks now hears the same. Of a decision, `arrivals`
-    are how many must be here before anything but its words changes, or `until` comes.
+    Of an admission, `everybody` says that whoever asks now hears the same. Of a decision,
+    `arrivals` are how many must be here before anything but its words changes, or `until` comes.
     """
 
     until: float | None

@@ -53,7 +53,7 @@ _QUIET = (
 
 
 class Changes:
-    """The clients of whom something changed, in order; each reader remembers how far it has read."""
+    """The clients of whom something changed, in order; each reader knows how far it has read."""
 
     def __init__(self) -> None:
         self._clients: list[str] = []
