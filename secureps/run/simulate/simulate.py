@@ -13,6 +13,7 @@ the parties in one process (`run.simulate.simulation`).
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
@@ -65,6 +66,10 @@ Engine = Literal["here", "ray"]
 
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures in virtual time: all others are seconds of this machine."""
+
+FIRST = 1
+"""The version that is made when all have joined who come at the beginning: what is in memory then
+stays, and no collection of what is not used any more need look at it."""
 
 OFTEN = 1000
 """Events between two reads of the window of reports, which must not overflow."""
@@ -349,6 +354,8 @@ class Play:
             if versions != self._seen:
                 self._gather()
                 say(self._publish(versions))
+                if min(self._seen.values()) < FIRST:
+                    gc.freeze()  # all clients are there by now, and stay
                 self._seen = versions
                 if self.copies is not None:
                     self.copies.copy()  # what is in the way now is told at the end, if it still is
@@ -356,7 +363,11 @@ class Play:
                 self.metrics.take(self.simulation.coordinator.telemetry)
             return self._over()
 
-        self.simulation.run(until)
+        gc.freeze()
+        try:
+            self.simulation.run(until)
+        finally:
+            gc.unfreeze()
         self._gather()
 
     def _gather(self) -> None:
