@@ -309,8 +309,8 @@ def _decide_now(tx: Transaction, group: GroupState) -> Wait:
             return tx.again
         case _:
             reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            arrivals = decision.arrivals if isinstance(decision, Wait) else 0
-            return Wait(decision.until, reason, arrivals=arrivals)
+            enough = decision.arrivals if isinstance(decision, Wait) else 0
+            return Wait(decision.until, reason, arrivals=enough)
 
 
 def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:

@@ -97,7 +97,8 @@ class Transaction:
     def attendance(self, group: GroupState) -> Attendance:
         """Who takes part in a group as it is now."""
         federation, evaluator = self.federation, self.plan.evaluator
-        outside, out = federation.outside.get(group.name, frozenset()), federation.isolated
+        outside: Names = federation.outside.get(group.name, frozenset())
+        out = federation.isolated
 
         def barred(client: str) -> bool:
             return client == evaluator or client in out or client in outside
