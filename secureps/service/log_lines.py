@@ -46,7 +46,7 @@ class LogLines:
             case records.RunPinned(run):
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
             case records.RosterFollowed(text):
-                roster = Roster.from_bytes(text.encode())
+                roster = Roster.from_text(text)
                 parties = len(roster.certificates)
                 return f"goes by roster {roster.number}, of {parties} parties, {roster.holds}"
             case holder_records.KeyReplaced(announced):

@@ -127,6 +127,7 @@ class Coordinator(Seat):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
+        self._sessions.changes.forget()
         self._lay_out()
 
     def folded(self) -> Fold:
@@ -141,6 +142,7 @@ class Coordinator(Seat):
             self.apply(0.0, record)
         enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
         self._federation = from_state(CoordinatorState, fold.state)
+        self._sessions.changes.forget()
         for name, group in self._federation.groups.items():
             group.open_receipts.enough = enough[name]
 
@@ -236,7 +238,7 @@ class Coordinator(Seat):
 
     def live(self, now: float) -> frozenset[str]:
         """Clients whose lease runs."""
-        return self._sessions.live(now)
+        return frozenset(self._sessions.live(now))
 
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
@@ -266,7 +268,6 @@ class Coordinator(Seat):
                 if waits := membership.join(tx, self._settings, event):
                     return waits
                 self._renew(tx.now, client)
-                tx.live |= {client}
                 assert tx.federation.pinned is not None
                 epoch = tx.federation.pinned.placement.epoch
                 self._sessions.located[client] = tx.federation.addresses, epoch
@@ -293,7 +294,6 @@ class Coordinator(Seat):
             case requests.Retire(party):
                 self._same(sender, party)
                 self._sessions.leave(party)
-                tx.live -= {party}
                 membership.retire(tx, event)
             case requests.Decline(party):
                 self._same(sender, party)
@@ -363,7 +363,6 @@ class Coordinator(Seat):
         self._sessions.away.pop(party, None)
         self._sessions.forget_adopted(party)
         self._sessions.told.add(party)
-        tx.watchers |= {party}
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
         if not reign.name_itself(tx, event):
             self._repeat(tx, event)
@@ -417,15 +416,16 @@ class Coordinator(Seat):
             self._layout = self._plan.layout(pinned.run.schema)
 
     def _tx(self, now: float) -> Transaction:
+        everybody, evaluator = self._settings.roster.names("client"), self._plan.evaluator
         return Transaction(
             now=now,
             plan=self._plan,
             federation=self._federation,
             layout=self._layout,
-            clients=self._settings.roster.names("client") - {self._plan.evaluator},
+            clients=everybody - {evaluator} if evaluator else everybody,
             holders=tuple(sorted(self._settings.roster.names("holder"))),
             live=self._sessions.live(now),
-            watchers=frozenset(self._sessions.watchers),
+            watchers=self._sessions.watchers,
             sessions=self._sessions,
             cache=self._cache,
         )

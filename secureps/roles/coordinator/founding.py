@@ -140,17 +140,17 @@ def choose_founder(tx: Transaction) -> None:
     """
     federation, groups = tx.federation, tx.federation.groups.values()
     awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.given(g.name)]
-    here = [client for client in federation.members if client in tx.trainers] if awaited else []
-    if not here:
+    here = next(filter(tx.trains, federation.members), None) if awaited else None
+    if here is None:
         return
     wanted = []
     for group in awaited:
         asked = tx.sessions.asked.intersection(group.receipts)
-        gone = tuple(id for id in asked if id.client not in tx.trainers)
+        gone = tuple(id for id in asked if not tx.trains(id.client))
         tx.drop(group.name, gone, "a shard lost its blocks, and its client is away")
-        if gone or (not group.receipts and federation.founder not in tx.trainers):
+        if gone or (not group.receipts and not tx.trains(federation.founder)):
             wanted.append(group)
-    if wanted and federation.founder not in tx.trainers:
-        tx.write(FounderChosen(here[0]))
+    if wanted and not tx.trains(federation.founder):
+        tx.write(FounderChosen(here))
     for group in wanted:
         tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))

@@ -18,7 +18,7 @@ from secureps.roles.coordinator import committees, envelope_checks, evaluation, 
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import named
 
 Servers = tuple[requests.ServerStatus, ...]
@@ -162,7 +162,7 @@ def _other_roster(roster: Roster, known: int | None) -> str:
 def why(
     plan: Plan,
     federation: CoordinatorState,
-    live: frozenset[str],
+    live: Names,
     group: GroupState,
     servers: Servers,
 ) -> str:
