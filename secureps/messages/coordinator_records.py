@@ -14,6 +14,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import Placement, ShardAddress
+from secureps.messages.scaling import ShardLoad
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 
@@ -39,6 +40,41 @@ class PlacementMoved:
 
     placement: Placement
     target: Placement | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BlockAssigned:
+    """A block goes from a shard to another one, for the load that was measured."""
+
+    group: str
+    block: int
+    giver: str
+    taker: str
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingDecided:
+    """What follows from the load that was measured since the decision before, and why.
+
+    Args:
+        what: the `ShardDeed` that is to be done to `shard`; empty for none.
+        deadline, buffer: factors of the plan's, from now on.
+        blocks: that move between shards, if any do.
+        expected: how many times as much as now this is to bring; 1 where nobody said.
+        reward: what was measured (`policy.scaling.observation`); shards: that held blocks then.
+        loads: what came to each of them.
+    """
+
+    what: str
+    shard: str
+    deadline: float
+    buffer: float
+    blocks: tuple[BlockAssigned, ...]
+    expected: float
+    reward: float
+    shards: int
+    loads: tuple[ShardLoad, ...]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -444,6 +480,9 @@ class SubmissionWithdrawn:
     reason: str
 
 
+MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
+"""What may have blocks move."""
+
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
 StreamRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
@@ -460,7 +499,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | ShardLeft | PlacementMoved | StandbyFollows)
+    | (CommitteeFormed | MovingRecord | StandbyFollows)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

@@ -108,7 +108,8 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor.
+    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor;
+    `adding` is the virtual seconds that it takes to add up so many blocks of updates.
     """
 
     address: ShardAddress
@@ -117,6 +118,7 @@ class ShardSettings:
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
     backend: Backend | None = None
+    adding: Callable[[int], float] = lambda blocks: 0.0
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -128,6 +130,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     worker = ShardWorker(
         address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend
     )
+    worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

@@ -65,6 +65,8 @@ class LogLines:
             case coordinator_records.PlacementMoved(placement, target):
                 where = f"placement {placement.epoch}, on {named(placement.shards)}"
                 return f"blocks begin to move: {where}" if target else f"blocks lie by {where}"
+            case coordinator_records.ScalingDecided(reason=reason):
+                return f"scaling: {reason}"
             case shard_records.BlocksAdopted(group, version, blocks=blocks):
                 count = f"{len(blocks)} blocks are its own now" if blocks else "no block is its own"
                 return self._of(group, f"version {version}: {count}" if blocks else count)

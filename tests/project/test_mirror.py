@@ -24,6 +24,7 @@ ELSEWHERE = {
         "messages/records",
         "messages/requests",
         "messages/moves",
+        "messages/scaling",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",
@@ -31,7 +32,13 @@ ELSEWHERE = {
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
-    "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
+    "config/test_sections.py": (
+        "config/codec",
+        "config/plan",
+        "config/scaling",
+        "config/scenario",
+        "config/serve",
+    ),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
     "crypto/test_rlwe.py": ("crypto/backend", "crypto/cpu_backend"),
@@ -58,6 +65,7 @@ ELSEWHERE = {
     "roles/coordinator/test_commit.py": ("roles/coordinator/answers",),
     "roles/coordinator/test_coordinator.py": (
         "roles/coordinator/cache",
+        "roles/coordinator/checkpoint",
         "roles/coordinator/checkpointing",
         "roles/coordinator/founding",
         "roles/coordinator/group",
@@ -73,6 +81,11 @@ ELSEWHERE = {
         "service/standby_worker",
     ),
     "processes/test_standby.py": ("run/takeover",),
+    "federation/test_scaling.py": (
+        "roles/coordinator/load",
+        "roles/coordinator/scaled",
+        "roles/coordinator/scaling",
+    ),
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),

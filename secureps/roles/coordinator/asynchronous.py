@@ -238,7 +238,7 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     for client in sorted(clocks.keys() - here):
         tx.write(records.MemberLeft(group.name, client))
     for client in sorted(here - clocks.keys() - group.open_stream.passed):
-        clock = tx.plan.rule(group.name).enter(state(tx, group))
+        clock = tx.rule(group.name).enter(state(tx, group))
         waiting = sum(id.client == client for id in group.pending)  # of before it went away
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
 
@@ -253,7 +253,7 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule, period = tx.plan.rule(group.name), committees.periods(tx, group.name)
+    rule, period = tx.rule(group.name), committees.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole}
@@ -337,7 +337,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, lacking)
     if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts
-    stream, rule = group.open_stream, tx.plan.rule(group.name)
+    stream, rule = group.open_stream, tx.rule(group.name)
     now = state(tx, group)
     idle, held, until = now.live - stream.training.keys() - stream.spent, "", None
     if idle and holds_everybody(first := rule.admit(tx.now, min(idle), now)):
@@ -373,7 +373,7 @@ def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
     idle, gone = now.live - stream.spent, tx.federation.isolated.keys() | tx.federation.retired
     if stream.training.keys() - gone or not idle:
         return False
-    answer = tx.plan.rule(group.name).admit(tx.now, min(idle), now)
+    answer = tx.rule(group.name).admit(tx.now, min(idle), now)
     return holds_everybody(answer) and _until(answer) is None
 
 

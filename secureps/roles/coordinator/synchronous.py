@@ -143,7 +143,7 @@ def _admitted(
     if recovery.chooses(tx, group):
         chosen = recovery.choice(tx, group, members)
         return tuple(sorted(chosen.clients)), chosen.reason
-    rule, out = tx.plan.rule(group.name), len(_left_out(tx, group))
+    rule, out = tx.rule(group.name), len(_left_out(tx, group))
     state = group.round_state(members, out)
     answers: dict[str, Admission] = {}
     for member in sorted(members):
@@ -214,7 +214,7 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
         arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
         if recovery.chooses(tx, group):
             return recovery.decide(tx, group, arrivals)
-        return tx.plan.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
+        return tx.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
 
     def holds(decision: Decision) -> bool:
         until = decision.until if isinstance(decision, Wait) else None
@@ -222,5 +222,5 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
 
     arrived = (group.open_receipts.changes, opening.kept(tx, group))
     opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
-    basis = (arrived, opened, group.suspicion, tx.live)
+    basis = (arrived, opened, group.suspicion, tx.live, tx.federation.scaled.deadline)
     return tx.cache.of(("round", group.name), basis, ask, holds)

@@ -298,7 +298,7 @@ class Play:
         self.metrics = Metrics(self.tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
-        self._links = Links(scenario.delays, scenario.section.seed)
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -326,7 +326,7 @@ class Play:
             scenario.plan,
             Cast(trainers, seed, self._cost),
             self.folder,
-            Conditions(delay=self._delay, late=frozenset(self._away)),
+            Conditions(delay=self._delay, late=frozenset(self._away), adding=self._adding),
             initial,
         )
         for name, stay in scenario.stays.items():
@@ -470,8 +470,13 @@ class Play:
             self.simulation.start(name)
 
     def _delay(self, sender: str, to: str, message: Any) -> float:
-        up = sender.startswith("client-")
-        client = sender if up else to
-        if not client.startswith("client-"):
-            return 0.0
-        return self._links.seconds(client, up, message, self.simulation.loop.now())
+        now, ends, slowest = self.simulation.loop.now(), ((sender, True), (to, False)), 0.0
+        for name, sends in ends:
+            if name.startswith("client-"):
+                slowest = max(slowest, self._links.seconds(name, sends, message, now))
+            elif name.startswith("shard-"):
+                slowest = max(slowest, self._links.of_shard(name, sends, message, now))
+        return slowest
+
+    def _adding(self, shard: str, blocks: int) -> float:
+        return self._links.adding(shard, blocks, self.simulation.loop.now())

@@ -97,6 +97,11 @@ class ShardWorker(Worker):
         self._threads = threads
         self._buffers = Buffers(BUFFERS)
         self._states = States(name, state, folders, self._make)
+        self.adding: Callable[[int], float] = lambda blocks: 0.0
+
+    def seconds(self, task: Task) -> float:
+        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
