@@ -32,13 +32,13 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays, generator
 from secureps.scenario.links import Links
 
-SHARDS, CLIENTS, BLOCKS, ROWS, WIDTH = 4, 40, 24, 4, 64
-MINIMUM, PAIRS = 5, 240
+SHARDS, CLIENTS, BLOCKS, ROWS, WIDTH = 4, 24, 16, 4, 64
+MINIMUM, PAIRS = 5, 144
 """Members of the smallest cohort; (client, row-block) pairs in all."""
 BANDWIDTH = 2000.0
 """Bytes a second of a shard's link, each way: an update of a row-block has about a thousand."""
-VERSIONS = 12
-TRAINING = 2.0
+VERSIONS = 10
+TRAINING = 0.2
 
 
 class Toucher:
@@ -97,7 +97,7 @@ def plan(scales: bool) -> Plan:
         ],
     }
     if scales:
-        data["scaling"] = {"every": 20.0}
+        data["scaling"] = {"every": 15.0}
     return Plan(parse(PlanSection, data, "balance"))
 
 

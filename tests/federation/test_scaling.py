@@ -29,6 +29,9 @@ SKEWED = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], *[[1, 2, 3]] * 5]
 """Row-blocks of each of eight shoppers: three of four are on one shard, and all touch them."""
 
 
+VERSIONS = 12
+
+
 class Loaded:
     """A federation whose shards' links, and clients' training, take virtual time."""
 
@@ -85,12 +88,12 @@ class Loaded:
 
 
 def scaled_plan(policy: str, cipher: str = "plain", **changes: Any) -> Plan:
-    scaling = {"policy": policy, "every": 10.0, "most_shards": 3, **changes}
-    return small_plan(cipher, versions=24, scaling=scaling)
+    scaling = {"policy": policy, "every": 3.0, "most_shards": 3, **changes}
+    return small_plan(cipher, versions=VERSIONS, scaling=scaling)
 
 
 def expected(tmp_path: Path) -> Simulation:
-    return Loaded(small_plan("plain", versions=24), tmp_path / "fixed").end()
+    return Loaded(small_plan("plain", versions=VERSIONS), tmp_path / "fixed").end()
 
 
 @pytest.mark.parametrize("policy", ["rule", "fitted"])
@@ -144,7 +147,7 @@ def test_a_status_has_the_newest_decisions_with_their_reasons(tmp_path: Path) ->
 def test_a_killed_coordinator_decides_nothing_twice(tmp_path: Path) -> None:
     plan = scaled_plan("fitted", least_deadline=0.25)
     events = events_of(Loaded(plan, tmp_path / "whole", bandwidth=400.0).play)
-    for number, moment in enumerate(range(events // 9, events, events // 9)):
+    for number, moment in enumerate(range(events // 4, events, events // 4)):
         at = Loaded(plan, tmp_path / str(number), bandwidth=400.0)
         at.play.run(at_event(moment))
         if finished(at.play):
@@ -170,7 +173,7 @@ def test_off_ends_it_at_once_and_on_begins_anew(tmp_path: Path) -> None:
     assert known is not None
     assert known.off == "switched off by the operator, a visit"
     count, version = len(at.decided), at.play.versions()["all"]
-    at.play.run(lambda: at.play.versions()["all"] >= version + 8)
+    at.play.run(lambda: at.play.versions()["all"] >= version + 4)
     assert len(at.decided) == count
     acts = journalled(at.play, Act)
     at.act("scaling-off")

@@ -54,18 +54,20 @@ class Fitted:
     """The model, and a contextual bandit over what it does not explain.
 
     Args:
-        gain: factor on the reward that a change has to promise; idle: what the reward may fall to
-            where a shard is given back.
+        gain: factor on the reward that a change has to promise; move: the same where blocks move,
+            for which versions wait; idle: what may be left of the reward where a shard is given
+            back, with which nothing else is changed.
         loss: what a change may make of the reward, at the lower bound.
         doubt: standard deviation of a logarithm of the reward for a change by a factor of two,
             before anything was tried; curious: deviations above the mean that are hoped for.
     """
 
-    gain: float = 1.03
+    gain: float = 1.05
+    move: float = 1.15
     idle: float = 0.99
-    loss: float = 0.8
-    doubt: float = 0.15
-    curious: float = 0.5
+    loss: float = 0.85
+    doubt: float = 0.1
+    curious: float = 0.25
 
     def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
         """The action that promises most, if it promises enough."""
@@ -74,7 +76,7 @@ class Fitted:
         if now <= 0:
             return stay(seen, "nothing was measured that could be foretold from")
         theta, cover = self._learned(before)
-        best, score, expected = stay(seen, ""), math.log(self.gain), 1.0
+        best, score, expected = stay(seen, ""), 0.0, 1.0
         for each in _candidates(seen, limits):
             promised = model.reward(each.shards, each.deadline, each.buffer) / now
             if promised <= 0:
@@ -84,11 +86,14 @@ class Fitted:
             width = self.doubt * math.sqrt(float(change @ np.linalg.solve(cover, change)))
             if mean - width < math.log(self.loss):
                 continue
-            upper = mean + self.curious * width
-            if each.shards < len(seen.shards):  # costs nothing, and another run may have it
-                upper += math.log(self.gain / self.idle)
-            if upper > score:
-                best, score, expected = each, upper, math.exp(mean)
+            wanted = self.gain if each.shards == len(seen.shards) else self.move
+            over = mean + self.curious * width - math.log(wanted)
+            if each.shards < len(seen.shards):
+                if each.deadline != seen.deadline or each.buffer != seen.buffer:
+                    continue
+                over = mean - math.log(self.idle)
+            if over > score:
+                best, score, expected = each, over, math.exp(mean)
         if not best.reason:
             return stay(seen, f"nothing else promises {self.gain - 1:.0%} more")
         return Action(

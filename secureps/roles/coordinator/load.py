@@ -40,11 +40,14 @@ class Load:
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._closed: dict[str, float] = {}
+        self._rounds: deque[Round] = deque(maxlen=NEWEST)
         self._begin()
 
-    def begin(self, now: float) -> None:
-        """Measures anew from now on."""
+    def begin(self, now: float, moved: bool = False) -> None:
+        """Measures anew from now on; who came when is kept, unless blocks have moved."""
         self.since = now
+        if moved:
+            self._rounds.clear()
         self._begin()
 
     def _begin(self) -> None:
@@ -54,7 +57,6 @@ class Load:
         self._sent: Counter[str] = Counter()
         self._up: deque[float] = deque(maxlen=TRANSFERS)
         self._down: deque[float] = deque(maxlen=TRANSFERS)
-        self._rounds: deque[Round] = deque(maxlen=NEWEST)
         self._steps: list[CohortSteps] = []
         self._lags: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=NEWEST))
 

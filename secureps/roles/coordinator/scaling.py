@@ -67,7 +67,7 @@ def advance(tx: Transaction, load: Load) -> None:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
     if federation.scaled.off or federation.acted.paused or not founded or resharding.due(tx):
-        load.begin(tx.now)
+        load.begin(tx.now, moved=True)
         return
     if load.since is None:
         load.begin(tx.now)
