@@ -32,8 +32,8 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays, generator
 from secureps.scenario.links import Links
 
-SHARDS, CLIENTS, BLOCKS, ROWS, WIDTH = 4, 24, 16, 4, 64
-MINIMUM, PAIRS = 5, 144
+SHARDS, CLIENTS, BLOCKS, ROWS, WIDTH = 4, 40, 16, 4, 64
+MINIMUM, PAIRS = 2, 144
 """Members of the smallest cohort; (client, row-block) pairs in all."""
 BANDWIDTH = 2000.0
 """Bytes a second of a shard's link, each way: an update of a row-block has about a thousand."""
@@ -103,7 +103,6 @@ def plan(scales: bool) -> Plan:
 
 def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
     """Seconds of the versions of the last half, and how many blocks have moved."""
-    made = plan(scales)
     names = client_names(CLIENTS)
     trainers = dict(zip(names, map(Toucher, touched(exponent, seed)), strict=True))
     links = Links(Delays(network=Constant(0.05)), seed, ShardsSection(bandwidth=BANDWIDTH))
@@ -116,7 +115,7 @@ def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
         return TRAINING * (0.5 + float(draw))
 
     def delay(sender: str, to: str, message: Any) -> float:
-        now, slowest = play.loop.now(), 0.0
+        now, slowest = made.loop.now(), 0.0
         for name, sends in ((sender, True), (to, False)):
             if name.startswith("shard-"):
                 slowest = max(slowest, links.of_shard(name, sends, message, now))
@@ -126,9 +125,9 @@ def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
 
     with tempfile.TemporaryDirectory(prefix="secureps-balance-") as folder:
         cast = Cast(trainers, UnsafeSeed(seed), cost)
-        play = Simulation(made, cast, Path(folder), Conditions(delay=delay))
-        play.run(lambda: bool(play.coordinator.federation.finished))
-        journal = play._stores[COORDINATOR].journal
+        made = Simulation(plan(scales), cast, Path(folder), Conditions(delay=delay))
+        made.run(lambda: bool(made.coordinator.federation.finished))
+        journal = made._stores[COORDINATOR].journal
         began: dict[str, float] = {}
         took, moved = list[float](), 0
         for at, record in journal.replay():
@@ -141,7 +140,7 @@ def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
                     moved += len(blocks)
                 case _:
                     pass
-        play.close()
+        made.close()
     return took, moved
 
 

@@ -68,7 +68,9 @@ def test_a_shard_comes_and_goes_as_the_load_does(tmp_path: Path) -> None:
         own = ("--server", parties.server, "--kit", parties.kit("coordinator"))
         off = secureps("act", "scaling-off", *own, "--reason", "a test")
         assert off.stdout.startswith("nothing follows the load any more"), off.stderr
-        shown = json.loads(secureps("status", "--json", *own).stdout)["scaling"]
+        shown = json.loads(secureps("status", "--json", "--name", "coordinator", *own).stdout)[
+            "scaling"
+        ]
         assert shown["off"] == "switched off by the operator, a test"
         parties.wait(lambda: parties.seen.move is None, "the end of what was begun")
         version, held = min(g.version for g in parties.seen.groups), parties.held

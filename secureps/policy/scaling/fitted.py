@@ -108,7 +108,8 @@ class Fitted:
         self, before: Sequence[ScalingDecided]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """The correction of a change's logarithm, and how well each direction was tried."""
-        cover, right = np.eye(3), np.zeros(3)
+        cover: NDArray[np.float64] = np.eye(3)
+        right = np.zeros(3)
         state = (1.0, 1.0)
         if len(before) == KEPT:  # what was in force before the first is forgotten
             state = before[0].deadline, before[0].buffer
@@ -126,7 +127,8 @@ class Fitted:
             missed = math.log(after.reward / done.reward) - math.log(done.expected)
             cover += np.outer(change, change)
             right += missed * change
-        return np.linalg.solve(cover, right), cover
+        theta: NDArray[np.float64] = np.linalg.solve(cover, right)
+        return theta, cover
 
 
 def _change(shards: int, seen: Observation, to: Action) -> NDArray[np.float64]:
@@ -202,7 +204,7 @@ class Model:
         faster = max(live - buffer / 2, live / 4) / cycle
         faster = min(faster, buffer / max(servers, 1e-9))
         stale = cycle * faster / buffer
-        return faster * (1 + stale) ** -self._limits.power
+        return float(faster * (1 + stale) ** -self._limits.power)
 
 
 def _whole(rounds: Sequence[Round]) -> list[tuple[int, tuple[float, ...]]]:
