@@ -23,13 +23,9 @@ from secureps.config.plan import PlanSection
 from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.coordinator_records import (
-    CohortClosed,
-    RoundGivenUp,
-    RoundOpened,
-    ScalingDecided,
-)
+from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
 from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -66,7 +62,7 @@ class Scene:
 CHOSEN_BY = {"mixed": Scene(14, ((6, 350.0, 600.0),), ((3, 700.0),), 0.8, 9_000.0)}
 SCENES = {
     "bursts": Scene(10, ((14, 200.0, 420.0), (14, 560.0, 760.0))),
-    "slow links": Scene(16, bandwidth=4_000.0),
+    "slow links": Scene(16, bandwidth=1_200.0),
     "stragglers": Scene(20, device=1.3),
     "leaving": Scene(24, leave=((4, 200.0), (4, 350.0), (5, 500.0))),
 }
@@ -235,7 +231,7 @@ def main() -> None:
     if own.only:
         scenes = {own.only: SCENES[own.only]}
     seeds = range(1000, 1000 + own.seeds) if own.tuning else range(own.seeds)
-    title = f"policies of [scaling], {own.seeds} seeds, {SECONDS:g} virtual seconds each"
+    title = f"policies of scaling, {own.seeds} seeds, {SECONDS:g} virtual seconds each"
     report("elastic-tuning" if own.tuning else "elastic", title, rows(scenes, seeds))
 
 

@@ -14,7 +14,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import Placement, ShardAddress
-from secureps.messages.scaling import ShardLoad
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 
@@ -40,41 +40,6 @@ class PlacementMoved:
 
     placement: Placement
     target: Placement | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class BlockAssigned:
-    """A block goes from a shard to another one, for the load that was measured."""
-
-    group: str
-    block: int
-    giver: str
-    taker: str
-
-
-@dataclass(frozen=True, slots=True)
-class ScalingDecided:
-    """What follows from the load that was measured since the decision before, and why.
-
-    Args:
-        what: the `ShardDeed` that is to be done to `shard`; empty for none.
-        deadline, buffer: factors of the plan's, from now on.
-        blocks: that move between shards, if any do.
-        expected: how many times as much as now this is to bring; 1 where nobody said.
-        reward: what was measured (`policy.scaling.observation`); shards: that held blocks then.
-        loads: what came to each of them.
-    """
-
-    what: str
-    shard: str
-    deadline: float
-    buffer: float
-    blocks: tuple[BlockAssigned, ...]
-    expected: float
-    reward: float
-    shards: int
-    loads: tuple[ShardLoad, ...]
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)

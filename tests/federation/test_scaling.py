@@ -12,9 +12,10 @@ from secureps.config.scenario import ShardsSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Refused
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, ScalingDecided
+from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
 from secureps.messages.requests import AskStatus, Status
 from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation

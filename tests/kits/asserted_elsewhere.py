@@ -65,7 +65,7 @@ ELSEWHERE = {
     ),
     "this run's plan has no [scaling]: nothing follows the load (the other side's fault)": (
         "federation/test_scaling.py",
-        "plan has no [scaling]: nothing follows the load",
+        "nothing follows the load",
     ),
     "without ... ... clients are left, and ... needs ... (the other side's fault)": (
         "roles/coordinator/test_acts.py",

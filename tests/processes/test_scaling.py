@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import ScalingDecided
 from secureps.messages.requests import Status
+from secureps.messages.scaling_records import ScalingDecided
 from tests.kits.federations import same, unharmed
 from tests.kits.own_keys import secureps
 from tests.kits.processes import ADAM, ROUNDS, Processes, plan_text

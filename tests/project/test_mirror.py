@@ -25,6 +25,7 @@ ELSEWHERE = {
         "messages/requests",
         "messages/moves",
         "messages/scaling",
+        "messages/scaling_records",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",

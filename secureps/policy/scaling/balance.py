@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from secureps.messages.coordinator_records import BlockAssigned
+from secureps.messages.scaling_records import BlockAssigned
 from secureps.wording import counted, named
 
 UNEVEN = 1.25

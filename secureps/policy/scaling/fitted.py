@@ -28,7 +28,7 @@ from statistics import NormalDist, fmean
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.messages.coordinator_records import ScalingDecided
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.scaling.observation import (
     KEPT,
     Action,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from secureps.messages.acts import ShardDeed
-from secureps.messages.coordinator_records import ScalingDecided
+from secureps.messages.scaling_records import ScalingDecided
 
 KEPT = 32
 """Decisions that a policy learns from, and a status shows: the newest."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from secureps.messages.coordinator_records import ScalingDecided
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.scaling.observation import Action, Limits, Observation, stay, within
 
 

@@ -11,16 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.coordinator_records import (
-    BlockAssigned,
-    MovingRecord,
-    PlacementMoved,
-    ScalingDecided,
-    ShardLeft,
-)
+from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
 from secureps.messages.moves import BALANCE
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement
+from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.acted import stand_still
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.judgements import Evaluations

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from secureps.messages.acts import Act, Deed, ShardDeed
-from secureps.messages.coordinator_records import ScalingDecided
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.scaling.observation import KEPT
 
 BY_ITSELF = "scaling: "

@@ -15,9 +15,9 @@ from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
 from secureps.config.scaling import ScalingSection
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import BlockAssigned, ScalingDecided
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling import ScalingStatus, ScalingStep
+from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.policy.checks.scaling import most_shards
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted

@@ -27,6 +27,7 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
@@ -205,7 +206,7 @@ class CoordinatorState:
             case RunPinned():
                 self.reigns.apply(record)
                 self.pinned = record
-            case records.ShardLeft() | records.PlacementMoved() | records.ScalingDecided():
+            case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
                 self._move(at, record)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
