@@ -127,8 +127,7 @@ class Fitted:
             missed = math.log(after.reward / done.reward) - math.log(done.expected)
             cover += np.outer(change, change)
             right += missed * change
-        theta: NDArray[np.float64] = np.linalg.solve(cover, right)
-        return theta, cover
+        return np.asarray(np.linalg.solve(cover, right), np.float64), cover
 
 
 def _change(shards: int, seen: Observation, to: Action) -> NDArray[np.float64]:

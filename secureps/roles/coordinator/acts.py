@@ -33,7 +33,10 @@ def do(tx: Transaction, act: Act) -> None:
         case Deed.GO_ON if known.paused:
             tx.write(act)
         case Deed.SCALING_OFF | Deed.SCALING_ON if tx.plan.section.scaling is None:
-            raise Refused("this run's plan has no [scaling]: nothing follows the load")
+            raise Refused(
+                "this run's plan has no [scaling]: nothing follows the load, and there is nothing "
+                "to switch off"
+            )
         case Deed.SCALING_OFF if not tx.federation.scaled.off:
             tx.write(act)
         case Deed.SCALING_ON if tx.federation.scaled.off:
