@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,21 @@ from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays, generator
 from secureps.scenario.links import Links
 
-SHARDS, CLIENTS, BLOCKS, ROWS, WIDTH = 4, 40, 16, 4, 64
-MINIMUM, PAIRS = 2, 144
-"""Members of the smallest cohort; (client, row-block) pairs in all."""
+SHARDS, BLOCKS, ROWS, WIDTH = 4, 16, 4, 64
+PAIRS = 144
+"""(client, row-block) pairs in all."""
 BANDWIDTH = 2000.0
 """Bytes a second of a shard's link, each way: an update of a row-block has about a thousand."""
 VERSIONS = 10
 TRAINING = 0.2
+
+
+@dataclass(frozen=True)
+class Crowd:
+    """How many clients there are, and how many the smallest cohort has."""
+
+    clients: int
+    minimum: int
 
 
 class Toucher:
@@ -63,37 +72,37 @@ class Toucher:
         raise AssertionError("nobody evaluates here")
 
 
-def touched(exponent: float, seed: int) -> list[NDArray[np.int64]]:
-    """The row-blocks of every client: PAIRS in all, each of at least MINIMUM clients."""
+def touched(crowd: Crowd, exponent: float, seed: int) -> list[NDArray[np.int64]]:
+    """The row-blocks of every client: PAIRS in all, each of as many clients as a cohort needs."""
     rng = np.random.default_rng(seed)
     share = (1.0 + rng.permutation(BLOCKS)) ** -exponent
-    counts = np.full(BLOCKS, MINIMUM)
+    counts = np.full(BLOCKS, crowd.minimum)
     while counts.sum() < PAIRS:
-        free = counts < CLIENTS
+        free = counts < crowd.clients
         counts[rng.choice(BLOCKS, p=share * free / (share * free).sum())] += 1
-    table = np.zeros((CLIENTS, BLOCKS), bool)
+    table = np.zeros((crowd.clients, BLOCKS), bool)
     for block, count in enumerate(counts):
-        table[rng.choice(CLIENTS, count, replace=False), block] = True
+        table[rng.choice(crowd.clients, count, replace=False), block] = True
     for empty in np.flatnonzero(~table.any(axis=1)):
         table[empty, rng.integers(BLOCKS)] = True
     return [np.flatnonzero(row) for row in table]
 
 
-def plan(scales: bool) -> Plan:
+def plan(crowd: Crowd, scales: bool) -> Plan:
     data: dict[str, Any] = {
         "name": "balance",
         "versions": VERSIONS,
         "shards": SHARDS,
         "checkpoint_every": 1000,
         "lease": 1e6,
-        "cipher": {"name": "plain", "capacity": CLIENTS},
+        "cipher": {"name": "plain", "capacity": crowd.clients},
         "group": [
             {
                 "name": "table",
                 "range": 1.0,
                 "weighting": "uniform",
                 "sparse": {"rows": BLOCKS * ROWS, "block": ROWS},
-                "rule": {"quorum": MINIMUM, "minimum": MINIMUM, "deadline": 1e6},
+                "rule": {"quorum": crowd.minimum, "minimum": crowd.minimum, "deadline": 1e6},
             }
         ],
     }
@@ -102,10 +111,10 @@ def plan(scales: bool) -> Plan:
     return Plan(parse(PlanSection, data, "balance"))
 
 
-def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
+def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
     """Seconds of the versions of the last half, and how many blocks have moved."""
-    names = client_names(CLIENTS)
-    trainers = dict(zip(names, map(Toucher, touched(exponent, seed)), strict=True))
+    names = client_names(crowd.clients)
+    trainers = dict(zip(names, map(Toucher, touched(crowd, exponent, seed)), strict=True))
     links = Links(Delays(network=Constant(0.05)), seed, ShardsSection(bandwidth=BANDWIDTH))
 
     def cost(name: str, task: object) -> float:
@@ -126,7 +135,7 @@ def play(scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
 
     with tempfile.TemporaryDirectory(prefix="secureps-balance-") as folder:
         cast = Cast(trainers, UnsafeSeed(seed), cost)
-        made = Simulation(plan(scales), cast, Path(folder), Conditions(delay=delay))
+        made = Simulation(plan(crowd, scales), cast, Path(folder), Conditions(delay=delay))
         made.run(lambda: bool(made.coordinator.federation.finished))
         journal = made._stores[COORDINATOR].journal
         began: dict[str, float] = {}
@@ -149,12 +158,12 @@ def quantile(seconds: list[float], part: float) -> float:
     return float(np.quantile(seconds, part))
 
 
-def rows(draws: int, exponent: float) -> list[Row]:
+def rows(crowd: Crowd, draws: int, exponent: float) -> list[Row]:
     cases = (("even", False, 0.0), ("skewed", False, exponent), ("skewed, follows", True, exponent))
     found: dict[str, list[tuple[float, float, int]]] = {name: [] for name, _, _ in cases}
     for seed in range(draws):
         for name, scales, skew in cases:
-            took, moved = play(scales, skew, seed)
+            took, moved = play(crowd, scales, skew, seed)
             found[name].append((quantile(took, 0.5), quantile(took, 0.99), moved))
     made: list[Row] = []
     for name, each in found.items():
@@ -175,14 +184,16 @@ def rows(draws: int, exponent: float) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=10)
-    parser.add_argument("--exponent", type=float, default=1.0)
+    parser.add_argument("--draws", type=int, default=6)
+    parser.add_argument("--exponent", type=float, default=1.5)
+    parser.add_argument("--clients", type=int, default=40)
+    parser.add_argument("--minimum", type=int, default=2)
     own = parser.parse_args()
     title = (
-        f"{BLOCKS} row-blocks on {SHARDS} shards, {CLIENTS} clients, Zipf {own.exponent:g}, "
+        f"{BLOCKS} row-blocks on {SHARDS} shards, {own.clients} clients, Zipf {own.exponent:g}, "
         f"{own.draws} draws, virtual time"
     )
-    report("balance", title, rows(own.draws, own.exponent))
+    report("balance", title, rows(Crowd(own.clients, own.minimum), own.draws, own.exponent))
 
 
 if __name__ == "__main__":
