@@ -110,7 +110,8 @@ class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
     `elsewhere` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the bytes of values
-    and optimizer state that are resident, None for all.
+    and optimizer state that are resident, None for all; `adding` is the virtual seconds that it
+    takes to add up so many blocks of updates.
     """
 
     address: ShardAddress
@@ -120,6 +121,7 @@ class ShardSettings:
     elsewhere: Callable[[], Iterator[Path]] = nowhere
     devices: ShardDevices = PROCESSOR
     memory: int | None = None
+    adding: Callable[[int], float] = lambda blocks: 0.0
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -139,6 +141,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
         own.devices,
         limit,
     )
+    worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

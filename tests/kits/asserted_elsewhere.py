@@ -62,6 +62,8 @@ ELSEWHERE = {
         "roles/coordinator/test_acts.py",
         "no client that trains in this run is called",
     ),
+    "this run's plan has no [scaling]: nothing follows the load, and there is nothing to switch "
+    "off (the other side's fault)": ("federation/test_scaling.py", "nothing follows the load"),
     "without ... ... clients are left, and ... needs ... (the other side's fault)": (
         "roles/coordinator/test_acts.py",
         " clients are left, and ",

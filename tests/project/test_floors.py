@@ -32,6 +32,7 @@ FLOORS = (
         "policy/block_codes",
         "policy/groups",
         "policy/scales",
+        "policy/scaling",
         "policy/spending",
         "policy/tensor_kinds",
     ),

@@ -238,7 +238,7 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     for client in goes:
         tx.write(records.MemberLeft(group.name, client))
     for client in comes:
-        clock = tx.plan.rule(group.name).enter(state(tx, group))
+        clock = tx.rule(group.name).enter(state(tx, group))
         waiting = len(group.open_receipts.clients.get(client, ()))  # of before it went away
         waiting += sum(id.client == client for id in group.returning)
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
@@ -265,7 +265,7 @@ def _decide_now(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule, period = tx.plan.rule(group.name), committees.periods(tx, group.name)
+    rule, period = tx.rule(group.name), committees.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
     bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
@@ -353,7 +353,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, lacking)
     if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts
-    stream, rule, own = group.open_stream, tx.plan.rule(group.name), tx.attendance(group)
+    stream, rule, own = group.open_stream, tx.rule(group.name), tx.attendance(group)
     now, held, until = state(tx, group), "", None
     first = next((rule.admit(tx.now, client, now) for client in own.free), None)
     if first is not None and holds_everybody(first):
@@ -390,7 +390,7 @@ def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
     idle, gone = now.live - stream.spent, tx.federation.isolated.keys() | tx.federation.retired
     if stream.training.keys() - gone or not idle:
         return False
-    answer = tx.plan.rule(group.name).admit(tx.now, min(idle), now)
+    answer = tx.rule(group.name).admit(tx.now, min(idle), now)
     return holds_everybody(answer) and _until(answer) is None
 
 

@@ -38,12 +38,14 @@ from secureps.roles.coordinator import (
     registration,
     reign,
     resubscribe,
+    scaling,
     scheduler,
     submissions,
 )
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.founding import LATER
 from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.sessions import Sessions
@@ -116,6 +118,7 @@ class Coordinator(Seat):
             )
         self._layout: Layout | None = None
         self._telemetry = Window()
+        self._load = Load()
         self._cache = Cache()
         self._until: float | None = None
 
@@ -340,6 +343,7 @@ class Coordinator(Seat):
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+                self._load.take(event)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():
@@ -433,8 +437,12 @@ class Coordinator(Seat):
     def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
         tx.layout = self._layout
-        self._until = scheduler.advance(tx) if reign.rules(tx) else None
+        if rules := reign.rules(tx):
+            scaling.advance(tx, self._load)
+        self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
+        if self._plan.section.scaling is not None:
+            self._load.measure(tx)
         return tx.step
 
     def _renew(self, now: float, client: str) -> None:

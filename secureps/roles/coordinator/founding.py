@@ -88,7 +88,10 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     layout = plan.layout(schema)
     if schema.told != {spec.name for spec in layout.frozen or ()}:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
-    shards = {name: s.weight for name, s in sorted(federation.shards.items())}
+    here = sorted(federation.shards.items())
+    if plan.section.scaling is not None:  # the others are there to be added
+        here = here[: plan.section.shards]
+    shards = {name: s.weight for name, s in here}
     copies = plan.section.replicas
     ranks = {g.name: place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups}
     held = {group: list(zip(*of, strict=True)) for group, of in ranks.items()}
@@ -99,7 +102,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     tx.write(RunPinned(run, placement, addresses))
     committees.form(tx, settings)
     for party in sorted(tx.watchers):
-        if party in shards or party in holders:
+        if party in shards or party in holders or tx.spare(party):
             tx.order(party, make_configure(tx))
     for group in federation.groups.values():
         if plan.given(group.name):

@@ -142,7 +142,7 @@ def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple
     if recovery.chooses(tx, group):
         chosen = recovery.choice(tx, group, frozenset(members))
         return tuple(sorted(chosen.clients)), chosen.reason
-    rule, out = tx.plan.rule(group.name), len(_left_out(tx, group))
+    rule, out = tx.rule(group.name), len(_left_out(tx, group))
     state = group.round_state(members, out)
     first = next((rule.admit(tx.now, member, state) for member in members), None)
     if first is not None and holds_everybody(first):
@@ -216,10 +216,11 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
         arrivals = tuple(Arrival(r.id, r.version) for r in alike(receipts))
         if recovery.chooses(tx, group):
             return recovery.decide(tx, group, arrivals)
-        return tx.plan.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
+        return tx.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
 
     opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
-    basis = (opening.kept(tx, group), opened, group.suspicion)
+    moved = tx.federation.scaled.deadline
+    basis = (opening.kept(tx, group), opened, group.suspicion, moved)
     changes = group.open_receipts.changes
 
     def holds(known: tuple[int, Decision]) -> bool:

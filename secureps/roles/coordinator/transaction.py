@@ -8,14 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Wait
+from secureps.policy.rules.rule import Rule, Wait
+from secureps.policy.scaling.in_force import in_force, rule_in_force
 from secureps.roles.coordinator.attendance import Attendance
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.group import GroupState
@@ -71,6 +74,22 @@ class Transaction:
         if found is None:
             raise Malformed(f"no group is called {name!r}")
         return found
+
+    def rule(self, group: str) -> Rule:
+        """The rule of a group, with the deadline and buffer that are in force."""
+        scaled = self.federation.scaled
+        if scaled.as_planned or group == EVALUATION:
+            return self.plan.rule(group)
+        known = scaled.deadline, scaled.buffer
+        made = partial(rule_in_force, self.plan, group, *known)
+        return self.cache.of(("rule", group), known, made)
+
+    def deadline(self, group: str) -> float:
+        """The deadline of that rule, in seconds."""
+        section, scaled = self.plan.group(group).rule, self.federation.scaled
+        if scaled.as_planned or group == EVALUATION:
+            return section.deadline
+        return in_force(section, scaled.deadline, scaled.buffer).deadline
 
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""

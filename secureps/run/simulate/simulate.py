@@ -305,7 +305,7 @@ class Play:
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
         self._waited = 0
-        self._links = Links(scenario.delays, scenario.section.seed)
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -333,7 +333,7 @@ class Play:
             scenario.plan,
             Cast(trainers, seed, self._cost),
             self.folder,
-            Conditions(delay=self._delay, late=frozenset(self._away)),
+            Conditions(delay=self._delay, late=frozenset(self._away), adding=self._adding),
             initial,
         )
         for name, stay in scenario.stays.items():
@@ -493,8 +493,13 @@ class Play:
         if isinstance(message, Prepared):
             own = self.scenario
             return own.delays.version_seconds(own.section.seed, message.group, message.version)
-        up = sender.startswith("client-")
-        client = sender if up else to
-        if not client.startswith("client-"):
-            return 0.0
-        return self._links.seconds(client, up, message, self.simulation.loop.now())
+        now, ends, slowest = self.simulation.loop.now(), ((sender, True), (to, False)), 0.0
+        for name, sends in ends:
+            if name.startswith("client-"):
+                slowest = max(slowest, self._links.seconds(name, sends, message, now))
+            elif name.startswith("shard-"):
+                slowest = max(slowest, self._links.of_shard(name, sends, message, now))
+        return slowest
+
+    def _adding(self, shard: str, blocks: int) -> float:
+        return self._links.adding(shard, blocks, self.simulation.loop.now())

@@ -34,7 +34,7 @@ from secureps.policy.block_deltas import Codes, block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
-from secureps.service.shard.group_values import GroupValues, Room, in_memory, laid_out
+from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
@@ -116,7 +116,7 @@ class Stepping:
     """Makes the version of one cohort; several threads may step blocks of it at once.
 
     Args:
-        room: where it is made.
+        allocate: where it is made.
         device: where blocks are stepped; None for the processor.
     """
 
@@ -126,7 +126,7 @@ class Stepping:
         layout: GroupLayout,
         cohort: Cohort,
         before: GroupValues,
-        room: Room = in_memory,
+        allocate: Allocate = in_memory,
         device: TriedStep | None = None,
     ) -> None:
         self._plan = plan
@@ -138,9 +138,9 @@ class Stepping:
         sizes = {block: values.size for block, values in before.values.items()}
         if device is not None and sizes:
             self._there = device.of(plan, cohort.group, max(sizes.values()))
-        self._values = laid_out(sizes, room)
+        self._values = laid_out(sizes, allocate)
         names = {name for state in before.optimizer.values() for name in state.slots}
-        self._slots = {name: laid_out(sizes, room) for name in names}
+        self._slots = {name: laid_out(sizes, allocate) for name in names}
 
     def step(self, block: int, opened: Opened) -> Stepped:
         """Steps a block, as a pure function of its sums and of the version before.

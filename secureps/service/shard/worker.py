@@ -108,6 +108,11 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._states = States(name, state, folders, self._make, limit)
+        self.adding: Callable[[int], float] = lambda blocks: 0.0
+
+    def seconds(self, task: Task) -> float:
+        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
@@ -366,8 +371,8 @@ class ShardWorker(Worker):
         group, layout = task.group, self._layout(task.group)
         own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
         sizes = {block: layout.span(block)[1] - layout.span(block)[0] for block in own}
-        vector = self._states.tiers.room(group, FLOAT_BYTES * sum(sizes.values()))
-        values = laid_out(sizes, vector)
+        allocate = self._states.tiers.allocate(group, FLOAT_BYTES * sum(sizes.values()))
+        values = laid_out(sizes, allocate)
         if task.keys is not None:
             for block, key in zip(own, task.keys, strict=True):
                 values[block][:] = np.frombuffer(self._block(key), dtype="<f4")
@@ -376,7 +381,7 @@ class ShardWorker(Worker):
             for block in own:
                 values[block][:] = flat[slice(*layout.span(block))]
         optimizer = {block: init(each) for block, each in values.items()}
-        return GroupValues(0, values, optimizer, mapped=vector is not in_memory)
+        return GroupValues(0, values, optimizer, mapped=allocate is not in_memory)
 
     def _initial(self, group: str) -> Values:
         plan = self._state.pinned.plan
@@ -409,8 +414,8 @@ class ShardWorker(Worker):
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
-        room = self._states.tiers.room(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, room, self._devices.stepping)
+        allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
+        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
 
         def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
@@ -422,7 +427,7 @@ class ShardWorker(Worker):
             {block: values for block, (values, _, _) in made.items()},
             {block: state for block, (_, state, _) in made.items()},
             {block: codes for block, (_, _, codes) in made.items() if codes is not None},
-            mapped=vector is not in_memory,
+            mapped=allocate is not in_memory,
         )
 
     def _has_scale(self, group: str, block: int) -> bool:
