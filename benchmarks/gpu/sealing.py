@@ -1,116 +1,64 @@
-"""What a GPU takes for its steps, by the device's own events, beside one core of the same machine.
-
-"device" is the time between the first and the last thing of a batch in its stream, copies with
-it; "clock" is what the caller waits. A machine without a CUDA device says so, and measures nothing.
-"""
+"""Transfers; batches sealed and opened in every kind of ring; a whole update sealed."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
-from benchmarks.report import Row, report
+from benchmarks.gpu.timing import Sizes, Timed, fastest, one_core, row
+from benchmarks.report import Row
 from secureps.crypto.backend import Backend, Noise
 from secureps.crypto.cipher import CipherParameters, Place
 from secureps.crypto.ring import Encoding, choose
 from secureps.crypto.rlwe import CPU, one_time_key, transformed_key
-from secureps.errors import ConfigError
-from secureps.gpu.device import Device, device, has_device_file
+from secureps.model.layout import MOST_SLOTS
+from secureps.service.parallel import in_order
 
 PARAMETERS = {
     "N = 2,048, 16 bits": CipherParameters("rlwe", 32, 65_534),
     "N = 4,096, 16 bits": CipherParameters("rlwe", 100, 65_534),
     "N = 8,192, 4 bits": CipherParameters("rlwe", 32, 14, slots=1 << 22),
 }
-VALUES = 10_000_000
-"""Of the model whose training step is timed, and of the transfers."""
-EXAMPLES = 256
-TRIES = 5
+WHOLE = "seal a whole update"
+"""How the rows of `whole` begin."""
 
 
-@dataclass(frozen=True)
-class Timed(Device):
-    """A device that notes how long its streams were busy, in seconds."""
-
-    busy: list[float] = field(default_factory=list, compare=False)
-
-    @contextmanager
-    def on(self, stream: Any) -> Iterator[None]:
-        """As of `Device`, between two events."""
-        if stream is None:
-            began = time.perf_counter()
-            with super().on(stream):
-                yield
-            self.busy.append(time.perf_counter() - began)
-            return
-        first, last = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
-        with super().on(stream):
-            first.record(stream)
-            yield
-            last.record(stream)
-        self.busy.append(first.elapsed_time(last) / 1e3)
-
-
-def row(step: str, values: int, on_device: float, clock: float, core: float) -> Row:
-    """A row, of seconds; 0 where nothing is to be compared with."""
-    return {
-        "step": step,
-        "values": values,
-        "device, ms": 1e3 * on_device,
-        "clock, ms": 1e3 * clock,
-        "one core, ms": 1e3 * core,
-        "times as fast": core / clock if core else 0.0,
-        "10^9 values/s": values / clock / 1e9,
-    }
-
-
-def fastest(action: Callable[[], object], tries: int) -> float:
-    """Seconds of the clock of the fastest try, after one that is not counted."""
-    action()
-    least = float("inf")
-    for _ in range(tries):
-        began = time.perf_counter()
-        action()
-        least = min(least, time.perf_counter() - began)
-    return least
-
-
-def transfers(here: Timed, values: int, tries: int) -> Iterator[Row]:
+def transfers(here: Timed, sizes: Sizes) -> Iterator[Row]:
     """Copies of float32 values to the device and back, from pinned memory."""
+    values, tries = sizes.values, sizes.tries
     stream, own, there = here.stream(), here.staging(values, 32), here.empty(values, 32)
     own.numpy()[:] = 1
     other = np.empty_like(own.numpy())
-    core = fastest(lambda: np.copyto(other, own.numpy()), tries)
+    with one_core():
+        core = fastest(lambda: np.copyto(other, own.numpy()), tries)
     for step, to, source in (("copy there", there, own), ("copy back", own, there)):
 
-        def copied(to: Any = to, source: Any = source) -> None:
+        def copied(to: object = to, source: object = source) -> None:
             with here.on(stream):
-                to.copy_(source, non_blocking=True)
+                to.copy_(source, non_blocking=True)  # type: ignore[attr-defined]
 
         clock = fastest(copied, tries)
         yield row(step, values, min(here.busy[-tries:]), clock, core)
 
 
-def sealing(here: Timed, values: int, tries: int) -> Iterator[Row]:
+def batches(here: Timed, sizes: Sizes) -> Iterator[Row]:
     """A batch sealed and opened, in every kind of ring."""
     from secureps.gpu.backend import GpuBackend
 
-    gpu = GpuBackend(here)
+    gpu, tries = GpuBackend(here), sizes.tries
     for name, parameters in PARAMETERS.items():
         enc = choose(parameters)
-        count = min(gpu.batch(enc, values), enc.elements(values))
-        for step, size, made in _batches(parameters, enc, count):
-            core, clock = (fastest(made(backend), tries) for backend in (CPU, gpu))
+        count = min(gpu.batch(enc, sizes.values), enc.elements(sizes.values))
+        for step, size, made in _steps(parameters, enc, count):
+            with one_core():
+                core = fastest(made(CPU), tries)
+            clock = fastest(made(gpu), tries)
             yield row(f"{step}, {name}", size, min(here.busy[-tries:]), clock, core)
 
 
-def _batches(
+def _steps(
     parameters: CipherParameters, enc: Encoding, count: int
 ) -> Iterator[tuple[str, int, Callable[[Backend], Callable[[], object]]]]:
     """What seals, and what opens, a batch of so many elements with a backend."""
@@ -135,52 +83,71 @@ def _batches(
     yield "open", size, opens
 
 
-def training(here: Timed, values: int, tries: int) -> Iterator[Row]:
-    """A step of SGD of one layer of as many values: what sealing them is a part of."""
-    torch, stream, width = here.torch, here.stream(), int(values**0.5)
-    with here.on(stream):
-        layer = torch.ones(width, width, device=here.where, requires_grad=True)
-        examples = torch.ones(EXAMPLES, width, device=here.where)
+def whole(here: Timed, sizes: Sizes) -> Iterator[Row]:
+    """All batches of an update, by one thread and by two, of which one copies while one seals.
 
-    def step() -> None:
-        with here.on(stream):
-            (gradient,) = torch.autograd.grad((examples @ layer).square().mean(), layer)
-            with torch.no_grad():
-                layer.sub_(gradient, alpha=0.1)
+    One core seals its first batches alone; the row's time is in proportion. "device" is what all
+    batches together kept the device busy: of two threads more than what passed.
+    """
+    from secureps.gpu.backend import batch
 
-    clock = fastest(step, tries)
-    yield row(f"SGD, {EXAMPLES} examples", width * width, min(here.busy[-tries:]), clock, 0.0)
-
-
-STEPS = (transfers, sealing, training)
-"""What is measured, a function each."""
-
-
-def measure(here: Timed, values: int = VALUES, tries: int = TRIES) -> list[Row]:
-    """All rows."""
-    return [made for step in STEPS for made in step(here, values, tries)]
+    for name, parameters in PARAMETERS.items():
+        enc = choose(parameters)
+        pieces = _pieces(enc, sizes.sealed, batch(enc))
+        core = _sealer(CPU, parameters, sizes.sealed)
+        few = pieces[: max(1, len(pieces) // 16)]
+        with one_core():
+            alone = fastest(lambda: core(few, 1), 1) * len(pieces) / len(few)  # noqa: B023
+        for threads, said in ((1, "1 thread"), (2, "2 threads")):
+            busy, clock = sealed_whole(here, parameters, sizes.sealed, threads)
+            yield row(f"{WHOLE}, {said}, {name}", sizes.sealed, busy, clock, alone)
 
 
-def found() -> Timed | None:
-    """The device, to be timed; None where there is none, and why is printed."""
-    try:
-        if not has_device_file():
-            raise ConfigError("no driver's device file")
-        here = device()
-        if here.interpreted:
-            raise ConfigError("kernels are interpreted")
-    except ConfigError as error:
-        print(f"no device, and nothing measured: {error}")
-        return None
-    return Timed(here.torch, here.where, here.name)
+def sealed_whole(
+    here: Timed, parameters: CipherParameters, values: int, threads: int
+) -> tuple[float, float]:
+    """Seconds for which sealing so many values kept a device busy, and of the clock."""
+    from secureps.gpu.backend import GpuBackend, batch
+
+    enc = choose(parameters)
+    pieces = _pieces(enc, values, batch(enc))
+    seals = _sealer(GpuBackend(here), parameters, values)
+    seals(pieces[: 2 * threads], threads)  # kernels are compiled, and there is memory for batches
+    before = len(here.busy)
+    began = time.perf_counter()
+    seals(pieces, threads)
+    return sum(here.busy[before:]), time.perf_counter() - began
 
 
-def main() -> None:
-    if (here := found()) is None:
-        return
-    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    report("gpu", f"{here.name}, beside one core", measure(here))
+_Piece = tuple[int, int, int, int]
+"""A block, its first element, how many, and how many values they have."""
 
 
-if __name__ == "__main__":
-    main()
+def _sealer(
+    backend: Backend, parameters: CipherParameters, values: int
+) -> Callable[[list[_Piece], int], int]:
+    """What seals pieces under one key, by so many threads; returns bytes of ciphertext."""
+    enc, noise, slots = choose(parameters), Noise(), min(values, MOST_SLOTS)
+    place = Place(bytes(32), "all", bytes(32), slots)
+    key = transformed_key(enc.ring, one_time_key(enc.ring, noise))
+    drawn = np.random.default_rng(1).integers(0, parameters.levels, slots, np.int32)
+    own = backend.sealer(enc, place, parameters.levels, noise, key)
+
+    def one(piece: _Piece) -> int:
+        block, first, count, size = piece
+        return len(own.seal(block, first, count, drawn[:size]))
+
+    return lambda pieces, threads: sum(in_order(threads, one, pieces))
+
+
+def _pieces(enc: Encoding, values: int, most: int) -> list[_Piece]:
+    """The batches of all blocks of an update, of so many elements each, or fewer."""
+    slots, made = min(values, MOST_SLOTS), list[_Piece]()
+    for block, start in enumerate(range(0, values, slots)):
+        size = min(slots, values - start)
+        elements = enc.elements(size)
+        for first in range(0, elements, most):
+            count = min(most, elements - first)
+            taken = min(count * enc.values, size - first * enc.values)
+            made.append((block, first, count, taken))
+    return made
