@@ -23,7 +23,7 @@ demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 # What failed beside others is run once more alone, and said: a test that passes then is at fault too,
 # but of a loaded machine.
 test: $(STAMP)
-	$(BIN)/pytest -n 2 --dist worksteal || { \
+	$(BIN)/pytest -n 3 --dist worksteal || { \
 		echo "== some tests failed side by side; the same once more, one after another"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
 

@@ -379,6 +379,7 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
         ),
         (1108, "power:coordinator@712+5.4,frozen:coordinator@1945+17.9"),
         (306, "power:coordinator@473+4.6,frozen:coordinator@608+38"),
+        (575, "torn:coordinator@15+4.1,commanded:coordinator@1585"),
     ],
 )
 def test_of_two_coordinators_that_divide_the_servers_one_goes_on(seed: int, faults: str) -> None:

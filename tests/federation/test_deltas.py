@@ -97,7 +97,7 @@ def test_the_same_bits_whoever_is_killed_and_whenever(
     own = plan(kind=kind, versions=3)
     whole = small_federation(own, tmp_path / "whole")
     events = events_of(whole)
-    for moment in range(1, events, max(1, events // 16)):
+    for moment in range(1, events, max(1, events // 7)):
         broken = small_federation(own, tmp_path / str(moment))
         killed_at(broken, party, moment)
         assert same(broken.model(), whole.model())

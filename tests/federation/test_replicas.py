@@ -56,7 +56,7 @@ def test_killed_at_any_event_ends_in_the_same_model(cipher: str, tmp_path: Path)
     expected, _ = unharmed("plain")
     parties = [p for p in PARTIES if cipher != "plain" or p != "holder-0"]
     events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
-    kills = {"plain": 24, "bfv": 6, "rlwe": 6}[cipher]
+    kills = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(1, events, events // kills)):
         party = parties[number % len(parties)]
         simulation = small_federation(doubled(cipher), tmp_path / str(moment))
@@ -86,7 +86,7 @@ def test_a_disk_that_is_lost_at_any_event_is_filled_by_the_others(
     """Optimizer and all: nothing is burnt, no client sends anything twice."""
     expected, _ = unharmed("plain")
     events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
-    losses = {"plain": 30, "bfv": 8, "rlwe": 8}[cipher]
+    losses = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(1, events, events // losses)):
         simulation = small_federation(doubled(cipher), tmp_path / str(moment))
         wiped_at(simulation, f"shard-{number % 3}", moment)
@@ -131,7 +131,7 @@ def test_without_a_shard_that_never_comes_back_the_run_goes_on(cipher: str, tmp_
     expected, _ = unharmed("plain")
     first = versions_from(small_federation(doubled(cipher), tmp_path / "first"))
     events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
-    losses = {"plain": 24, "bfv": 8, "rlwe": 8}[cipher]
+    losses = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(first, events - 1, (events - first) // losses)):
         party = f"shard-{number % 3}"
         simulation = small_federation(doubled(cipher), tmp_path / str(moment))

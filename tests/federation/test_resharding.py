@@ -115,7 +115,7 @@ def test_blocks_move_at_any_event_and_the_model_is_the_same(
     shard = NEW if what is ShardDeed.ADD else "shard-1"
     first = begun(sharded(cipher), tmp_path / "first")
     events = events_of(federation(sharded(cipher), tmp_path / "whole"))
-    moments, moved = {"plain": 16, "bfv": 4, "rlwe": 4}[cipher], 0
+    moments, moved = {"plain": 8, "bfv": 3, "rlwe": 3}[cipher], 0
     for moment in range(first, events - 1, (events - first) // moments):
         play = federation(sharded(cipher), tmp_path / str(moment))
         acted(play, what, shard, moment)
@@ -164,7 +164,7 @@ def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
     gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
     parties = (COORDINATOR, gains, loses, "client-00")
     first = begun(sharded(cipher), tmp_path / "first")
-    step, moved = {"plain": 9, "bfv": 45, "rlwe": 45}[cipher], 0
+    step, moved = {"plain": 19, "bfv": 95, "rlwe": 95}[cipher], 0
     for number, later in enumerate(range(1, 290, step)):
         party, moment = parties[number % 4], first + 17 * number
         play = disturbed(sharded(cipher), tmp_path / str(later), what, moment, party, later)

@@ -140,7 +140,7 @@ def test_a_version_changes_the_values_that_its_members_sent(cipher: str, tmp_pat
 def test_a_kill_changes_no_cohort_into_one_of_two_supports(party: str, tmp_path: Path) -> None:
     whole = stream(plan("plain", FEW, versions=7), tmp_path / "whole", 9)
     events = events_of(whole)
-    for moment in range(20, events, max(1, events // 8)):
+    for moment in range(20, events, max(1, events // 4)):
         broken = stream(plan("plain", FEW, versions=7), tmp_path / str(moment), 9)
         killed_at(broken, party, moment)
         assert broken.versions() == {"all": 7}

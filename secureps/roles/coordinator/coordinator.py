@@ -15,6 +15,7 @@ from secureps.errors import (
     PlanRefused,
     Refused,
     UnknownParty,
+    Unreachable,
 )
 from secureps.messages import requests
 from secureps.messages.acts import Act
@@ -191,7 +192,6 @@ class Coordinator(Seat):
             return self._close_turn(self._tx(now))
         if isinstance(event, Unwatched):
             self._sessions.watchers.discard(event.party)
-            self._sessions.arriving.pop(event.party, None)
             if self._plan.section.replicas == 1:
                 return Step()
             return self._close_turn(self._tx(now))  # a shard leaves if it stays away
@@ -245,7 +245,7 @@ class Coordinator(Seat):
 
     def _answer(
         self, tx: Transaction, sender: str, event: Event
-    ) -> requests.Reply | NotReady | None:
+    ) -> requests.Reply | NotReady | Unreachable | None:
         if self._federation.pinned is None and not isinstance(event, BEFORE_A_RUN):
             # Whoever says it holds a run, and this folder may be a volume that is not mounted: a
             # refusal would end a shard, and drop what a client sealed.
@@ -279,7 +279,7 @@ class Coordinator(Seat):
                         self._same(sender, id.client)
                     known = tx.federation.pending(party)
                     self._sessions.lost[party] = known.difference(unsettled)
-                self._sessions.arriving[party] = event
+                self._watched(tx, event)
                 self._take_up(tx)
                 return None
             case requests.Heartbeat(party):
@@ -353,9 +353,7 @@ class Coordinator(Seat):
         return requests.Noted()
 
     def _take_up(self, tx: Transaction) -> None:
-        """Who has subscribed, and what waited until this coordinator rules."""
-        for arrived in reign.arrived(tx):
-            self._watched(tx, arrived)
+        """What waited until this coordinator rules."""
         for waiting in reign.waiting(tx):
             self._repeat(tx, waiting)
 

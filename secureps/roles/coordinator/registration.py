@@ -11,7 +11,15 @@ from __future__ import annotations
 
 import math
 
-from secureps.errors import DamagedStore, Malformed, NotReady, Refused, UnknownParty, WrongRun
+from secureps.errors import (
+    DamagedStore,
+    Malformed,
+    NotReady,
+    Refused,
+    UnknownParty,
+    Unreachable,
+    WrongRun,
+)
 from secureps.messages.coordinator_records import ShardLocated
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
@@ -27,9 +35,12 @@ LONGEST_ADDRESS = 300
 """Letters of HOST:PORT; a host's name has 253 at most."""
 
 
-def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | NotReady:
+def register(
+    tx: Transaction, settings: PinnedRun, event: Register
+) -> Noted | NotReady | Unreachable:
     """Takes a shard or key holder in; NotReady if an operator has to bring something back first.
 
+    Unreachable if another coordinator may know more of the shard.
     A shard that is new on the roster of a run, or has been drained, is here and holds nothing.
 
     Raises:
@@ -73,6 +84,8 @@ def register(tx: Transaction, settings: PinnedRun, event: Register) -> Noted | N
     if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end
         return away
     reign.obeys(tx, party, event.seen)
+    if other := reign.looks_elsewhere(tx, party):
+        return other
     if moved and tx.spare(party):
         text = f"{party} is here, and holds no blocks: secureps shards add {party} moves some to it"
         tx.step.effects.append(Say(text))

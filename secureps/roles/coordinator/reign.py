@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from secureps.errors import Fenced, NotReady
+from secureps.errors import Fenced, NotReady, Unreachable
 from secureps.messages import requests
 from secureps.messages.coordinator_records import StandbyFollows
 from secureps.messages.records import REIGN, Incarnated
@@ -46,6 +46,8 @@ SUPERSEDED = (
     'did since counts. Leave it off; or name the other one in its file, standby = "HOST:PORT", and '
     "start it again: it becomes that one's standby"
 )
+LOOK = 0.5
+"""Seconds until a shard with an empty disk asks again, at its other coordinator if it knows one."""
 EMPTY = " (its disk is empty, and does not say who ruled; once the standby is back, that one does)"
 STALE = (
     "the coordinator went on without this standby, and has what this one does not have: start it "
@@ -135,15 +137,15 @@ def _blank(tx: Transaction) -> frozenset[str]:
     return blank(_shared(tx), tx.sessions.obeyed, placed, tx.sessions.first)
 
 
-def arrived(tx: Transaction) -> tuple[requests.Subscribe, ...]:
-    """Subscriptions that can be taken up; a shard's whose disk is empty waits until this one rules.
+def looks_elsewhere(tx: Transaction, party: str) -> Unreachable | None:
+    """What a shard hears whose disk is empty before this one rules: it asks the other coordinator.
 
-    Whatever it is told it obeys, durably, and says that alone from then on.
+    Whatever it is told it obeys, durably, and says that alone from then on. If each of two
+    coordinators kept some of the shards, neither would hear of all that their disks are empty.
     """
-    waiting, pinned = tx.sessions.arriving, tx.federation.pinned
-    empty = frozenset[str]() if pinned is None or rules(tx) else _blank(tx)
-    tx.sessions.arriving = {party: event for party, event in waiting.items() if party in empty}
-    return tuple(event for party, event in waiting.items() if party not in empty)
+    if tx.federation.pinned is None or rules(tx) or party not in _blank(tx):
+        return None
+    return Unreachable(f"the coordinator {waits(tx)}", LOOK)
 
 
 def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
@@ -151,6 +153,8 @@ def demand_ruling(tx: Transaction, sender: str, event: Event) -> None:
     if isinstance(event, ALWAYS) or not (waiting := waits(tx)):
         return
     if isinstance(event, requests.Subscribe) and sender in tx.sessions.obeyed:
+        if elsewhere := looks_elsewhere(tx, sender):
+            raise elsewhere
         return
     raise NotReady(f"the coordinator {waiting}", founding.LATER)
 

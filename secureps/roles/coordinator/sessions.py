@@ -54,8 +54,6 @@ class Sessions:
     """What each said of that when it came to this process first."""
     unruled: dict[str, Subscribe] = field(default_factory=dict)
     """Subscriptions of servers, until this coordinator rules."""
-    arriving: dict[str, Subscribe] = field(default_factory=dict)
-    """Subscriptions that are not taken up yet: of shards whose disks are empty."""
     caught_up: bytes = b""
     """The standby that has all of the journal, until it may be written down that it follows."""
     raised: set[str] = field(default_factory=set)

@@ -251,8 +251,13 @@ class Played:
                     self._down[name] = self._now()
 
     def _ended(self, name: str, status: int) -> None:
-        """Nobody has told it to end: it is started again, as often as that may help."""
+        """Nobody has told it to end: it is started again, as often as that may help.
+
+        A client whose folder is an older copy is given a new one, as it says.
+        """
         self.ends.append((name, status, self._last_line(name)))
+        if "give a new --state folder" in self._last_line(name):
+            self._lose(name)
         self._starts[name] += 1
         if self._starts[name] < MOST_STARTS:
             self._down[name] = self._now() + AGAIN * self._starts[name]
@@ -319,10 +324,8 @@ class Played:
             case "files" | "memory":
                 self._limit(fault)
             case "wiped":
-                machines.wiped.add(who)
                 self._fall(fault)
-                self._put_by(who)
-                _empty(machines.folder / who)
+                self._lose(who)
             case "older":
                 copy = machines.folder / "copies" / f"{who}-{len(machines.lost)}"
                 _copy(machines.folder / who, copy)
@@ -387,6 +390,12 @@ class Played:
     def _fall(self, fault: Fault) -> None:
         self.machines.kill(fault.who)
         self._down[fault.who] = self._now() + fault.seconds
+
+    def _lose(self, who: str) -> None:
+        """What a process had on its disk is gone; it is kept elsewhere, for the checks."""
+        self.machines.wiped.add(who)
+        self._put_by(who)
+        _empty(self.machines.folder / who)
 
     def _put_by(self, who: str) -> None:
         """Keeps a copy of what a party had, for whoever checks it afterwards."""
