@@ -1,6 +1,6 @@
 """Draws what a GPU was measured to do: tables and a picture, beside the goals.
 
-    python -m benchmarks.gpu.page benchmarks/results/gpu.json [--publish]
+    python -m benchmarks.gpu.page [results/gpu.json] [--publish]
 
 Writes `gpu.md` and `gpu.png` beside the file; with `--publish` the tables go into docs/gpu.md, and
 the picture into docs/assets, which what was played on a CPU may not.
@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import Row, cell, filled
+from benchmarks.report import RESULTS, Row, cell, filled
 
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "gpu.md"
@@ -90,11 +90,14 @@ def markdown(found: Found) -> str:
         f"{machine['load']:.1f} at the start.",
         "",
     ]
-    told = [
-        {"goal": each.name, "aim": each.goal, "of": of, "reached": value, "met": _word(each, value)}
-        for each in goals(found)
-        for of, value in (each.reached or {"not measured": ""}).items()
-    ]
+    told = list[Row]()
+    for each in goals(found):
+        of: Mapping[str, float | str] = each.reached or {"not measured": ""}
+        told += [
+            {"goal": each.name, "aim": each.goal, "of": name, "reached": value}
+            | {"met": _word(each, value)}
+            for name, value in of.items()
+        ]
     lines += [*_table(told), ""]
     for name, rows in found["sections"].items():
         lines += [f"{name[0].upper()}{name[1:]}:", "", *_table(rows), ""]
@@ -131,7 +134,8 @@ def draw(found: Found, path: Path) -> None:
     tall = 2.5 + 0.2 * max(len(ratios), sum(2 + len(aim.reached) for aim in aims))
     figure = Figure(figsize=(13, tall), layout="constrained")
     figure.suptitle(found["title"])
-    left, right = figure.subfigures(1, 2)
+    halves: Any = figure.subfigures(1, 2)
+    left, right = halves
     _bars(left.subplots(), "times as fast as one core (log scale)", ratios, None, log=True)
     heights = [2 + len(aim.reached) for aim in aims]
     for axes, aim in zip(
@@ -174,7 +178,8 @@ def _bars(axes: Any, title: str, values: Mapping[str, float], goal: Goal | None,
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("file", type=Path, help="what benchmarks.gpu wrote")
+    written = RESULTS / "gpu.json"
+    parser.add_argument("file", type=Path, nargs="?", default=written, help="of benchmarks.gpu")
     parser.add_argument("--publish", action="store_true", help="into docs/gpu.md and docs/assets")
     asked = parser.parse_args(arguments)
     found = json.loads(asked.file.read_text())

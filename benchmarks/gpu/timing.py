@@ -100,7 +100,8 @@ def timed(device: torch.device, action: Callable[[], object]) -> tuple[float, fl
         began = time.perf_counter()
         action()
         return (took := time.perf_counter() - began), took
-    first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    event: Any = torch.cuda.Event
+    first, last = (event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize(device)
     began = time.perf_counter()
     first.record()
