@@ -75,7 +75,10 @@ def training(device: torch.device, sizes: Sizes) -> Iterator[Row]:
         with one_core():
             one = replace(model, records=1)
             core = model.records * step_of(torch.device("cpu"), one, model.make, 2)
-        kinds = {"float32": model.make, "bfloat16": partial(_narrow, model)}
+        kinds: dict[str, Callable[[], nn.Module]] = {
+            "float32": model.make,
+            "bfloat16": partial(_narrow, model),
+        }
         for kind, make in kinds.items():
             step = step_of(device, model, make, sizes.steps, sizes.tries)
             yield {

@@ -166,7 +166,8 @@ def placed(module: nn.Module, device: torch.device) -> nn.Module:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for part in parts():
         fully_shard(part, mesh=mesh)
-    return fully_shard(module, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

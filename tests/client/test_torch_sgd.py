@@ -393,7 +393,7 @@ def test_a_compiled_model_is_refused_by_its_layer() -> None:
     """Wrapped or in place, as a whole or in part; nothing is compiled by that."""
     inner = nn.Linear(6, 3)
     inner.compile(backend="eager")
-    wrapped = torch.compile(mlp(), backend="eager")
+    wrapped: Any = torch.compile(mlp(), backend="eager")
     refused: dict[str, Any] = {
         "the model is compiled": wrapped,
         "layer '1' is compiled": nn.Sequential(nn.Tanh(), inner),
@@ -408,9 +408,11 @@ def test_a_compiled_model_is_refused_by_its_layer() -> None:
 @pytest.mark.parametrize("asked", ["parameters", "kinds", "evaluate", "fit"])
 def test_a_trainer_of_a_compiled_model_says_so(asked: str) -> None:
     x, y = np.zeros((4, 6), np.float32), np.zeros(4, np.int64)
-    holder = TorchTrainer(
-        lambda: torch.compile(mlp(), backend="eager"), (x, y), (x, y), device="cpu"
-    )
+
+    def wrapped() -> Any:
+        return torch.compile(mlp(), backend="eager")
+
+    holder = TorchTrainer(wrapped, (x, y), (x, y), device="cpu")
     config = FitConfig({"all": 0}, 1, {"local_steps": 1})
     given = {"parameters": (1,), "kinds": (), "evaluate": ({},), "fit": ({}, config)}[asked]
     with pytest.raises(ConfigError, match="would not repeat after a restart"):

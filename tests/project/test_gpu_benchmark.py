@@ -20,7 +20,9 @@ from benchmarks.gpu.__main__ import SECTIONS, Bench
 from benchmarks.gpu.models import MODELS
 from benchmarks.gpu.timing import TINY, one_thread
 from benchmarks.report import Row
+from secureps.crypto.ring import choose
 from secureps.errors import ConfigError
+from secureps.model.layout import MOST_SLOTS
 
 CPU = torch.device("cpu")
 WITHOUT = Bench(CPU, TINY, None, "no Triton")
@@ -104,8 +106,8 @@ def test_without_a_gpu_nothing_is_measured_and_why_is_said(
 
 
 def test_all_batches_of_an_update_are_sealed_once() -> None:
-    enc = sealing.choose(next(iter(sealing.PARAMETERS.values())))
-    values = 2 * sealing.MOST_SLOTS + 12_345
+    enc = choose(next(iter(sealing.PARAMETERS.values())))
+    values = 2 * MOST_SLOTS + 12_345
     pieces = sealing._pieces(enc, values, 1 << 10)
     assert sum(size for *_, size in pieces) == values
     for block in range(3):
