@@ -78,6 +78,7 @@ ONLY_IMPORTERS = {
     "zstandard": {"crypto/bfv_seal.py"},
     "torch": {
         "client/device_update.py",
+        "client/fit_seeds.py",
         "client/ghost_clipping.py",
         "client/gradient_norms.py",
         "client/record_checks.py",
