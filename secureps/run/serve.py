@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from secureps.config.sections import parse, read_toml
+from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
@@ -29,6 +29,7 @@ from secureps.service.lead import ALONE
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
+from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Server, run_process, settle
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
@@ -146,6 +147,8 @@ def serve(
     section = parse(ServeSection, read_toml(config), str(config))
     base = config.parent.resolve()
     with logging_as(log_format, section.name):
+        with naming(config, ConfigError):
+            pin_process(section.pin, section.name, section.threads)
         with naming(f"{config}: ca_fingerprint", ConfigError):
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
@@ -349,6 +352,7 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
         serving.path("checkpoints"),
         serving.section.threads,
         backend=backend,
+        memory=None if serving.section.memory is None else memory_bytes(serving.section.memory),
     )
     if (store := serving.copies) is not None:
         elsewhere = partial(parts_at, store, f"{address.name}.safetensors")
