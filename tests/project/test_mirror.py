@@ -24,6 +24,8 @@ ELSEWHERE = {
         "messages/records",
         "messages/requests",
         "messages/moves",
+        "messages/scaling",
+        "messages/scaling_records",
         "messages/schema",
         "messages/shard_records",
         "messages/steps",
@@ -31,7 +33,15 @@ ELSEWHERE = {
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
-    "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
+    "config/test_sections.py": (
+        "config/codec",
+        "config/optimizer",
+        "config/plan",
+        "config/plan",
+        "config/scaling",
+        "config/scenario",
+        "config/serve",
+    ),
     # kernels and their tables; a cohort's parts; what one machine is made of
     "crypto/test_ntt.py": ("crypto/numpy_ntt",),
     "crypto/test_public.py": ("crypto/public_kernels",),
@@ -62,6 +72,7 @@ ELSEWHERE = {
     "roles/coordinator/test_commit.py": ("roles/coordinator/answers",),
     "roles/coordinator/test_coordinator.py": (
         "roles/coordinator/cache",
+        "roles/coordinator/checkpoint",
         "roles/coordinator/checkpointing",
         "roles/coordinator/founding",
         "roles/coordinator/group",
@@ -77,6 +88,11 @@ ELSEWHERE = {
         "service/standby_worker",
     ),
     "processes/test_standby.py": ("run/takeover",),
+    "federation/test_scaling.py": (
+        "roles/coordinator/load",
+        "roles/coordinator/scaled",
+        "roles/coordinator/scaling",
+    ),
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
