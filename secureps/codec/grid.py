@@ -87,17 +87,15 @@ class Grid:
             WrongShape: x and words do not fit.
             NotFinite: x has a NaN or an infinity.
         """
-        from secureps.codec.rounding import round_to_grid  # compiled: not for who sends nothing
-        from secureps.compiled import load_kernels
+        from secureps.codec.kernels import kernels  # compiled: not for who sends nothing
 
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
                 f"{list(x.shape)} values need as many uint32 words for rounding, not "
                 f"{words.dtype}{list(words.shape)}"
             )
-        load_kernels()
         steps = np.empty(x.shape, np.int32)
-        if not round_to_grid(x, share, words, self.range, float(self.most), steps):
+        if not kernels().round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")
         return steps
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from secureps.config.plan import PlanSection
 
-LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "versions")
+LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "tier", "versions")
 """Keys of a group that are left out where they say nothing."""
 
 

@@ -26,6 +26,7 @@ from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.shard import Shard
 from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Stores
@@ -108,7 +109,8 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor.
+    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor;
+    `memory` is the bytes of values and optimizer state that are resident, None for all.
     """
 
     address: ShardAddress
@@ -117,16 +119,18 @@ class ShardSettings:
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
     backend: Backend | None = None
+    memory: int | None = None
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
     """Makes a shard."""
     address = own.address
-    machine = Shard(address, kit.roster, not own.seed.private)
+    limit = Limit(own.memory, own.threads)
+    machine = Shard(address, kit.roster, not own.seed.private, limit)
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
-        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend
+        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend, limit
     )
     return Executor(address.name, machine, stores.journal, around, worker)
 

@@ -29,7 +29,9 @@ from secureps.run.options import (
     PassphraseFd,
     Pin,
     Sealing,
+    ShardMemory,
     Shown,
+    SitePolicy,
     Standby,
     TensorBoard,
     Threads,
@@ -144,10 +146,8 @@ def check(
             help="Size of the model, where the plan does not tell.",
         ),
     ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
-    ] = None,
+    site: SitePolicy = None,
+    memory: ShardMemory = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
     """Explain a plan in a page, or refuse it with the reason.
@@ -168,7 +168,7 @@ def check(
     from secureps.run.site_check import tables as site_tables
 
     verdicts = () if site is None else held_against(plan, site)
-    known = None if runs_nothing(verdicts) else examine(plan, values)
+    known = None if runs_nothing(verdicts) else examine(plan, values, memory)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))

@@ -118,6 +118,21 @@ MLflow = Annotated[
     ),
 ]
 
+ShardMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        show_envvar=False,
+        metavar="BYTES",
+        help='Of each shard, as its file has it: "2 GiB".',
+    ),
+]
+
+SitePolicy = Annotated[
+    Path | None,
+    typer.Option("--site", metavar="FILE", help="A site's policy: would its clients take part?"),
+]
+
 Standby = Annotated[
     bool,
     typer.Option("--standby", help="Play a second coordinator too, which takes over."),

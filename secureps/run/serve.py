@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from secureps.config.sections import parse, read_toml
+from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
@@ -352,6 +352,7 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
         serving.path("checkpoints"),
         serving.section.threads,
         backend=backend,
+        memory=None if serving.section.memory is None else memory_bytes(serving.section.memory),
     )
     if (store := serving.copies) is not None:
         elsewhere = partial(parts_at, store, f"{address.name}.safetensors")

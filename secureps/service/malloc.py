@@ -27,6 +27,8 @@ core, and the pieces of payloads that gRPC makes lie in as many: 30 MiB at ten m
 PIECES = 2 << 20
 """Bytes of what is more than any array that a client makes for a piece of an update."""
 
+_NO_GLIBC = (AttributeError, OSError, TypeError)
+"""What another C library says; on Windows a process has none that is called nothing."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -48,7 +50,7 @@ def keep_pieces() -> bool:
 
 def give_back_free() -> None:
     """Gives the pages back that are free in all heaps, where the C library can: 1 to 3 ms."""
-    with suppress(AttributeError, OSError):
+    with suppress(*_NO_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -69,5 +71,5 @@ def _set(options: Mapping[int, int]) -> bool:
     try:
         library = ctypes.CDLL(None)
         return all(library.mallopt(*option) == 1 for option in options.items())
-    except (AttributeError, OSError):
+    except _NO_GLIBC:
         return False

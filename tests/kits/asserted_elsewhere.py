@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 ELSEWHERE = {
+    'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
+    "(the operator's fault)": ("policy/test_tiers.py", "it works with "),
     "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
         "gpu/test_device.py",
         "torch finds no CUDA device here",

@@ -15,7 +15,7 @@ import pytest
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from secureps.config import codec, plan, sections
+from secureps.config import codec, optimizer, plan, sections
 from secureps.config.profile import ProfileSection, ProfilesSection
 from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
 from secureps.config.sections import parse, read_toml
@@ -286,8 +286,8 @@ SECTIONS: dict[str, type[sections.Section]] = {
     '`[group.rule]`, name = "priority"': plan.PrioritySection,
     "`[group.rule]`, a class of your own": plan.OwnRuleSection,
     "`[work]`": plan.WorkSection,
-    "`[group.optimizer]`": plan.OptimizerSection,
-    "`[group.optimizer.schedule]`": plan.ScheduleSection,
+    "`[group.optimizer]`": optimizer.OptimizerSection,
+    "`[group.optimizer.schedule]`": optimizer.ScheduleSection,
     "`[group.sparse]`": plan.SparseSection,
     "`[group.adaptive]`": plan.AdaptiveSection,
     '`[privacy]`, unit = "record"': plan.RecordPrivacySection,

@@ -17,7 +17,7 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
+    ("buffers", "errors", "exhaustion", "file_access", "tracebacks", "wording"),
     ("config", "extras", "messages"),
     ("compiled", "files"),
     ("codec", "model", "privacy"),
@@ -36,6 +36,7 @@ FLOORS = (
         "policy/tensor_kinds",
     ),
     ("policy/block_deltas",),
+    ("policy/tiers",),
     ("policy/explain",),
     ("roles",),
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),

@@ -31,10 +31,20 @@ ELSEWHERE = {
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
     # sections of files, and the page that lists their keys
-    "config/test_sections.py": ("config/codec", "config/plan", "config/scenario", "config/serve"),
+    "config/test_sections.py": (
+        "config/codec",
+        "config/optimizer",
+        "config/plan",
+        "config/scenario",
+        "config/serve",
+    ),
     # kernels and their tables; a cohort's parts; what one machine is made of
-    "crypto/test_rlwe_kernels.py": ("crypto/rlwe_tables",),
-    "crypto/test_rlwe.py": ("crypto/backend", "crypto/cpu_backend"),
+    "crypto/test_ntt.py": ("crypto/numpy_ntt",),
+    "crypto/test_public.py": ("crypto/public_kernels",),
+    "crypto/test_rlwe.py": ("crypto/backend", "crypto/cpu_backend", "crypto/kernels"),
+    "crypto/test_rlwe_kernels.py": ("crypto/numpy_seal", "crypto/rlwe_tables"),
+    "crypto/test_rlwe_open.py": ("crypto/numpy_open",),
+    "crypto/test_words.py": ("crypto/numpy_words",),
     "gpu/test_kernels.py": (
         "gpu/chacha_kernels",
         "gpu/open_kernels",
@@ -42,8 +52,8 @@ ELSEWHERE = {
         "gpu/seal_kernels",
         "gpu/transform_kernels",
     ),
-    "codec/test_grid.py": ("codec/rounding",),
-    "codec/test_delta.py": ("codec/delta_kernels",),
+    "codec/test_grid.py": ("codec/kernels", "codec/rounding"),
+    "codec/test_delta.py": ("codec/delta_kernels", "codec/numpy_kernels"),
     "policy/rules/test_rule.py": (
         "policy/rules/buffered",
         "policy/rules/priority",

@@ -103,7 +103,8 @@ class Conditions:
     """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
     `late` are parties that begin when somebody calls `Simulation.start`, and so do `spares`, which
-    are shards beyond those of the plan; with a `standby` the coordinator has one.
+    are shards beyond those of the plan; with a `standby` the coordinator has one. `memory` is each
+    shard's, in bytes.
     """
 
     delay: DelayOf = no_delay
@@ -113,6 +114,7 @@ class Conditions:
     late: frozenset[str] = frozenset()
     spares: int = 0
     standby: bool = False
+    memory: int | None = None
     meter: Callable[[str], Meter] = lambda name: Meter()
 
 
@@ -305,7 +307,8 @@ class Simulation:
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
             seed = self._seeds.get(name, self._cast.seed)
-            settings = assemble.ShardSettings(address, seed, self.checkpoints)
+            memory = self._conditions.memory
+            settings = assemble.ShardSettings(address, seed, self.checkpoints, memory=memory)
             return assemble.make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:

@@ -258,6 +258,7 @@ def write_servers(
         own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
         pinned = {} if pin == "off" else {"pin": pin}
+        own |= plan.section.shard_memory
         write_config(folder, shard, {**own, **repeated, **pinned})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 

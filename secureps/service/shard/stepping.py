@@ -7,7 +7,7 @@ opening sums (`service.shard.worker`), and files.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,28 +23,35 @@ from secureps.policy.block_deltas import Codes, block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
-from secureps.service.shard.states import GroupValues
+from secureps.service.shard.group_values import GroupValues, Vector, in_memory, laid_out
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
 
 
 class Stepping:
-    """Makes the version of one cohort; several threads may step blocks of it at once."""
+    """Makes the version of one cohort; several threads may step blocks of it at once.
+
+    Args:
+        vector: where it is made.
+    """
 
     def __init__(
-        self, plan: Plan, layout: GroupLayout, cohort: Cohort, before: GroupValues
+        self,
+        plan: Plan,
+        layout: GroupLayout,
+        cohort: Cohort,
+        before: GroupValues,
+        vector: Vector = in_memory,
     ) -> None:
         self._plan = plan
         self._layout = layout
         self._cohort = cohort
         self._before = before
-        self._values = _room(before.values)
+        sizes = {block: values.size for block, values in before.values.items()}
+        self._values = laid_out(sizes, vector)
         names = {name for state in before.optimizer.values() for name in state.slots}
-        self._slots = {
-            name: _room({block: state.slots[name] for block, state in before.optimizer.items()})
-            for name in names
-        }
+        self._slots = {name: laid_out(sizes, vector) for name in names}
 
     def step(
         self, block: int, opened: Iterator[NDArray[np.int64]]
@@ -123,13 +130,3 @@ def _decoded(code: BlockCode, means: Iterator[Values]) -> Iterator[Values]:
     """What of a block's values a codec made these means of, piece by piece."""
     mean = code.decode(np.concatenate(tuple(means)))
     yield from (mean[start : start + PIECE] for start in range(0, mean.size, PIECE))
-
-
-def _room(like: Mapping[int, Values]) -> dict[int, Values]:
-    """Vectors as long as these, one after another: of much memory pages are huge."""
-    together = np.empty(sum(each.size for each in like.values()), np.float32)
-    ends = np.cumsum([each.size for each in like.values()]).tolist()
-    return {
-        block: together[end - each.size : end]
-        for (block, each), end in zip(like.items(), ends, strict=True)
-    }
