@@ -56,7 +56,7 @@ def still_plan(
         more: that the group says besides, after its rule.
     """
     committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
-    own = {
+    own: dict[str, str | int | float] = {
         "clients": clients,
         "minimum": minimum,
         "half": vectors.HALF,

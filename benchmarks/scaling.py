@@ -35,6 +35,7 @@ from benchmarks.large import Cost, Large, warm
 from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.run import profile as profiling
+from secureps.run.report.plots import WIRE
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
@@ -176,7 +177,7 @@ def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.
     """
     cpu: dict[str, float] = {}
     for phase in phases:
-        who = "" if phase.party == profiling.WIRE else f"{phase.party.strip()} "
+        who = "" if phase.party == WIRE else f"{phase.party.strip()} "
         name = who + phase.step
         cpu[name] = cpu.get(name, 0.0) + phase.cpu / (NANO * values)
     up, down = cpu["up"] / 2, cpu["down"] / 2

@@ -13,6 +13,7 @@ from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
 from secureps.policy.explain.memory import MemoryUse
 from secureps.run import profile as profiling
+from secureps.run.report.plots import WIRE
 
 COSTS = Costs(
     make=14.0, send=3.0, take=11.0, open=15.0, serve=1.0, pull=4.0, up=3.0, down=4.0, control=1e-4
@@ -31,7 +32,7 @@ def test_one_worker_and_one_shard_take_each_step_after_the_other() -> None:
 
 
 def test_a_link_is_shared_by_all_who_send_over_it() -> None:
-    free = Costs(*[0.0] * 6, up=4.0, down=4.0, control=0.0)
+    free = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, up=4.0, down=4.0, control=0.0)
     for workers in (1, 2, 8):
         times = play(free, Cluster(workers, 1, 1000, 1000.0, blocks=1), True, True)
         assert times.pushed == pytest.approx(4.0 * workers)
@@ -83,11 +84,11 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
         profiling.Phase(who, step, "", 1.0, cpu)
         for who, step, cpu in (
             (profiling.SHARD, profiling.SERVES, 1.0),
-            (profiling.WIRE, "down", 2.0),
+            (WIRE, "down", 2.0),
             (profiling.CLIENT, profiling.PULLS, 1.0),
             (profiling.CLIENT, profiling.MAKES, 5.0),
             (profiling.CLIENT, profiling.SENDS, 1.0),
-            (profiling.WIRE, "up", 2.0),
+            (WIRE, "up", 2.0),
             (f"{profiling.SHARD} ", profiling.TAKES, 3.0),
             (f"{profiling.SHARD} ", profiling.ADDS, 1.0),
             (f"{profiling.SHARD} ", profiling.STEPS, 3.0),

@@ -104,7 +104,8 @@ def test_clients_ask_each_from_a_block_of_its_own_on() -> None:
         pulled, step = PulledModel({"w": False}, client=client), Step()
         publish(pulled, "w", 0, *"abcd")
         assert pulled.lacking(run, step)
-        asked = [effect.message.block for effect in step.effects if isinstance(effect, Call)]
+        calls = [effect.message for effect in step.effects if isinstance(effect, Call)]
+        asked = [ask.block for ask in calls if isinstance(ask, requests.GetBlock)]
         assert asked == in_own_order(client, range(4))
         first.add(asked[0])
     assert len(first) > 1
