@@ -125,13 +125,7 @@ def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> tuple[list[f
         return TRAINING * (0.5 + float(draw))
 
     def delay(sender: str, to: str, message: Any) -> float:
-        now, slowest = made.loop.now(), 0.0
-        for name, sends in ((sender, True), (to, False)):
-            if name.startswith("shard-"):
-                slowest = max(slowest, links.of_shard(name, sends, message, now))
-            elif name.startswith("client-"):
-                slowest = max(slowest, links.seconds(name, sends, message, now))
-        return slowest
+        return links.between(sender, to, message, made.loop.now())
 
     with tempfile.TemporaryDirectory(prefix="secureps-balance-") as folder:
         cast = Cast(trainers, UnsafeSeed(seed), cost)

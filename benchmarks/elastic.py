@@ -118,13 +118,7 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
         return delays.train_seconds(seed, name, aims[0].version) if aims else 0.0
 
     def delay(sender: str, to: str, message: Any) -> float:
-        now, slowest = made.loop.now(), 0.0
-        for name, sends in ((sender, True), (to, False)):
-            if name.startswith("shard-"):
-                slowest = max(slowest, links.of_shard(name, sends, message, now))
-            elif name.startswith("client-"):
-                slowest = max(slowest, links.seconds(name, sends, message, now))
-        return slowest
+        return links.between(sender, to, message, made.loop.now())
 
     with tempfile.TemporaryDirectory(prefix="secureps-elastic-") as folder:
         late = frozenset(names[scene.clients :])

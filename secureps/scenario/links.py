@@ -47,6 +47,16 @@ class Links:
         self._free[client, up] = sent
         return sent - now + latency
 
+    def between(self, sender: str, to: str, message: Any, now: float) -> float:
+        """The seconds until a message that leaves now arrives, by the slower of both links."""
+        slowest = 0.0
+        for name, sends in ((sender, True), (to, False)):
+            if name.startswith("client-"):
+                slowest = max(slowest, self.seconds(name, sends, message, now))
+            elif name.startswith("shard-"):
+                slowest = max(slowest, self.of_shard(name, sends, message, now))
+        return slowest
+
     def of_shard(self, shard: str, sends: bool, message: Any, now: float) -> float:
         """The seconds until a shard's own link is done with a message that leaves now.
 

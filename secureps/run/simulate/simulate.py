@@ -493,13 +493,7 @@ class Play:
         if isinstance(message, Prepared):
             own = self.scenario
             return own.delays.version_seconds(own.section.seed, message.group, message.version)
-        now, ends, slowest = self.simulation.loop.now(), ((sender, True), (to, False)), 0.0
-        for name, sends in ends:
-            if name.startswith("client-"):
-                slowest = max(slowest, self._links.seconds(name, sends, message, now))
-            elif name.startswith("shard-"):
-                slowest = max(slowest, self._links.of_shard(name, sends, message, now))
-        return slowest
+        return self._links.between(sender, to, message, self.simulation.loop.now())
 
     def _adding(self, shard: str, blocks: int) -> float:
         return self._links.adding(shard, blocks, self.simulation.loop.now())
