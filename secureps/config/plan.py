@@ -15,6 +15,7 @@ from pydantic_core import PydanticCustomError
 
 from secureps.config.codec import RotateSection, RoundSection, Stage, SupportSection
 from secureps.config.optimizer import OptimizerSection
+from secureps.config.scaling import ScalingSection, WorkSection
 from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
 from secureps.config.site import MESSAGE
 from secureps.wording import meant
@@ -415,17 +416,6 @@ PrivacySection = Annotated[
 ]
 
 
-class WorkSection(Table):
-    """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
-
-    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
-    groups); `least` the smallest part of the work, a power of two.
-    """
-
-    target_seconds: float | None = Field(default=None, gt=0)
-    least: float = Field(default=0.125, gt=0, le=1)
-
-
 class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings.
 
@@ -464,6 +454,7 @@ class PlanSection(Table):
     privacy: PrivacySection | None = None
     training: dict[str, Scalar] = Field(default={})
     work: WorkSection | None = None
+    scaling: ScalingSection | None = None
     group: tuple[GroupSection, ...] = Field(min_length=1)
     evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None

@@ -46,6 +46,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
+from secureps.service.malloc import keep_whole
 from secureps.service.process import authenticator, link_of, settle
 from secureps.store import durability
 from secureps.store.dated_journal import DatedJournal
@@ -111,6 +112,8 @@ class Aggregator:
         self.relay: Relay
 
     def __enter__(self) -> Self:
+        if self.simulated:  # Flower's simulation and all servers are in this process
+            keep_whole()
         with ExitStack() as starting:
             starting.callback(self._closing.close)
             self._closing.enter_context(durability.simulated(self.simulated))

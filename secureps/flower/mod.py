@@ -23,6 +23,7 @@ from secureps.flower.names import answer, outermost, refusal
 from secureps.flower.node import Node
 from secureps.flower.node_settings import HOLDER, SITE, NodeSettings, objection, policy_of
 from secureps.flower.trainer import FORM, AppTrainer, ModelForm
+from secureps.service.malloc import keep_whole
 from secureps.service.wave_socket import asked
 from secureps.store import durability
 from secureps.wire.waves.batch import MOST_BYTES
@@ -96,6 +97,8 @@ def _sealed(
         # The key holder is a process of its own, and this app reads nothing of it.
         return post.Parcel({"wave": 1}, asked(Path(str(holder)), parcel.batch))
     settings = NodeSettings.of(dict(context.node_config), parcel.said)
+    if settings.simulated:  # this process plays the waves of many nodes
+        keep_whole()
     form = ModelForm.of_text(str(parcel.said.get(FORM, "")))
     trainer = AppTrainer(form, message, lambda asked: call_next(asked, context))
     with durability.simulated(settings.simulated):

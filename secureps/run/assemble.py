@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
@@ -34,6 +33,7 @@ from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.lead import Lead
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
@@ -109,8 +109,9 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor;
-    `memory` is the bytes of values and optimizer state that are resident, None for all.
+    `elsewhere` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the bytes of values
+    and optimizer state that are resident, None for all; `adding` is the virtual seconds that it
+    takes to add up so many blocks of updates.
     """
 
     address: ShardAddress
@@ -118,8 +119,9 @@ class ShardSettings:
     checkpoints: Path
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
-    backend: Backend | None = None
+    devices: ShardDevices = PROCESSOR
     memory: int | None = None
+    adding: Callable[[int], float] = lambda blocks: 0.0
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
@@ -130,8 +132,16 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
-        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend, limit
+        address.name,
+        machine.state,
+        stores.spool,
+        folders,
+        noise,
+        own.threads,
+        own.devices,
+        limit,
     )
+    worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

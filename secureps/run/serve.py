@@ -14,7 +14,6 @@ from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore
-from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
@@ -31,6 +30,7 @@ from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
 from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Server, run_process, settle
+from secureps.service.shard.devices import shard_devices
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
 from secureps.store import keyring
@@ -345,13 +345,13 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     advertise = _advertised(serving, listen)
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
     with naming(f"{serving.where}: sealing", ConfigError):
-        backend = sealing_backend(serving.section.sealing)
+        devices = shard_devices(serving.section.sealing)
     settings = assemble.ShardSettings(
         address,
         serving.seed(),
         serving.path("checkpoints"),
         serving.section.threads,
-        backend=backend,
+        devices=devices,
         memory=None if serving.section.memory is None else memory_bytes(serving.section.memory),
     )
     if (store := serving.copies) is not None:

@@ -38,11 +38,11 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._lent",
+        "client.fit_seeds:derived",
+        "client.fit_seeds:noise_generators",
         "client.flower.records:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bound_seed",
-        "client.torch:_derive",
-        "client.torch:_noise_generators",
         "client.torch_ranks:order",
         "crypto.bfv_seal:BfvOpener.pieces",
         "crypto.bfv_seal:_Ring.save",

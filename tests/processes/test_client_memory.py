@@ -6,6 +6,7 @@ import ctypes
 import multiprocessing
 import platform
 import re
+import resource
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -32,7 +33,7 @@ from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import Aim, Contribute, Contributed, Reseal
 from secureps.roles.pinned_run import Pinned
-from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces
+from secureps.service.malloc import CLIENT_HEAPS, give_back_free, keep_pieces, keep_whole
 from secureps.store.spool import DiskSpool
 from tests.kits.federations import Tensors, Walker, small_plan
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, SHARDS, make_run
@@ -166,3 +167,27 @@ def test_a_clients_heaps_are_few_and_give_back_what_is_free(tmp_path: Path) -> N
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
         assert fresh.submit(heaps, tmp_path).result() <= CLIENT_HEAPS
         assert fresh.submit(given_back).result() > 50 << 20
+
+
+def fetched(keeps: bool) -> int:
+    """Pages that are fetched for the arrays of a wave, once such arrays were made before."""
+
+    def wave() -> None:
+        arrays = [np.ones(1 << 20, np.float32) for _ in range(6)]
+        del arrays
+
+    if keeps:
+        keep_whole()
+    for _ in range(2):
+        wave()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    wave()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
+def test_who_plays_many_clients_fetches_the_memory_of_a_wave_once() -> None:
+    for keeps in (False, True):
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as fresh:
+            pages = fresh.submit(fetched, keeps).result()
+        assert (pages < 200) is keeps, pages

@@ -28,6 +28,7 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.messages.run import STANDBY
+from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import accusations
 from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.group_labels import line, table
@@ -88,6 +89,7 @@ def record(status: Status) -> dict[str, Any]:
         "failure": status.failure,
         "paused": status.paused,
         "move": asdict(status.move) if status.move is not None else None,
+        "scaling": asdict(status.scaling) if status.scaling is not None else None,
         "checkpoint": status.checkpoint,
         "burnt": status.burnt,
         "steps": [asdict(each) for each in status.steps],
@@ -146,7 +148,19 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     )
     if status.move is not None:
         yield Text(told(status.move), "cyan")
+    if status.scaling is not None:
+        yield Text("\n".join(scaling(status.scaling)))
     yield from _servers(status, used)
+
+
+def scaling(own: ScalingStatus) -> Iterator[str]:
+    """What follows the load, and the newest decisions about it with their reasons."""
+    yield f"scaling by {own.policy}: {own.off or 'on'}"
+    if own.loads:
+        came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
+        yield f"  came to {', '.join(came)}"
+    for step in own.steps:
+        yield f"  at {step.at:.0f} s: {step.what}: {step.reason}"
 
 
 def _clients(

@@ -33,7 +33,8 @@ from secureps.wording import named
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
-    from secureps.policy.plan import Plan
+    from secureps.policy.checks.scaling import most_shards
+from secureps.policy.plan import Plan
 
 RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
 """Names that mean one party in every run of `up`."""
@@ -179,7 +180,9 @@ class Cast:
     def of(cls, plan: Plan, clients: int) -> Cast:
         """Names the parties of a plan."""
         return cls(
-            shard_names(plan.section.shards), holder_names(plan.holders), client_names(clients)
+            shard_names(most_shards(plan.section)),
+            holder_names(plan.holders),
+            client_names(clients),
         )
 
 

@@ -40,7 +40,7 @@ class GroupValues:
         return floats + sum(each.nbytes for each in self.codes.values())
 
 
-Vector = Callable[[int], Values]
+Allocate = Callable[[int], Values]
 """Makes a float32 vector of so many values, whatever they are."""
 
 
@@ -49,9 +49,9 @@ def in_memory(values: int) -> Values:
     return np.empty(values, np.float32)
 
 
-def laid_out(sizes: Mapping[int, int], vector: Vector = in_memory) -> dict[int, Values]:
+def laid_out(sizes: Mapping[int, int], allocate: Allocate = in_memory) -> dict[int, Values]:
     """Vectors of these sizes by block, one after another: of much memory pages are huge."""
-    whole, made, start = vector(sum(sizes.values())), dict[int, Values](), 0
+    whole, made, start = allocate(sum(sizes.values())), dict[int, Values](), 0
     for block, size in sizes.items():
         made[block] = whole[start : start + size]
         start += size

@@ -18,7 +18,7 @@ from secureps.policy.tiers import Room
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.roles.shard.state import ShardState
-from secureps.service.shard.group_values import GroupValues, Vector, in_memory
+from secureps.service.shard.group_values import Allocate, GroupValues, in_memory
 from secureps.service.shard.hot_versions import HotVersions
 from secureps.store.mapped_state import Scratch
 
@@ -89,7 +89,7 @@ class Tiers:
         """Lets go of a version."""
         self._hot.drop(group, version)
 
-    def vector(self, group: str, size: int) -> Vector:
+    def allocate(self, group: str, size: int) -> Allocate:
         """Where a version of so many bytes is made: in memory, or in a file that has no name."""
         tier, room = self._tier(group), self._room()
         if tier == "resident":

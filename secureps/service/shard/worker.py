@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
@@ -29,8 +28,8 @@ from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Reque
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import OptimizerState, Values
-from secureps.policy.block_deltas import FLOAT_BYTES, Codes
+from secureps.model.optimizer import Values
+from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
@@ -51,6 +50,7 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.group_values import (
     GroupValues,
     in_memory,
@@ -59,7 +59,7 @@ from secureps.service.shard.group_values import (
 )
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import ShardFolders, States
-from secureps.service.shard.stepping import Stepping
+from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.worker import Worker
 from secureps.store.checkpoint import digest_of_file
 from secureps.store.mapped_state import map_state
@@ -84,7 +84,7 @@ class ShardWorker(Worker):
 
     Args:
         threads: that add, open and step blocks; the results do not depend on their number.
-        backend: opens ring elements; None for the processor.
+        devices: what opens ring elements and steps blocks beside the processor.
         limit: of what is resident.
     """
 
@@ -96,10 +96,10 @@ class ShardWorker(Worker):
         folders: ShardFolders,
         noise: ShardNoise,
         threads: int = 1,
-        backend: Backend | None = None,
+        devices: ShardDevices = PROCESSOR,
         limit: Limit = UNLIMITED,
     ) -> None:
-        self._backend = backend
+        self._devices = devices
         self._name = name
         self._state = state
         self._spool = spool
@@ -108,6 +108,11 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._states = States(name, state, folders, self._make, limit)
+        self.adding: Callable[[int], float] = lambda blocks: 0.0
+
+    def seconds(self, task: Task) -> float:
+        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
@@ -366,8 +371,8 @@ class ShardWorker(Worker):
         group, layout = task.group, self._layout(task.group)
         own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
         sizes = {block: layout.span(block)[1] - layout.span(block)[0] for block in own}
-        vector = self._states.tiers.vector(group, FLOAT_BYTES * sum(sizes.values()))
-        values = laid_out(sizes, vector)
+        allocate = self._states.tiers.allocate(group, FLOAT_BYTES * sum(sizes.values()))
+        values = laid_out(sizes, allocate)
         if task.keys is not None:
             for block, key in zip(own, task.keys, strict=True):
                 values[block][:] = np.frombuffer(self._block(key), dtype="<f4")
@@ -376,7 +381,7 @@ class ShardWorker(Worker):
             for block in own:
                 values[block][:] = flat[slice(*layout.span(block))]
         optimizer = {block: init(each) for block, each in values.items()}
-        return GroupValues(0, values, optimizer, mapped=vector is not in_memory)
+        return GroupValues(0, values, optimizer, mapped=allocate is not in_memory)
 
     def _initial(self, group: str) -> Values:
         plan = self._state.pinned.plan
@@ -409,12 +414,12 @@ class ShardWorker(Worker):
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
-        vector = self._states.tiers.vector(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, vector)
+        allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
+        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
 
-        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState, Codes | None]:
+        def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
-            return stepping.step(block, self._opened(task, place, block, opener))
+            return stepping.step(block, partial(self._opened, task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
@@ -422,7 +427,7 @@ class ShardWorker(Worker):
             {block: values for block, (values, _, _) in made.items()},
             {block: state for block, (_, state, _) in made.items()},
             {block: codes for block, (_, _, codes) in made.items() if codes is not None},
-            mapped=vector is not in_memory,
+            mapped=allocate is not in_memory,
         )
 
     def _has_scale(self, group: str, block: int) -> bool:
@@ -435,7 +440,8 @@ class ShardWorker(Worker):
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
-            kind = kind if self._backend is None else on_backend(kind, self._backend)
+            backend = self._devices.opening
+            kind = kind if backend is None else on_backend(kind, backend)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error

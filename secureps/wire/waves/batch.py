@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from secureps.crypto.identity import check_name
 from secureps.errors import ConfigError, Malformed, Oversized
-from secureps.messages.encoding import DIGEST_BYTES, digest, payload_digest
+from secureps.messages.encoding import DIGEST_BYTES, digest, payload_digest, payload_hasher
 from secureps.messages.format import FORMAT, other_peer
 from secureps.messages.orders import MESSAGE_LIMIT
 from secureps.wire.protobuf import SIGNATURE_BYTES
@@ -104,8 +104,10 @@ def sealed(batch: Batch, sign: Sign) -> bytes:
     Args:
         sign: signs bytes with the sender's key, under WAVE_DOMAIN.
     """
-    data = b"".join(_pieces(batch))
-    return data + sign(payload_digest(data))
+    pieces, hasher = tuple(_pieces(batch)), payload_hasher()
+    for piece in pieces:
+        hasher.update(piece)
+    return b"".join((*pieces, sign(hasher.digest())))  # one copy of all payloads
 
 
 def _pieces(batch: Batch) -> Iterator[bytes | memoryview]:

@@ -154,7 +154,7 @@ def test_a_checkpoint_pushes_nothing_out(tmp_path: Path) -> None:
 
 def test_where_a_version_is_made(tmp_path: Path) -> None:
     def in_file(disk: Disk, size: int) -> bool:
-        return disk.states.tiers.vector("a-b", size) is not in_memory
+        return disk.states.tiers.allocate("a-b", size) is not in_memory
 
     free, tight = limited(tmp_path, None), limited(tmp_path, ROOMY)
     assert not in_file(free, 1 << 40)
@@ -163,7 +163,7 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
     assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
     pinned = limited(tmp_path, ROOMY, tier="resident")
     assert not in_file(pinned, ROOMY)
-    vector = tight.states.tiers.vector("a-b", ROOMY)(50)
+    vector = tight.states.tiers.allocate("a-b", ROOMY)(50)
     vector[:] = 1
     assert vector.dtype.name == "float32"
     assert vector.sum() == 50
