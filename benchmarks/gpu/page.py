@@ -93,11 +93,15 @@ def markdown(found: Found) -> str:
     told = list[Row]()
     for each in goals(found):
         of: Mapping[str, float | str] = each.reached or {"not measured": ""}
-        told += [
-            {"goal": each.name, "aim": each.goal, "of": name, "reached": value}
-            | {"met": _word(each, value)}
-            for name, value in of.items()
-        ]
+        for name, value in of.items():
+            row: Row = {
+                "goal": each.name,
+                "aim": each.goal,
+                "of": name,
+                "reached": value,
+                "met": _word(each, value),
+            }
+            told.append(row)
     lines += [*_table(told), ""]
     for name, rows in found["sections"].items():
         lines += [f"{name[0].upper()}{name[1:]}:", "", *_table(rows), ""]
