@@ -62,7 +62,7 @@ def stepped(device: ChosenStep | None, size: int = 70_000, name: str = "fedyogi"
     plan, cohort = plan_of(name), make_cohort()
     layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
     sums = sums_of(plan, size, 3)
-    stepping = Stepping(plan, layout, cohort, before(plan, size), device)
+    stepping = Stepping(plan, layout, cohort, before(plan, size), device=device)
     opened = list[int]()
 
     def opening() -> Any:
@@ -131,7 +131,7 @@ def test_what_is_no_number_is_made_by_the_processor_and_the_device_goes_on(
 def test_a_fault_of_the_members_is_none_of_the_device(caplog: pytest.LogCaptureFixture) -> None:
     plan, cohort, size = plan_of("sgd"), make_cohort(), 50
     layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
-    stepping = Stepping(plan, layout, cohort, before(plan, size), chosen(Played()))
+    stepping = Stepping(plan, layout, cohort, before(plan, size), device=chosen(Played()))
     sums = np.zeros(layout.weight_slots + size, np.int64)
     with pytest.raises(Malformed, match="add up to 0"):
         stepping.step(0, lambda: iter([sums]))
