@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 EXTRA ?= base
 
-.PHONY: demo test quick slow browser chaos clusters fuzz fuzz-guided flower ray gpu check docs extra bench soak bench-peers numbers study proto clean
+.PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray gpu check docs extra bench soak bench-peers numbers study proto clean
 
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
@@ -65,6 +65,11 @@ clusters: $(STAMP)  ## docs/deploy.md, played: pods in network namespaces, batch
 
 ray: $(VENV)/.ray  ## simulations on a Ray cluster: the same bits on 1 and 4 raylets, a worker that dies; a minute
 	SECUREPS_RAY=1 $(BIN)/pytest tests/run/simulate/test_ray_cluster.py
+
+# On systems that development does not have, continuous integration runs the same without make.
+clients: $(STAMP)  ## what holds on every kind of machine: the same bits by both kinds of kernels; a minute
+	$(BIN)/python -I tests/kits/client_check.py
+	$(BIN)/python -m pytest @tests/portable.txt
 
 # Triton is a gigabyte, and nothing else needs it. No device is needed: NumPy plays the kernels.
 gpu: $(VENV)/.gpu  ## the GPU's kernels, played and compiled without one; two minutes, and a GB to install

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from secureps.client.runner import make_member
 from secureps.client.site import Site
-from secureps.client.trainer import FitConfig, FitResult
+from secureps.client.trainer import FitConfig, FitResult, Trainer
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import SecurepsError
 from secureps.messages.run import COORDINATOR
@@ -102,6 +102,7 @@ class Crowd:
     """The clients of a federation of processes; `with` lets them join, and stops them.
 
     If `held`, they train from version 1 on once they may `go_on`. `meter` observes each, by name.
+    `trainer` trains in place of all of them.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Crowd:
         shape: tuple[int, ...] = SHAPE,
         held: bool = False,
         meter: Callable[[str], Meter] = nothing,
+        trainer: Trainer | None = None,
     ) -> None:
         self._meter = meter
         self._loop = RealLoop(workers=WORKERS)
@@ -120,7 +122,7 @@ class Crowd:
             self._free.set()
         public = load_public(processes.folder / "kit")  # once: it has a certificate of each
         self._members = [
-            self._member(processes, public, name, _Held(number, shape, self._free))
+            self._member(processes, public, name, trainer or _Held(number, shape, self._free))
             for number, name in enumerate(processes.clients)
         ]
 
@@ -151,7 +153,9 @@ class Crowd:
                 raise SecurepsError(halted.result().reason)
         return len(ended) == len(self._members)
 
-    def _member(self, processes: Served, public: PublicKit, name: str, trainer: Walker) -> Executor:
+    def _member(
+        self, processes: Served, public: PublicKit, name: str, trainer: Trainer
+    ) -> Executor:
         state, kit = processes.folder / name, processes.folder / "kit"
         identity = load_private(kit, name, roster=public.roster)
         link = link_of(kit, name, public.ca, processes.insecure)

@@ -24,7 +24,7 @@ replicas = {replicas}
 lease = 600.0
 [cipher]
 name = "{{cipher}}"
-capacity = 64
+capacity = {capacity}
 {committee}
 [[group]]
 clip = 40000.0
@@ -34,6 +34,7 @@ most_examples = {examples}
 quorum = {clients}
 minimum = {minimum}
 deadline = 3600.0
+{more}
 """
 
 
@@ -44,20 +45,25 @@ def still_plan(
     shards: int = 2,
     replicas: int = 1,
     block_size: int | None = None,
+    capacity: int = 64,
+    more: str = "",
 ) -> str:
     """A plan for `still_client` and `Processes`, under `rlwe` with three of four key holders.
 
     Its clip cuts nothing, its range is that of the values, its integers have 16 bits (the default).
+
+    Args:
+        more: that the group says besides, after its rule.
     """
     committee = "holders = 4\nthreshold = 3" if cipher == "rlwe" else ""
-    own = {
+    own: dict[str, str | int | float] = {
         "clients": clients,
         "minimum": minimum,
         "half": vectors.HALF,
         "examples": vectors.EXAMPLES,
     }
     blocks = "" if block_size is None else f"block_size = {block_size}"
-    own |= {"shards": shards, "replicas": replicas}
+    own |= {"shards": shards, "replicas": replicas, "capacity": capacity, "more": more}
     return _STILL.format(committee=committee, blocks=blocks, **own)
 
 

@@ -85,8 +85,11 @@ class Large(Deployed):
         insecure: bool = True,
         replicas: int = 1,
         block_size: int | None = None,
+        capacity: int = 64,
+        more: str = "",
     ) -> None:
-        plan = still_plan(cipher, clients, min(clients, 5), shards, replicas, block_size)
+        blocks = (shards, replicas, block_size, capacity, more)
+        plan = still_plan(cipher, clients, min(clients, 5), *blocks)
         self.values, self.hold = values, folder / "hold"
         super().__init__(
             folder, cipher, clients, versions, plan=plan, json_logs=True, insecure=insecure

@@ -77,10 +77,12 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """Tokens in, ten classes out."""
 
-    def __init__(self, words: int = 1000, places: int = 64, width: int = 128) -> None:
+    def __init__(
+        self, words: int = 1000, places: int = 64, width: int = 128, blocks: int = 2, heads: int = 4
+    ) -> None:
         super().__init__()
         self.table, self.position = nn.Embedding(words, width), nn.Embedding(places, width)
-        self.blocks = nn.Sequential(*(Block(width, 4) for _ in range(2)))
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(blocks)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,24 +18,47 @@ Row = Mapping[str, str | int | float]
 
 def report(name: str, title: str, rows: Sequence[Row]) -> None:
     """Writes results/NAME.json and prints the same; all rows have the first one's keys."""
+    show(title, rows)
+    RESULTS.mkdir(exist_ok=True)
+    content = {"title": title, "machine": machine(), "rows": list(rows)}
+    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """Prints rows as a table."""
     table = Table(title=title)
     for key in rows[0]:
         text = isinstance(rows[0][key], str)
         table.add_column(key, justify="left" if text else "right")
     for row in rows:
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(cell(value) for value in row.values()))
     Console(width=120).print(table)
-    RESULTS.mkdir(exist_ok=True)
-    machine = {
+
+
+def machine() -> dict[str, str | int | float | None]:
+    """What it runs on, and what else runs there."""
+    return {
         "processor": platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "load": os.getloadavg()[0],
     }
-    content = {"title": title, "machine": machine, "rows": list(rows)}
-    (RESULTS / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
 
 
-def _cell(value: str | int | float) -> str:
+def filled(page: str, name: str, text: str) -> str:
+    """A page with `text` between the marks `<!-- NAME: begin -->` and `<!-- NAME: end -->`.
+
+    Raises:
+        ValueError: it has no such place, or two.
+    """
+    begin, end = (f"<!-- {name}: {which} -->" for which in ("begin", "end"))
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ValueError(f"the page has no place between {begin} and {end}, or several")
+    before, _, rest = page.partition(begin)
+    return f"{before}{begin}\n{text}\n{end}{rest.partition(end)[2]}"
+
+
+def cell(value: str | int | float) -> str:
+    """A number in three digits, or as many as there are before the point."""
     return (
         f"{value:,.3g}"
         if isinstance(value, float) and value < 100

@@ -16,8 +16,11 @@ _PAGES = 1 << 18
 """Buffers have whole multiples of so many bytes, so that blocks of nearly one length share them."""
 _HUGE = 4 << 20
 """Bytes of the shortest buffer for which huge pages are asked for."""
-_PRIVATE = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-"""Shared memory, which is Python's default, hardly any kernel gives in huge pages."""
+_PRIVATE: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+)
+"""Shared memory, which is Python's default, hardly any kernel gives in huge pages. Windows has one
+kind."""
 
 
 class Buffers:
@@ -41,7 +44,7 @@ class Buffers:
         if kept is not None:
             return kept
         try:
-            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES, flags=_PRIVATE)
+            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES, **_PRIVATE)
         except OSError as error:
             raise MemoryError(f"no buffer of {length} bytes") from error
         if length >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):

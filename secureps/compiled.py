@@ -1,5 +1,8 @@
 """How kernels are compiled: by numba, without the interpreter's lock, and kept in a folder.
 
+Where numba cannot be imported nothing is compiled: `crypto.kernels` and `codec.kernels` have
+others then.
+
 numba reads what it kept with pickle, so that the folder is this user's alone (mode 0700); one
 that others may write to is refused. numba notices a change of a kernel's own file only, and
 kernels call one another: the folder's name has a digest of the sources of all rooms that have any.
@@ -8,8 +11,7 @@ What must not live here: kernels, and the environment (`run.cli` hands a folder 
 
 from __future__ import annotations
 
-import os
-import stat
+import logging
 import sys
 import threading
 from collections.abc import Callable
@@ -17,13 +19,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import llvmlite.binding as llvm
-import numba
 import numpy as np
-from numba.extending import intrinsic
 
 from secureps.errors import ConfigError
+from secureps.file_access import open_to_others, owned_by_others
 from secureps.messages.encoding import digest
+
+try:
+    import llvmlite.binding as llvm
+    import numba
+    from numba.extending import intrinsic
+except ImportError as error:  # left out, or not to be had for this system
+    missing = str(error)
+else:
+    missing = ""
+"""Why numba cannot be imported; empty if it can."""
+
+log = logging.getLogger("secureps")
 
 ROOMS = ("codec", "crypto")
 """Where kernels are."""
@@ -38,6 +50,7 @@ class _Kept:
     kernels: list[Any] = field(default_factory=list)
     wanted: Path | None = None
     folder: Path | None = None
+    told: bool = False
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -47,6 +60,26 @@ _KEPT = _Kept()
 def keep_in(folder: Path) -> None:
     """Kernels are to be kept there and not in the home folder; before the first is needed."""
     _KEPT.wanted = folder.absolute()
+
+
+def compiles() -> bool:
+    """Whether kernels are numba's, which are then taken from their folder; says once if not.
+
+    Raises:
+        ConfigError: as `kernel_folder`.
+    """
+    if not missing:
+        load_kernels()
+        return True
+    with _KEPT.lock:
+        first, _KEPT.told = not _KEPT.told, True
+    if first:
+        log.warning(
+            "seals and opens with NumPy alone, to the same bits and many times slower: numba "
+            "cannot be imported (%s); pip install numba",
+            missing,
+        )
+    return False
 
 
 def kernel_folder() -> Path:
@@ -62,7 +95,7 @@ def kernel_folder() -> Path:
         for each in (top, folder):
             each.mkdir(mode=0o700, exist_ok=True)
             found = each.stat()
-            if found.st_uid != os.geteuid() or stat.S_IMODE(found.st_mode) & 0o022:
+            if owned_by_others(found) or open_to_others(found, 0o022):
                 raise ConfigError(
                     f"{each} belongs to others or can be written to by them, and what is kept "
                     "there is executed: chmod 700 it, or name another folder (--kernels)"
@@ -94,12 +127,13 @@ def all_kept() -> bool:
     Raises:
         ConfigError: as `kernel_folder`.
     """
-    return _mark(kernel_folder()).exists()
+    return bool(missing) or _mark(kernel_folder()).exists()
 
 
 def note_all_kept() -> None:
     """Every kernel was called since `load_kernels`: whoever comes next need not look."""
-    _mark(load_kernels()).touch(mode=0o600)
+    if not missing:
+        _mark(load_kernels()).touch(mode=0o600)
 
 
 def _mark(folder: Path) -> Path:
@@ -127,6 +161,8 @@ def compiled_here() -> int:
 
 def kernel(function: F) -> F:
     """Compiled at its first call, or taken from the folder after `load_kernels`."""
+    if missing:
+        return function
     made = numba.njit(nogil=True, error_model="numpy")(function)
     _KEPT.kernels.append(made)
     if _KEPT.folder is not None:
@@ -144,6 +180,8 @@ def _keep(made: Any, folder: Path) -> None:
 
 def inlined(function: F) -> F:
     """A part of kernels: compiled with each that calls it."""
+    if missing:
+        return function
     return cast(F, numba.njit(nogil=True, error_model="numpy")(function))
 
 
@@ -154,5 +192,5 @@ def _ones(typing_context: Any, word: Any) -> Any:
     return numba.uint64(numba.uint64), generate
 
 
-ones = cast(Callable[[np.uint64], np.uint64], intrinsic(_ones))
+ones = cast(Callable[[np.uint64], np.uint64], _ones if missing else intrinsic(_ones))
 """How many bits of a 64-bit word are set: LLVM's ctpop, no table and no branch."""

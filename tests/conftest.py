@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -61,3 +62,15 @@ def pytest_collection_finish() -> None:
 settings.register_profile("explore", deadline=None, derandomize=False)
 settings.register_profile("secureps", deadline=None, derandomize=True)
 settings.load_profile("secureps")
+
+
+@pytest.fixture(params=["numba", "numpy"], scope="module")
+def kernel_kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Has each test of a module tried with numba's kernels, and with NumPy's."""
+    if request.param == "numba":
+        pytest.importorskip("numba")
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "numpy":
+            patch.setattr("secureps.compiled.missing", "a test does without it")
+            patch.setattr("secureps.compiled._KEPT.told", True)
+        yield request.param

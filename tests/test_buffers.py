@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from secureps import buffers
 from secureps.buffers import Buffers
 
 MIB = 1 << 20
@@ -106,3 +107,11 @@ def test_what_is_let_go_is_kept_no_more_and_what_is_lent_comes_back() -> None:
     lent[:] = bytes(MIB)
     del lent
     assert buffers.kept(MIB) is not None
+
+
+def test_where_memory_has_one_kind_it_is_lent_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, which knows no flags of it."""
+    monkeypatch.setattr(buffers, "_PRIVATE", {})
+    lent = Buffers(1 << 20).lend(5 << 20)
+    lent[:] = bytes([7]) * len(lent)
+    assert lent[-1] == 7

@@ -13,7 +13,9 @@ import pytest
 
 from secureps import compiled
 from secureps.client.runner import run_client
+from secureps.codec import kernels as codec
 from secureps.compiled import all_kept, keep_in, kernel_folder
+from secureps.crypto import kernels as crypto
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
 from secureps.run import cli
@@ -120,7 +122,7 @@ def test_a_folder_of_somebody_else_is_refused(
 ) -> None:
     keep_in(tmp_path / "kernels")
     kernel_folder()
-    monkeypatch.setattr("secureps.compiled.os.geteuid", lambda: os.getuid() + 1)
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
     with pytest.raises(ConfigError, match="belongs to others"):
         kernel_folder()
 
@@ -221,3 +223,36 @@ def test_every_process_of_up_hears_of_the_folder(
 def test_warming_again_in_one_process_finds_all() -> None:
     warm()
     assert warm().compiled == 0
+
+
+def test_without_numba_it_is_said_once_and_nothing_is_compiled(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiled, "missing", "No module named 'numba'")
+    monkeypatch.setattr(compiled._KEPT, "told", False)
+    before = crypto.by_numba(), codec.by_numba()
+    for _ in range(2):
+        assert (crypto.kernels(), codec.kernels()) == (crypto.by_numpy(), codec.by_numpy())
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.endswith("numba cannot be imported (No module named 'numba'); pip install numba")
+    assert all_kept()
+    assert compiled.kernel(len) is len
+    monkeypatch.setattr(compiled, "missing", "")
+    assert (crypto.kernels(), codec.kernels()) == before
+
+
+ALONE = """
+import sys
+sys.modules.update(dict.fromkeys(("numba", "llvmlite")))
+from secureps.run.cli import main
+sys.argv = ["secureps", *sys.argv[1:]]
+main()
+"""
+
+
+def test_warm_says_that_there_is_no_numba() -> None:
+    """In a process that cannot import it: both kinds of sums are opened, and all rings."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, "warm"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith("nothing is compiled without numba (")

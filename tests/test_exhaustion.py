@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import errno
+import resource
 
 import pytest
 
+from secureps import exhaustion as limits
 from secureps.errors import InternalError
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import exhaustion, most_files
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,13 @@ def test_what_was_refused_is_named_also_as_a_cause(error: Exception, said: str) 
     outer = InternalError("coordinator failed at Tick")
     outer.__cause__ = error
     assert exhaustion(outer) == exhaustion(error)
+
+
+def test_where_limits_have_no_names_they_are_told_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On Windows, where a process has as many files and threads as there is memory for."""
+    assert most_files() in (resource.getrlimit(resource.RLIMIT_NOFILE)[0], None)
+    monkeypatch.setattr(limits, "resource", None)
+    assert most_files() is None
+    assert "memory is used up (the system's own limit)" in exhaustion(MemoryError())

@@ -25,7 +25,7 @@ from benchmarks.peers import chart, environments, table
 from benchmarks.peers.catalogue import EVERY, PEERS, WIRE
 from benchmarks.peers.outcome import FAILED, SKIPPED, Figures, Outcome, PeerError
 from benchmarks.peers.stage import end_with_parent
-from benchmarks.report import RESULTS
+from benchmarks.report import RESULTS, filled
 from tests.kits.nursery import ROOT
 
 CLIENTS = 5
@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"written: {', '.join(str(RESULTS / f'peers.{end}') for end in ('json', 'md', 'png'))}")
     if options.publish:
         text = (RESULTS / "peers.md").read_text().strip()
-        PAGE.write_text(table.filled(PAGE.read_text(), f"{text}\n\n![Peers](assets/peers.png)"))
+        PAGE.write_text(filled(PAGE.read_text(), "peers", f"{text}\n\n![Peers](assets/peers.png)"))
         PICTURE.parent.mkdir(exist_ok=True)
         shutil.copy(RESULTS / "peers.png", PICTURE)
 

@@ -18,8 +18,6 @@ COLUMNS: Mapping[str, Callable[[Figures], str]] = {
     "peak GB": lambda f: number(f.peak / 1e9),
     "error of the mean": lambda f: "" if f.error is None else f"{f.error:.0e}",
 }
-BEGIN, END = "<!-- peers: begin -->", "<!-- peers: end -->"
-"""Between them a page has the tables."""
 
 
 def number(value: float | None) -> str:
@@ -82,18 +80,6 @@ def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
         words = (each.version, each.detail if each.figures else "", each.bytes_from)
         found.setdefault(each.peer, "; ".join(filter(None, words)))
     return [f"- {peer}: {said}." for peer, said in found.items() if said]
-
-
-def filled(page: str, text: str) -> str:
-    """A page with `text` between the marks.
-
-    Raises:
-        ValueError: it has no such place, or two.
-    """
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ValueError(f"the page has no place between {BEGIN} and {END}, or several")
-    before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{text}\n{END}{rest.partition(END)[2]}"
 
 
 def bars(

@@ -35,6 +35,7 @@ from secureps.messages.records import (
     RunPinned,
     SealedBefore,
 )
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import (
     Cohort,
     Receipt,
@@ -112,6 +113,7 @@ TOLD: Mapping[type, Told] = {
     coordinator.CheckpointComplete: Told("course", "checkpoint complete", ("number",)),
     coordinator.Ending: Told("course", "run ends", ("reason", "failure")),
     Act: Told("course", "operator's act", ("what", "party", "reason")),
+    ScalingDecided: Told("course", "scaling decided", ("what", "shard", "reason")),
     coordinator.Finished: Told("course", "run over", ("reason", "failure")),
 }
 """Every class of record of which something is told."""

@@ -49,6 +49,7 @@ from secureps.service.environment import Environment, Stores
 from secureps.service.executor import Executor
 from secureps.service.limits import no_core_dumps
 from secureps.service.logs import FORMATS, logging_as
+from secureps.service.pinning import pin_process
 from secureps.service.process import Party, link_of, run_process
 from secureps.store.budget import BudgetLedger, default_ledger
 from secureps.store.keyring import PublicKit, default_state, load_private, load_public, seed_of
@@ -346,6 +347,7 @@ def run(
 
             keep_in(given.kernels)
         with logging_as(given.log_format, given.name, given.verbose):
+            pin_process(given.pin, given.name, given.threads)
             settings = read_settings(given.set)
             policy = NO_POLICY if given.site is None else read_site(given.site)
             policy.demand_running()
@@ -446,6 +448,12 @@ def _parser() -> argparse.ArgumentParser:
         choices=SEALING,
         default="auto",
         help="where: on the GPU, the processor, or the sooner of both (default: auto)",
+    )
+    add(
+        "--pin",
+        default="off",
+        metavar="auto|off|NODE",
+        help="CPUs and memory of one NUMA node: of this one, or chosen by your name (default: off)",
     )
     add("--ca-fingerprint", metavar="HEX", help="refuse a kit that another CA has signed")
     add(

@@ -46,6 +46,7 @@ from secureps.roles.machine import WORKER, Halt, Leave
 from secureps.roles.member.terms import Terms
 from secureps.service.environment import Meters
 from secureps.service.executor import Executor
+from secureps.service.pinning import pin_process
 from secureps.store.keyring import default_state
 from secureps.store.passphrases import Passphrases
 
@@ -265,6 +266,7 @@ def join(
     passphrase_fd: int | None = None,
     site: Path | str | None = None,
     sealing: Sealing = "auto",
+    pin: str = "off",
 ) -> Session:
     """Takes part in a run with your own training loop; to be used in a `with`.
 
@@ -297,6 +299,8 @@ def join(
         site: the file of what this site allows, whatever the plan says (docs/operations.md); it
             holds beside these options, the stricter of two limits.
         sealing: "auto", "cpu" or "gpu": where updates are sealed, to the same bytes (docs/gpu.md).
+        pin: "auto", "off" or a NUMA node: whose CPUs and memory this process takes from now on
+            (docs/tuning.md).
 
     Raises:
         ConfigError: the plan does not parse, or an option is wrong.
@@ -319,6 +323,7 @@ def join(
             "and adds the noise itself says so by private_steps=True; or use TorchTrainer, which "
             "does, with run_client"
         )
+    pin_process(pin, name, threads)
     policy = NO_POLICY if site is None else read_site(Path(site))
     policy.demand_running()
     joining = Joining(

@@ -18,7 +18,8 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import astuple, replace
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client import torch_ranks as ranks
+from secureps.client.fit_seeds import derived, fit_key, noise_generators, seed_of
 from secureps.client.held_tensor import HeldTensor
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.record_checks import refuse_model
@@ -36,11 +38,11 @@ from secureps.client.torch_sgd import (
     Task,
     descend,
     descend_privately,
+    refuse_compiled,
     refuse_float_classes,
     shapes_agree,
 )
 from secureps.client.trainer import (
-    SECRET_BYTES,
     SEED_BITS,
     Array,
     EvaluateResult,
@@ -94,7 +96,9 @@ class TorchTrainer:
 
     Args:
         model: makes a fresh model with random weights. Called for every use; it and the
-            model's `forward` must take randomness from torch's global generator only.
+            model's `forward` must take randomness from torch's global generator only. A model
+            with a method `shards()` is one that several processes hold together: what it gives are
+            the parts, such as its blocks, whose tensors are gathered one part at a time.
         train: records to train on, at least one.
         held_out: records to evaluate on, at least one, none of them in `train`.
         loss: a mean over the records (a sum would be scaled wrongly). Under privacy neither it nor
@@ -111,7 +115,8 @@ class TorchTrainer:
 
     Raises:
         ConfigError: no records, not as many inputs as targets, classes that are floats, no such
-            device, or `touches` has rows that do not ascend, or that the model does not have.
+            device, or `touches` has rows that do not ascend, or that the model does not have. So
+            does every method if the model is compiled (`torch.compile`).
 
     Examples:
         >>> from torch import nn
@@ -145,16 +150,22 @@ class TorchTrainer:
         self._touches = {name: _ascending(name, rows) for name, rows in (touches or {}).items()}
         with self._reproducible(b"", "load"):
             # torch loads another second's worth of itself: now, not in the first round
-            reason = self._touches and _lacking(self._model().state_dict(), self._touches)
+            reason = self._touches and _lacking(self._made().state_dict(), self._touches)
         if reason:
             raise ConfigError(f"touches: the model's {reason}")
+
+    def _made(self) -> nn.Module:
+        """A fresh model; raises ConfigError if it is compiled."""
+        module = self._model()
+        refuse_compiled(module)
+        return module
 
     def parameters(self, seed: int) -> dict[str, Array]:
         """The state dict of a fresh model, buffers included; a pure function of `seed`."""
         if not 0 <= seed < 1 << SEED_BITS:
             raise ConfigError(f"a training seed has {SEED_BITS} bits, unsigned")
         with self._reproducible(seed.to_bytes(8, "big"), "parameters"):
-            return {name: _array(each) for name, each in self._model().state_dict().items()}
+            return {name: _array(each) for name, each in self._made().state_dict().items()}
 
     def refuse_settings(
         self, settings: Mapping[str, Setting], privacy: RecordPrivacy | None
@@ -163,12 +174,12 @@ class TorchTrainer:
         LocalSgd.of(settings, privacy)
         if privacy is not None:
             with self._reproducible(b"", "load"):
-                refuse_model(self._model().train())
+                refuse_model(self._made().train())
 
     def kinds(self) -> dict[str, Kind]:
         """The kind of each tensor; see `Trainer`."""
         with self._reproducible(b"", "load"):
-            module = self._model()
+            module = self._made()
         statistics = {
             f"{name}.{own}" if name else own
             for name, layer in module.named_modules()
@@ -216,17 +227,17 @@ class TorchTrainer:
         local = LocalSgd.of(config.settings, config.privacy)
         records = len(self._train[0])
         steps = config.part(local.steps(records, config.privacy))
-        key = _bound(self._touched(parameters), config, local, self._data(config.privacy))
+        key = fit_key(self._touched(parameters), config, local, self._data(config.privacy))
         own = ranks.Order(key, local, steps)
-        with self._ranks.training(own, parameters, config.privacy):
-            module, metrics = self._trained(parameters, own, config.privacy)
-        for name, each in module.state_dict().items():
+        with self._ranks.together(own, parameters, config.privacy):
+            state, metrics = self._trained(parameters, own, config.privacy)
+        for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
                 raise NotFinite(
                     f"local training made tensor {name!r} NaN or infinite; lower lr "
                     f"(now {local.lr}) or look for bad records"
                 )
-        result = {name: self._left(name, each) for name, each in module.state_dict().items()}
+        result = {name: self._left(name, each) for name, each in state.items()}
         for name, rows in self._touches.items():
             trained = result[name][rows]
             result[name][...] = parameters[name]
@@ -242,7 +253,10 @@ class TorchTrainer:
             return None
         while (heard := ranks.hear()) is not None:
             with suppress(NotFinite):  # which all ranks have met: the client says so, and decides
-                self._trained(*heard, None)
+                if heard[1] == ranks.EVALUATION:
+                    self._evaluated(heard[0])
+                else:
+                    self._trained(*heard, None)
         return ranks.DISMISSED
 
     def dismiss(self) -> None:
@@ -254,8 +268,8 @@ class TorchTrainer:
         parameters: Mapping[str, Array],
         order: ranks.Order,
         privacy: RecordPrivacy | None,
-    ) -> tuple[nn.Module, dict[str, float]]:
-        """A trained module, whose integers are as they came, and the metrics of its training."""
+    ) -> tuple[dict[str, Tensor], dict[str, float]]:
+        """Trained tensors, of which integers are as they came, and the metrics of the training."""
         key, local = order.key, order.local
         with self._reproducible(key, "layers", "the sample rate" if privacy else "batch_size"):
             module = self._loaded(parameters).train()
@@ -266,7 +280,7 @@ class TorchTrainer:
                 momentum=local.momentum,
                 weight_decay=local.weight_decay,
             )
-            rng = np.random.Generator(np.random.PCG64(_derive(key, "order")))
+            rng = np.random.Generator(np.random.PCG64(derived(key, "order")))
             task = Task(*self._train, self._loss, self._device)
             metrics: dict[str, float] = {}
             if privacy is None:
@@ -274,23 +288,35 @@ class TorchTrainer:
                 down = ranks.descend_together if ranks.several() else descend
                 metrics["loss"] = down(module, sgd, task, batches)
             else:
-                noise = _noise_generators(key, self._device)
+                noise = noise_generators(key, self._device)
                 descend_privately(module, sgd, privacy, task, order.steps, (rng, noise))
             with torch.no_grad():
                 state = module.state_dict()
                 for name, each in kept.items():
                     state[name].copy_(each)
-        return module, metrics
+            return ranks.state_of(module), metrics
 
     def _left(self, name: str, tensor: Tensor) -> Any:
         """A trained tensor: left where it is, if updates are made there, else copied."""
-        stays = self._device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
+        stays = tensor.device.type in HELD_ON and tensor.dtype in (torch.float32, torch.float64)
         if stays and name not in self._touches:
             return HeldTensor(tensor.detach())
         return _array(tensor)
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
+        if not (ranks.several() and self._has_shards):
+            return self._evaluated(parameters)
+        with self._ranks.together(ranks.EVALUATION, parameters, None):
+            return self._evaluated(parameters)
+
+    @cached_property
+    def _has_shards(self) -> bool:
+        """Whether each of several processes holds a share of the model."""
+        with self._reproducible(b"", "load"):
+            return ranks.shards_of(self._made()) is not None
+
+    def _evaluated(self, parameters: Mapping[str, Array]) -> EvaluateResult:
         x, y = self._held_out
         total, outputs = 0.0, []
         with self._reproducible(b"", "evaluate"), torch.no_grad():
@@ -338,7 +364,7 @@ class TorchTrainer:
         return {**parameters, **rows}
 
     def _loaded(self, parameters: Mapping[str, Array]) -> nn.Module:
-        module = self._model()
+        module = self._made()
         state = module.state_dict()
         reason = check_like(parameters, {name: tuple(each.shape) for name, each in state.items()})
         if reason is not None:
@@ -355,7 +381,7 @@ class TorchTrainer:
             variance = getattr(layer, "running_var", None)
             if isinstance(variance, Tensor):
                 variance.clamp_(min=0)
-        return module.to(self._device)
+        return ranks.placed(module, self._device)
 
     @contextmanager
     def _reproducible(self, key: bytes, purpose: str, size: str = "batch_size") -> Iterator[None]:
@@ -364,10 +390,10 @@ class TorchTrainer:
         forked = torch.random.fork_rng([self._device] if cuda else [])
         with _GLOBAL_GENERATORS, shapes_agree(), forked:
             # torch.manual_seed would also reseed devices that are not put back
-            torch.default_generator.manual_seed(_seed(key, purpose))
+            torch.default_generator.manual_seed(seed_of(key, purpose))
             if cuda:
                 with torch.cuda.device(self._device):
-                    torch.cuda.manual_seed(_seed(key, purpose))
+                    torch.cuda.manual_seed(seed_of(key, purpose))
             before = torch.get_deterministic_debug_mode()
             # use_deterministic_algorithms would also import torch.compile's backend: 1.4 s of CPU
             torch.set_deterministic_debug_mode("error")
@@ -380,62 +406,6 @@ class TorchTrainer:
                 ) from error
             finally:
                 torch.set_deterministic_debug_mode(before)
-
-
-def _bound(
-    parameters: Mapping[str, Array], config: FitConfig, local: LocalSgd, records: bytes
-) -> bytes:
-    """A key of 32 bytes for one fit: BLAKE2b of seed, secret, records and the server's choices."""
-    digest = hashlib.blake2b(digest_size=32, person=b"secureps-fit")
-    versions = sorted((name, int(version)) for name, version in config.versions.items())
-    privacy = config.privacy and [value and float(value) for value in astuple(config.privacy)]
-    tensors = {name: np.ascontiguousarray(parameters[name]) for name in sorted(parameters)}
-    schema = [(name, str(array.dtype), array.shape) for name, array in tensors.items()]
-    header = repr((config.seed, versions, local, privacy, schema, records)).encode()
-    digest.update(config.secret.ljust(SECRET_BYTES, b"\0"))
-    digest.update(len(header).to_bytes(8, "big") + header)
-    for array in tensors.values():
-        digest.update(array.tobytes())
-    return digest.digest()
-
-
-def _derive(key: bytes, purpose: str, size: int = 32) -> int:
-    """Derives an integer of `size` bytes from `key` for one purpose."""
-    digest = hashlib.blake2b(key, digest_size=size, key=purpose.encode(), person=b"secureps-rng")
-    return int.from_bytes(digest.digest(), "big")
-
-
-def _seed(key: bytes, purpose: str) -> int:
-    """Derives a seed of SEED_BITS from `key` for one purpose."""
-    return _derive(key, purpose, 8) >> (64 - SEED_BITS)
-
-
-def _noise_generators(key: bytes, device: torch.device) -> tuple[torch.Generator, ...]:
-    """Makes generators of `device` whose Gaussians together depend on every bit of `key`.
-
-    On the CPU one is enough: torch uses only the low 32 bits of a seed (mt19937), few enough to
-    try them all, so the state is filled from SHAKE-256 instead: 24 bytes of header, then 624
-    words of 32 bits in 8 bytes each. On other devices a generator has its seed alone.
-    """
-    if device.type != "cpu":
-        return tuple(torch.Generator(device=device).manual_seed(seed) for seed in _noise_seeds(key))
-    generator = torch.Generator(device=device)
-    generator.manual_seed(_seed(key, "noise"))
-    state = generator.get_state().numpy().copy()
-    stream = hashlib.shake_256(b"secureps-noise" + key).digest(4 * 624)
-    state[24 : 24 + 8 * 624] = np.frombuffer(stream, "<u4").astype("<u8").view(np.uint8)
-    generator.set_state(torch.from_numpy(state))
-    return (generator,)
-
-
-def _noise_seeds(key: bytes) -> tuple[int, ...]:
-    """Four seeds of 64 bits, of which the noise is the sum.
-
-    The best attack by somebody who knows the noise is a meet in the middle, two seeds against the
-    other two: 2^128 of work and memory.
-    """
-    wide = _derive(key, "noise")
-    return tuple(wide >> shift & (1 << 64) - 1 for shift in (0, 64, 128, 192))
 
 
 def _shuffled(

@@ -2,14 +2,16 @@
 
 Rank 0 is the client. It tells the others what to train from; each takes its share of every batch,
 on its own GPU, and gradients are averaged (DistributedDataParallel). All ranks then have the same
-model, of which rank 0 makes the update. All have the client's records and its code: they are one
-party. What must not live here: what a fit is (`client.torch`), and starting processes.
+model, of which rank 0 makes the update. Of a model that says which of its parts are gathered one at
+a time (`shards`) each rank holds a share (FSDP), which rank 0 gathers on its host. All have the
+client's records and its code: they are one party. What must not live here: what a fit is
+(`client.torch`), and starting processes.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
@@ -30,7 +32,10 @@ DISMISSED = "the client that this process trained with is done"
 
 @dataclass(frozen=True)
 class Order:
-    """One training: the key that its randomness derives from, and its settings."""
+    """One training: the key that its randomness derives from, and its settings.
+
+    Without any steps: an evaluation, in which ranks that hold shares of a model take part.
+    """
 
     key: bytes
     local: LocalSgd
@@ -74,6 +79,9 @@ def hear() -> tuple[dict[str, Array], Order] | None:
     return parameters, given
 
 
+EVALUATION = Order(b"", LocalSgd(), 0)
+
+
 class Ranks:
     """The other ranks of this client, as long as they hear what it orders."""
 
@@ -81,10 +89,10 @@ class Ranks:
         self._hear = True
 
     @contextmanager
-    def training(
+    def together(
         self, given: Order, parameters: Mapping[str, Array], privacy: RecordPrivacy | None
     ) -> Iterator[None]:
-        """One training of all ranks: they end at its last step, or where a value is not finite.
+        """What all ranks do: they end at its last step, or where a value is not finite.
 
         Raises:
             PlanRefused: with privacy each rank would clip and noise its own share of a step.
@@ -118,13 +126,15 @@ class Ranks:
 def descend_together(
     module: nn.Module, sgd: torch.optim.SGD, task: Task, batches: Iterator[NDArray[np.int64]]
 ) -> float:
-    """Plain SGD, each batch shared out among the ranks; returns the mean loss.
+    """Plain SGD, each batch shared out among the ranks, of a model or of shares of it.
+
+    Returns the mean loss.
 
     Raises:
         NotFinite: the loss became NaN or infinite, at every rank alike.
     """
     rank, world, losses = dist.get_rank(), dist.get_world_size(), list[float]()
-    together = DistributedDataParallel(module)
+    together = module if shards_of(module) is not None else DistributedDataParallel(module)
     for index in batches:
         own = index[rank::world]
         x, y = task.batch(own if len(own) else index[:1])
@@ -137,6 +147,45 @@ def descend_together(
         losses.append(float(demand_finite(mean)))
         sgd.step()
     return sum(losses) / len(losses)
+
+
+def shards_of(module: nn.Module) -> Callable[[], Iterable[nn.Module]] | None:
+    """A model's method `shards`, which gives its parts that are gathered one at a time."""
+    found: Callable[[], Iterable[nn.Module]] | None = getattr(module, "shards", None)
+    return found if callable(found) else None
+
+
+def placed(module: nn.Module, device: torch.device) -> nn.Module:
+    """A model on a rank's device: whole, or this rank's share where it has `shards`."""
+    parts = shards_of(module) if several() else None
+    if parts is None:
+        return module.to(device)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh(device.type, (dist.get_world_size(),))
+    for part in parts():
+        fully_shard(part, mesh=mesh)
+    fully_shard(module, mesh=mesh)
+    return module
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """A model's tensors: where they lie, or of shares gathered one by one on the host of rank 0.
+
+    Ranks that hold shares ask together; the others have nothing.
+    """
+    state: dict[str, Tensor] = module.state_dict()
+    if not several() or shards_of(module) is None:
+        return state
+    from torch.distributed.tensor import DTensor
+
+    found = dict[str, Tensor]()
+    for name, each in state.items():
+        whole = each.full_tensor() if isinstance(each, DTensor) else each
+        if leads():
+            found[name] = whole.cpu()
+    return found
 
 
 def _send(array: NDArray[np.int64] | NDArray[np.uint8]) -> None:

@@ -249,6 +249,22 @@ def _noisy(
     )
 
 
+def refuse_compiled(module: nn.Module) -> None:
+    """Refuses a model that torch.compile has compiled, as a whole or in part (ConfigError).
+
+    Which kernels are made depends on what the process computed before, and on a GPU on how long
+    they took: a client that was killed would train to other bits.
+    """
+    for name, layer in module.named_modules():
+        # `torch.compile(layer)` wraps it, and names its tensors anew; `layer.compile()` does not
+        if hasattr(layer, "_orig_mod") or layer._compiled_call_impl is not None:
+            own = f"layer {name.replace('_orig_mod.', '')!r}" if name else "the model"
+            raise ConfigError(
+                f"{own} is compiled, and TorchTrainer trains no compiled model: its bits would not "
+                "repeat after a restart; leave out torch.compile"
+            )
+
+
 def refuse_float_classes(loss: Measure, targets: Tensor, name: str) -> None:
     """Refuses floats, one a record, where the loss wants classes (ConfigError)."""
     if loss is functional.cross_entropy and targets.is_floating_point() and targets.ndim == 1:

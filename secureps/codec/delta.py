@@ -41,12 +41,10 @@ def encode(
     Returns:
         uint8 (length(n, bits),).
     """
-    from secureps.codec.delta_kernels import code  # compiled: not for who pulls nothing
-    from secureps.compiled import load_kernels
+    from secureps.codec.kernels import kernels  # compiled: not for who pulls nothing
 
-    load_kernels()
     out = np.empty(length(exact.size, bits), np.uint8)
-    code(exact, published, bits, PIECE, out)
+    kernels().code(exact, published, bits, PIECE, out)
     return out
 
 
@@ -58,8 +56,7 @@ def add(values: NDArray[np.float32], codes: NDArray[np.uint8], bits: int) -> Non
     """
     if codes.size != length(values.size, bits):
         raise Malformed(f"{codes.size} bytes are no difference of {values.size} values")
-    from secureps.codec.delta_kernels import add_codes
-    from secureps.compiled import load_kernels
+    from secureps.codec.kernels import kernels
 
-    load_kernels()
-    add_codes(values, np.array(codes), bits, PIECE)  # read-only ones would be compiled for anew
+    own = np.array(codes)  # a kernel would be compiled anew for those that nobody may write to
+    kernels().add_codes(values, own, bits, PIECE)

@@ -19,6 +19,8 @@ from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 LEAST_BITS = 2
 MOST_BITS = 24
 """The most bits of a grid: a float32 has no more precision."""
+BEYOND = "the mean of a cohort does not fit into float32: a weight is bad"
+"""Said of a mean that is not finite."""
 
 
 def levels(bits: int) -> int:
@@ -87,17 +89,15 @@ class Grid:
             WrongShape: x and words do not fit.
             NotFinite: x has a NaN or an infinity.
         """
-        from secureps.codec.rounding import round_to_grid  # compiled: not for who sends nothing
-        from secureps.compiled import load_kernels
+        from secureps.codec.kernels import kernels  # compiled: not for who sends nothing
 
         if x.ndim != 1 or words.shape != x.shape or words.dtype != np.uint32:
             raise WrongShape(
                 f"{list(x.shape)} values need as many uint32 words for rounding, not "
                 f"{words.dtype}{list(words.shape)}"
             )
-        load_kernels()
         steps = np.empty(x.shape, np.int32)
-        if not round_to_grid(x, share, words, self.range, float(self.most), steps):
+        if not kernels().round_to_grid(x, share, words, self.range, float(self.most), steps):
             raise NotFinite("an update has a value that is not finite")
         return steps
 
@@ -111,13 +111,31 @@ class Grid:
             float64 of shape (n,); the integers are exact until the one multiplication.
         Raises:
             WrongShape: total is not int64.
-            Malformed: total_weight is below 1 or above what an int64 sum can hold.
+            Malformed: as of `zero`.
         """
         if total.dtype != np.int64:
             raise WrongShape(f"a sum of grid values is int64, not {total.dtype}")
+        return (total - self.zero(total_weight)).astype(np.float64) * self.step
+
+    def zero(self, total_weight: int) -> int:
+        """The sum of so many zeros.
+
+        Raises:
+            Malformed: total_weight is below 1 or above what an int64 sum can hold.
+        """
         if not 1 <= total_weight <= (2**62) // self.levels:  # else int64 wraps around, unseen
             raise Malformed(f"a cohort of total weight {total_weight} cannot be summed in 62 bits")
-        return (total - total_weight * self.most).astype(np.float64) * self.step
+        return total_weight * self.most
+
+    def heaviest(self, sum_weight: int) -> float:
+        """How many clients of the heaviest weight weigh as much as a cohort.
+
+        Raises:
+            Malformed: sum_weight is not positive: a client sent a weight that it may not.
+        """
+        if sum_weight < 1:
+            raise Malformed(f"the weights of a cohort add up to {sum_weight}: a client's is bad")
+        return sum_weight / self.weights.most
 
     def weighted_mean(
         self, sum_u: NDArray[np.int64], sum_weight: int, total_weight: int
@@ -133,14 +151,12 @@ class Grid:
         Returns:
             float32 of shape (n,).
         Raises:
-            Malformed: sum_weight is not positive: a client sent a weight that it may not.
+            Malformed: as of `heaviest` and `zero`.
             NotFinite: a mean is too large for float32, for the same reason.
         """
-        if sum_weight < 1:
-            raise Malformed(f"the weights of a cohort add up to {sum_weight}: a client's is bad")
+        heaviest = self.heaviest(sum_weight)
         with np.errstate(over="ignore"):
-            sums = self.decode_sum(sum_u, total_weight)
-            mean = (sums / (sum_weight / self.weights.most)).astype(np.float32)
+            mean = (self.decode_sum(sum_u, total_weight) / heaviest).astype(np.float32)
         if not np.isfinite(mean).all():
-            raise NotFinite("the mean of a cohort does not fit into float32: a weight is bad")
+            raise NotFinite(BEYOND)
         return mean

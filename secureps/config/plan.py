@@ -14,7 +14,9 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pydantic_core import PydanticCustomError
 
 from secureps.config.codec import RotateSection, RoundSection, Stage, SupportSection
-from secureps.config.sections import CLASS, NAME, Table, shown
+from secureps.config.optimizer import OptimizerSection
+from secureps.config.scaling import ScalingSection, WorkSection
+from secureps.config.sections import CLASS, MEMORY, NAME, Table, shown
 from secureps.config.site import MESSAGE
 from secureps.wording import meant
 
@@ -178,27 +180,6 @@ def _spelled(rule: Any) -> Any:
     return table
 
 
-class ScheduleSection(Table):
-    """The learning rate over the server's steps; names as in `model.optimizer`."""
-
-    name: str = "constant"
-    total_steps: int = Field(default=100, ge=1)
-    floor: float = Field(default=0.0, ge=0)
-    decay: float = Field(default=0.99, gt=0, le=1)
-    warmup_steps: int = Field(default=10, ge=1)
-
-
-class OptimizerSection(Table):
-    """The server's step on the averaged update; names as in `model.optimizer`."""
-
-    name: str = "sgd"
-    learning_rate: float = Field(default=1.0, gt=0)
-    schedule: ScheduleSection = ScheduleSection()
-    momentum: float = Field(default=0.9, ge=0, lt=1)
-    betas: tuple[float, float] = (0.9, 0.99)
-    tau: float = Field(default=1e-3, gt=0)
-
-
 class AdaptiveSection(Table):
     """A clip that follows the updates' norms (`privacy.adaptive`); the group's `clip` is the first.
 
@@ -248,7 +229,9 @@ class GroupSection(Table):
     weighted mean (default: the largest number, as a power of two, that clients tell when the run
     begins); `versions` is how many are made of it (default: the plan's). `codec` makes updates
     small before they are rounded; with `feedback` a client sends later what it did not send.
-    Clients pull differences of `pull_bits` bits a value (default: whole blocks).
+    Clients pull differences of `pull_bits` bits a value (default: whole blocks). `tier` is where
+    shards have its values and optimizer state (default: what is used most is resident, as far as
+    a shard's memory goes).
     """
 
     name: str = Field(default="all", pattern=NAME)
@@ -264,6 +247,7 @@ class GroupSection(Table):
     most_examples: int | None = Field(default=None, ge=1, le=1 << 40)
     versions: int | None = Field(default=None, ge=1)
     sparse: SparseSection | None = None
+    tier: Literal["resident", "mapped"] | None = None
     rule: Annotated[RuleSection, BeforeValidator(_spelled)]
     optimizer: OptimizerSection = OptimizerSection()
 
@@ -432,24 +416,13 @@ PrivacySection = Annotated[
 ]
 
 
-class WorkSection(Table):
-    """Slow clients do less local work, so that they arrive in time (`policy.checks.local_work`).
-
-    `target_seconds` is for pulling, training and pushing (default: the shortest deadline of the
-    groups); `least` the smallest part of the work, a power of two.
-    """
-
-    target_seconds: float | None = Field(default=None, gt=0)
-    least: float = Field(default=0.125, gt=0, le=1)
-
-
 class FederationSection(Table):
     """Who takes part when one machine plays all parties (`up`): script, count and settings.
 
     `baselines` says whether the run is compared with training alone and centrally. `drop` names
     what a Flower app's ServerApp asks for and cannot have here, and is given up. `site` is the
     policy of all the data holders' sites, a file beside the plan. Below `checkpoint_copies`, a URL,
-    each run has a place that is called as its folder.
+    each run has a place that is called as its folder. `memory` is each shard's, as in its own file.
     """
 
     script: str
@@ -459,6 +432,7 @@ class FederationSection(Table):
     drop: tuple[str, ...] = ()
     site: str | None = None
     checkpoint_copies: str | None = None
+    memory: str | None = Field(default=None, pattern=MEMORY)
 
 
 class PlanSection(Table):
@@ -480,9 +454,16 @@ class PlanSection(Table):
     privacy: PrivacySection | None = None
     training: dict[str, Scalar] = Field(default={})
     work: WorkSection | None = None
+    scaling: ScalingSection | None = None
     group: tuple[GroupSection, ...] = Field(min_length=1)
     evaluation: EvaluationSection | None = None
     federation: FederationSection | None = None
+
+    @property
+    def shard_memory(self) -> dict[str, str]:
+        """What of it stands in the files of shards; nothing if they have no limit."""
+        memory = None if self.federation is None else self.federation.memory
+        return {} if memory is None else {"memory": memory}
 
     @model_validator(mode="before")
     @classmethod

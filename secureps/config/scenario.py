@@ -59,6 +59,18 @@ class StaySection(Table):
     leaves: float | None = Field(default=None, gt=0)
 
 
+class ShardsSection(Table):
+    """What shards take in a simulation (default: no time at all).
+
+    `bandwidth` is of each shard's link, in bytes a second each way; a shard adds up
+    a block of an update in `block_seconds`; `slow` has factors on both, by shard.
+    """
+
+    bandwidth: float | None = Field(default=None, ge=1)
+    block_seconds: float = Field(default=0.0, ge=0)
+    slow: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
+
+
 class ScenarioSection(Table):
     """A simulation: a plan, a script, how many clients, and what goes wrong.
 
@@ -76,4 +88,5 @@ class ScenarioSection(Table):
     delays: dict[str, Any] = Field(default={})
     downtime: float = Field(default=60.0, ge=0)
     stay: tuple[StaySection, ...] = ()
+    shards: ShardsSection = ShardsSection()
     study: StudySection | None = None

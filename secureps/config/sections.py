@@ -178,12 +178,33 @@ MISMATCH = "string_pattern_mismatch"
 NAME = r"^[a-z0-9][a-z0-9._-]{0,62}$"
 CLASS = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 DIGEST = r"^[0-9a-f]{64}$"
+PIN = r"^(auto|off|[0-9]{1,3})$"
+MEMORY = r"^[0-9]{1,6}(\.[0-9]{1,3})? ?(?:[kMGT]B|[KMGT]iB)$"
 PATTERNS = {
     NAME: "1 to 63 of a-z 0-9 . _ -, the first a letter or digit",
     CLASS: 'a class of yours as "package.module:Class"',
     DIGEST: "a digest: 64 of 0-9 a-f",
+    PIN: "auto, off, or the number of a NUMA node in quotes",
+    MEMORY: 'a number with kB, MB, GB, TB or KiB, MiB, GiB, TiB, as "2 GiB"',
 }
 """What texts are wanted that have to fit one of these."""
+
+_UNITS = {
+    **{f"{prefix}B": 1000**power for power, prefix in enumerate("kMGT", 1)},
+    **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)},
+}
+
+
+def memory_bytes(text: str) -> int:
+    """How many bytes a text that fits MEMORY means: "2 GiB" is 2147483648."""
+    digits = text.rstrip("kKMGTiB")
+    return int(float(digits) * _UNITS[text[len(digits) :]])
+
+
+def memory_text(count: int) -> str:
+    """The shortest text of MEMORY that means so many bytes or a little more: "12 MiB"."""
+    power = max((p for p in range(1, 5) if 1024**p <= count), default=1)
+    return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
 def shown(value: Any) -> str:

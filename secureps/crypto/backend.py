@@ -1,8 +1,8 @@
 """What does the arithmetic of `rlwe`: seals ring elements, and opens sums of them.
 
-`crypto.cpu_backend` has numba's kernels, `gpu.backend` a device's. Of the same key, noise and
-values all make the same bytes, so that nobody but their user can tell which one did. What must not
-live here: any kernel, and which backend is used (`gpu.choice`).
+`crypto.cpu_backend` is the processor's, with numba's kernels or NumPy's, `gpu.backend` a device's.
+Of the same key, noise and values all make the same bytes, so that nobody but their user can tell
+which one did. What must not live here: any kernel, and which backend is used (`gpu.choice`).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Seals and opens ring elements on this processor, with numba's kernels.
+"""Seals and opens ring elements on this processor, with the kernels that it has.
 
-What must not live here: kernels (`crypto.rlwe_kernels`, `crypto.rlwe_open`).
+What must not live here: kernels, and which there are (`crypto.kernels`).
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from secureps.crypto.backend import Noise, Words
 from secureps.crypto.cipher import Payload, Place, check_values
+from secureps.crypto.kernels import kernels
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import WORD_BITS, Encoding
-from secureps.crypto.rlwe_kernels import seal_elements
-from secureps.crypto.rlwe_open import open_narrow, open_wide
 from secureps.crypto.rlwe_tables import constants, scale
 from secureps.crypto.secret import Secret
-from secureps.crypto.words import pack_words
 
 TOGETHER = 1 << 15
 """Coefficients that are worked on at a time: of 16 elements, or fewer of a larger ring."""
@@ -62,7 +60,7 @@ class CpuSealer(Secret):
         digits[: values.size] = values
         noise = self._noise(1 + block)(first * 3 * degree, count * 3 * degree)
         made = np.empty((count, len(enc.ring.words), degree), np.uint64)
-        seal_elements(
+        kernels().seal_elements(
             digits.reshape(count, enc.digits, degree),
             self._public(block * self._elements + first, count),
             noise.reshape(count, 3, degree),
@@ -74,7 +72,7 @@ class CpuSealer(Secret):
             made,
         )
         out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
-        pack_words(made.reshape(-1), out)
+        kernels().pack_words(made.reshape(-1), out)
         return out.astype(_WORD, copy=False).data.cast("B")
 
 
@@ -92,7 +90,7 @@ class _CpuOpener:
     ) -> tuple[float, bool]:
         """As of `ElementOpener`."""
         enc, degree = self._encoding, self._encoding.ring.degree
-        open_elements = open_narrow if len(enc.ring.words) == 1 else open_wide
+        open_elements = kernels().open_narrow if len(enc.ring.words) == 1 else kernels().open_wide
         found = open_elements(
             words,
             self._public.transformed(block * self._elements + first, words.shape[0]),

@@ -6,7 +6,7 @@
 
 Every (element, prime) has a window of the stream of its own, so that any element can be had by
 itself. They are the same for all clients and versions of a run: submissions from different base
-versions add up. What must not live here: anything secret; there are branches on these words.
+versions add up. What must not live here: anything secret, and kernels (`crypto.public_kernels`).
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
-from secureps.compiled import kernel
 from secureps.crypto.cipher import Place
-from secureps.crypto.ntt import U32, once, shoup
+from secureps.crypto.kernels import kernels
 from secureps.crypto.ring import Ring
 from secureps.crypto.rlwe_tables import constants
 from secureps.crypto.sampling import BLOCK_WORDS, fill
@@ -38,8 +37,6 @@ RAN_OUT = "a window of public words ran out, which has a chance of 2^-160"
 KEPT = 4 << 20
 """Bytes of a group's first polynomials that are kept: every version takes them anew. A model of a
 million values has no others. Of all groups together twice as many, the last that were asked for."""
-RUN = 16
-"""Words that are tried together; a window has whole runs."""
 
 
 class PublicPolynomials:
@@ -87,7 +84,9 @@ def _made(ring: Ring, key: bytes, start: int, blocks: int) -> NDArray[np.uint32]
     windows = words.reshape(-1, len(ring.primes), ring.degree + spare_words(ring.degree))
     out = np.empty((*windows.shape[:2], ring.degree), np.uint32)
     made, spare = constants(ring), np.empty(windows.shape[2], np.uint32)
-    if not _reduce_accepted(windows.astype(np.uint32, copy=False), made.primes, spare, out):
+    if not kernels().reduce_accepted(
+        windows.astype(np.uint32, copy=False), made.primes, spare, out
+    ):
         raise InternalError(RAN_OUT)
     return out
 
@@ -123,36 +122,3 @@ class _Kept:
 
 
 _kept = _Kept(2 * KEPT)
-
-
-@kernel
-def _reduce_accepted(windows: U32, primes: U32, spare: U32, out: U32) -> bool:
-    """Fills `out` with the words below the limit modulo their primes; False if a window runs out.
-
-    A run of RUN words is taken at once if all are below the limit, as most are.
-    """
-    size, end = out.shape[2], windows.shape[2]
-    for element in range(windows.shape[0]):
-        for index in range(primes.shape[0]):
-            prime, whole = primes[index, 0], primes[index, 1]
-            limit = np.uint32(whole * prime)
-            window, row = windows[element, index], out[element, index]
-            for k in range(end):
-                spare[k] = once(shoup(window[k], np.uint32(1), whole, prime), prime)
-            taken = 0
-            for at in range(0, end, RUN):
-                most = np.uint32(0)
-                for k in range(RUN):
-                    most = max(most, window[at + k])
-                if most < limit and taken + RUN <= size:
-                    for k in range(RUN):
-                        row[taken + k] = spare[at + k]
-                    taken += RUN
-                else:
-                    for k in range(at, at + RUN):
-                        if window[k] < limit and taken < size:
-                            row[taken] = spare[k]
-                            taken += 1
-            if taken < size:
-                return False
-    return True

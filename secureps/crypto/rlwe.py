@@ -31,7 +31,6 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from secureps.compiled import load_kernels
 from secureps.crypto.backend import Backend, ElementSealer, Noise
 from secureps.crypto.cipher import (
     Adder,
@@ -45,11 +44,10 @@ from secureps.crypto.cipher import (
     Sealer,
 )
 from secureps.crypto.cpu_backend import CpuBackend, CpuSealer
+from secureps.crypto.kernels import kernels
 from secureps.crypto.ring import ETA, SIGMA, WORD_BITS, Encoding, Ring, choose
-from secureps.crypto.rlwe_kernels import binomial, transform_small
 from secureps.crypto.rlwe_tables import constants
 from secureps.crypto.secret import Secret
-from secureps.crypto.words import add_words, greatest_word, reduce_words
 from secureps.errors import InternalError, Malformed, Refused
 
 CPU = CpuBackend()
@@ -72,7 +70,7 @@ class RlweAdder(Adder):
 
     def __init__(self, parameters: CipherParameters) -> None:
         super().__init__(parameters)
-        load_kernels()
+        self._kernels = kernels()
         self._encoding = choose(parameters)
         self._degree = self._encoding.ring.degree
 
@@ -86,7 +84,8 @@ class RlweAdder(Adder):
 
     def _check_block(self, payload: Payload) -> None:
         for packed, modulus in self._rows(_frozen(payload), self._degree * WORD_BITS // 64):
-            if int(greatest_word(packed)) >= modulus:  # sums of such words overflow, unseen
+            most = int(self._kernels.greatest_word(packed))
+            if most >= modulus:  # sums of such words overflow, unseen
                 raise Malformed("a coefficient of an rlwe block is not below its modulus")
 
     def _check_total(self, total: Payload) -> None:
@@ -95,11 +94,11 @@ class RlweAdder(Adder):
                 raise Malformed("a coefficient of an rlwe total is not below its modulus")
 
     def _add(self, payload: Payload, weight: int, sums: npt.NDArray[np.uint64]) -> None:
-        add_words(_frozen(payload), np.uint64(weight), sums)
+        self._kernels.add_words(_frozen(payload), np.uint64(weight), sums)
 
     def _reduce(self, sums: npt.NDArray[np.uint64]) -> None:
         for words, modulus in self._rows(sums, self._degree):
-            reduce_words(words, np.uint64(modulus))
+            self._kernels.reduce_words(words, np.uint64(modulus))
 
     def _rows(
         self, words: npt.NDArray[np.uint64], length: int
@@ -115,14 +114,14 @@ class RlweAdder(Adder):
 def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
     """s, int32 (N,), of the noise's stream 0."""
     small = np.empty(ring.degree, np.int32)
-    binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
+    kernels().binomial(noise.stream(0)(0, 3 * ring.degree).reshape(3, -1), small)
     return small
 
 
 def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
     """A key, or a sum of keys, as backends take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
-    transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
+    kernels().transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
     return out
 
 
@@ -141,7 +140,6 @@ class RlweSealing(Secret, Sealer):
     def __init__(
         self, parameters: CipherParameters, place: Place, backend: Backend | None = None
     ) -> None:
-        load_kernels()
         self._slots = place.slots
         self._encoding = choose(parameters)
         self._noise = Noise()
@@ -179,7 +177,6 @@ class RlweClear(Sealer):
     """
 
     def __init__(self, parameters: CipherParameters) -> None:
-        load_kernels()
         self._encoding = choose(parameters)
         primes, degree = len(self._encoding.ring.primes), self._encoding.ring.degree
         self._sealer = CpuSealer(
@@ -232,7 +229,6 @@ class RlweOpener(Opener):
         squares: int,
         backend: Backend | None = None,
     ) -> None:
-        load_kernels()
         self._slots = place.slots
         self._encoding = choose(parameters)
         self._adder = RlweAdder(parameters)

@@ -93,11 +93,12 @@ def scale(encoding: Encoding) -> Scale:
         base=np.uint64(encoding.base),
         together=together,
         digits=np.array(digits, np.uint32),
-        places=_limbs([*scaled, encoding.delta // 2], count),
-        modulus=_limbs([encoding.ring.modulus], count)[0],
+        places=limbs([*scaled, encoding.delta // 2], count),
+        modulus=limbs([encoding.ring.modulus], count)[0],
     )
 
 
-def _limbs(numbers: list[int], count: int) -> NDArray[np.uint64]:
+def limbs(numbers: list[int], count: int) -> NDArray[np.uint64]:
+    """Numbers in limbs of 64 bits, the lowest first: uint64 (numbers, count)."""
     rows = [[n >> 64 * limb & ((1 << 64) - 1) for limb in range(count)] for n in numbers]
     return np.array(rows, np.uint64)

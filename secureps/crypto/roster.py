@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 from secureps.crypto.identity import (
     KEY_BYTES,
@@ -244,11 +245,11 @@ class Roster:
             Refused: it is of another line than this one: the CA has signed two, and one of them
                 for parties that are not to know of the other.
         """
-        if text == self.to_bytes().decode():
+        if text == self.text:
             return self
         if self.epoch is None:
             raise Refused("this roster is of before there were epochs, and no other follows it")
-        found = Roster.from_bytes(text.encode())
+        found = Roster.from_text(text)
         found.verify(PublicIdentity(self.epoch.issuer))
         first, last = (self, found) if self.number <= found.number else (found, self)
         if last.number_of(first.digest) != first.number:
@@ -285,7 +286,7 @@ class Roster:
 
     @cached_property
     def _names(self) -> dict[Role, frozenset[str]]:
-        return {role: frozenset(c.name for c in self._of(role)) for role in ROLES}
+        return {role: frozenset(c.name for c in of) for role, of in self._by_role.items()}
 
     def clients(self) -> tuple[Certificate, ...]:
         """Clients by name."""
@@ -296,7 +297,14 @@ class Roster:
         return self._of("holder")
 
     def _of(self, role: Role) -> tuple[Certificate, ...]:
-        return tuple(c for c in self.certificates if c.role == role)
+        return self._by_role[role]
+
+    @cached_property
+    def _by_role(self) -> dict[Role, tuple[Certificate, ...]]:
+        found: dict[Role, list[Certificate]] = {role: [] for role in ROLES}
+        for certificate in self.certificates:
+            found[certificate.role].append(certificate)
+        return {role: tuple(of) for role, of in found.items()}
 
     def __contains__(self, name: str) -> bool:
         """Whether a party of this name is on it."""
@@ -319,6 +327,17 @@ class Roster:
         """Once: whoever follows rosters compares each with its own."""
         return to_file(self)
 
+    @cached_property
+    def text(self) -> str:
+        """As `to_bytes`: one text, whichever parties of a process have it on record."""
+        text = self._text.decode()
+        _WRITTEN[text] = self
+        return text
+
+    def __hash__(self) -> int:
+        """Of what the CA signed: parties of a process ask it of the same roster, however large."""
+        return hash((self.signature, self.expires))
+
     @classmethod
     def from_bytes(cls, data: bytes) -> Roster:
         """The roster that `to_bytes` wrote, not yet verified.
@@ -328,6 +347,15 @@ class Roster:
             Oversized: more than MAX_ROSTER_BYTES.
         """
         return _read(data)
+
+    @classmethod
+    def from_text(cls, text: str) -> Roster:
+        """The same, of what a party has on record; raises as `from_bytes`."""
+        return _WRITTEN.get(text) or cls.from_bytes(text.encode())
+
+
+_WRITTEN: WeakValueDictionary[str, Roster] = WeakValueDictionary()
+"""Rosters by their texts, which parties of one process have no need to read again."""
 
 
 @functools.lru_cache(4)

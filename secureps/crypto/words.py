@@ -14,9 +14,10 @@ from secureps.crypto.ring import WORD_BITS
 
 RUN = 64
 """Words that fill whole 64-bit integers."""
+MASK = np.uint64((1 << WORD_BITS) - 1)
+"""Of one word."""
 
 _u64 = np.uint64
-_MASK = np.uint64((1 << WORD_BITS) - 1)
 
 
 @kernel
@@ -44,7 +45,7 @@ def add_words(packed: NDArray[np.uint64], weight: np.uint64, sums: NDArray[np.ui
             word = packed[source + (at >> 6)] >> _u64(at & 63)
             if (at & 63) + WORD_BITS > 64:
                 word |= packed[source + (at >> 6) + 1] << _u64(64 - (at & 63))
-            sums[base + k] += weight * (word & _MASK)
+            sums[base + k] += weight * (word & MASK)
 
 
 @kernel
@@ -58,7 +59,7 @@ def greatest_word(packed: NDArray[np.uint64]) -> np.uint64:
             word = packed[source + (at >> 6)] >> _u64(at & 63)
             if (at & 63) + WORD_BITS > 64:
                 word |= packed[source + (at >> 6) + 1] << _u64(64 - (at & 63))
-            most[k] = max(most[k], word & _MASK)
+            most[k] = max(most[k], word & MASK)
     return _u64(most.max())
 
 

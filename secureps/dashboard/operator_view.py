@@ -24,6 +24,7 @@ from secureps.messages.requests import (
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.messages.steps import CohortSteps
 from secureps.policy.plan import Plan
+from secureps.roles.shard.memory_report import memory_used
 from secureps.run.report.moves import told
 from secureps.run.report.status_tables import STATES, ofwhat, spent
 from secureps.service.metrics import unnamed
@@ -294,6 +295,7 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
     since = seen.silent_since or seen.since.get(COORDINATOR)
     yield PartyRow(COORDINATOR, COORDINATOR, state, since, hide(detail))
     held = {holding.shard: holding for holding in status.holdings}
+    used = memory_used(status.telemetry)
     for server in status.servers:
         if server.name == COORDINATOR:
             continue
@@ -302,6 +304,7 @@ def _parties(seen: Seen, hide: Hide) -> Iterator[PartyRow]:
         if server.role == "shard" and held:
             own = held.get(server.name, Holding(server.name, 0, 0))
             parts.insert(0, counted(own.blocks, "block"))
+            parts.insert(1, used[server.name].told if server.name in used else "")
         detail = "; ".join(filter(None, parts))
         yield PartyRow(server.name, server.role, state, seen.since.get(server.name), hide(detail))
 

@@ -1,1 +1,1 @@
-"""What is done to an update on the device where it was trained, to the same bits as on the host."""
+"""What is done on a device to updates, and to values that are stepped, to the bits of the host."""

@@ -32,9 +32,14 @@ _VARIANCE = 1000.0
 
 @cache
 def difference(device: torch.device) -> str:
-    """What a device does otherwise than the host; empty if nothing is."""
+    """What of an update a device does otherwise than the host; empty if nothing is."""
+    return first_difference(_steps(device))
+
+
+def first_difference(steps: Iterator[tuple[str, bool]]) -> str:
+    """The name of the first step with other bits, or why it cannot be done; empty: none has."""
     try:
-        return next((step for step, same in _steps(device) if not same), "")
+        return next((step for step, same in steps if not same), "")
     except (RuntimeError, TypeError, NotImplementedError) as error:
         if isinstance(error, torch.OutOfMemoryError):
             raise

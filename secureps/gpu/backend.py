@@ -24,14 +24,13 @@ from secureps.crypto.cipher import Payload, Place, check_values
 from secureps.crypto.ntt import paired, twiddles
 from secureps.crypto.public import RAN_OUT, PublicPolynomials
 from secureps.crypto.ring import WORD_BITS, Encoding, Ring
-from secureps.crypto.rlwe_open import decode_wide
-from secureps.crypto.rlwe_tables import constants, scale
+from secureps.crypto.rlwe_tables import constants, limbs, scale
 from secureps.crypto.sampling import BLOCK_WORDS, STREAM_WORDS
 from secureps.crypto.secret import Secret
 from secureps.errors import InternalError
 from secureps.gpu.chacha_kernels import key_stream
 from secureps.gpu.device import Device
-from secureps.gpu.open_kernels import decode_narrow, remove_key
+from secureps.gpu.open_kernels import decode_narrow, decode_wide, remove_key
 from secureps.gpu.public_kernels import reduce_accepted
 from secureps.gpu.seal_kernels import pack_words, seal_words
 
@@ -52,6 +51,7 @@ def tables(device: Device, ring: Ring) -> Mapping[str, Any]:
     found = {
         "primes": made.primes,
         "garner": made.garner,
+        "mixed": made.mixed,
         "last": made.last,
         "upper": np.stack([paired([(1 << 32) % p], p)[:, 0] for p in primes]),
         "forth": np.stack([paired(ws, p) for ws, p in zip(forth, primes, strict=True)]),
@@ -61,12 +61,25 @@ def tables(device: Device, ring: Ring) -> Mapping[str, Any]:
 
 
 @lru_cache(maxsize=16)
-def _scaled(device: Device, enc: Encoding) -> tuple[Any, Any]:
-    """As `seal_words` takes `digits`, and `decode_narrow` its `numbers`."""
-    by_delta, by_base = (1 << 64) // enc.delta, (1 << 64) // enc.base
-    words = enc.ring.modulus, enc.delta, enc.delta // 2, by_delta, enc.base, by_base
-    narrow = words if len(enc.ring.words) == 1 else (0,)
-    return device.upload(scale(enc).digits), device.upload(np.array(narrow, np.uint64))
+def scaled(device: Device, enc: Encoding) -> Mapping[str, Any]:
+    """Constants of an encoding on the device, by the names of the kernels' arguments."""
+    found: dict[str, NDArray[np.unsignedinteger[Any]]]
+    q, half, made = enc.ring.modulus, enc.delta // 2, scale(enc)
+    words, by_base = len(enc.ring.words), (1 << 64) // enc.base
+    if words == 1:
+        numbers = [q, enc.delta, half, (1 << 64) // enc.delta, enc.base, by_base]
+        found = {"digits": made.digits, "numbers": np.array(numbers, np.uint64)}
+    else:
+        firsts = range(0, enc.digits, made.together)
+        inverses = np.array([1 / (enc.delta * enc.base**k) for k in firsts])
+        more = limbs([q - half, (1 << 64 * words) - half], words)
+        found = {
+            "digits": made.digits,
+            "numbers": np.array([enc.base, by_base], np.uint64),
+            "places": np.concatenate((made.places, more)),
+            "inverses": inverses.view(np.uint64),
+        }
+    return {name: device.upload(each) for name, each in found.items()}
 
 
 class _Room(Secret):
@@ -246,7 +259,7 @@ class GpuSealer(_Batches):
         rows = count * len(enc.ring.words)
         size = rows * degree * WORD_BITS // 64
         payload, most = device.staging(size, 64), device.staging(rows, 32)
-        made, (scaled, _) = tables(device, enc.ring), _scaled(device, enc)
+        made, own = tables(device, enc.ring), scaled(device, enc)
         with self._room() as room:
             room["values"][: digits.numel()].copy_(digits, non_blocking=True)
             start, blocks = (3 * degree * each // BLOCK_WORDS for each in (first, count))
@@ -257,7 +270,7 @@ class GpuSealer(_Batches):
                 room["noise"],
                 room["public"],
                 room["key"],
-                scaled,
+                own["digits"],
                 made["primes"],
                 made["garner"],
                 made["forth"],
@@ -293,9 +306,7 @@ class _GpuOpener(_Batches):
         super().__init__(device, enc, place, {"key": key})
 
     def _sizes(self) -> dict[str, tuple[int, int]]:
-        if len(self._enc.ring.words) > 1:
-            return super()._sizes()
-        programs = self._most * self._enc.ring.degree // self._device.narrow_lanes
+        programs = self._most * self._enc.ring.degree // self._device.even_lanes
         sums = {"squares": (programs, 64), "beyond": (programs, 64)}
         return super()._sizes() | sums | {"digits": (self._most * self._enc.values, 64)}
 
@@ -325,63 +336,59 @@ class _GpuOpener(_Batches):
                 num_warps=WARPS[ring.degree],
                 **EXACT,
             )
-            take = self._narrow if len(ring.words) == 1 else self._wide
-            found = take(room, count, out)
+            programs = count * ring.degree // device.even_lanes
+            decode = self._decode_narrow if len(ring.words) == 1 else self._decode_wide
+            decode(room, programs)
+            digits = device.staging(out.size, 64)
+            digits.copy_(room["digits"][: out.size], non_blocking=True)
+            sums = device.staging(2 * programs, 64)
+            sums[:programs].copy_(room["squares"][:programs], non_blocking=True)
+            sums[programs:].copy_(room["beyond"][:programs], non_blocking=True)
         demand()
-        return found()
+        out.reshape(-1)[:] = digits.numpy().view(np.int64)
+        squares, beyond = sums.numpy()[:programs].view(np.float64), sums.numpy()[programs:]
+        return float(squares.sum()), not beyond.any()
 
-    def _narrow(
-        self, room: _Room, count: int, out: NDArray[np.int64]
-    ) -> Callable[[], tuple[float, bool]]:
-        """Starts the decoding; returns what reads its results once all is done."""
-        enc, device, lanes = self._enc, self._device, self._device.narrow_lanes
-        made, (_, numbers) = tables(device, enc.ring), _scaled(device, enc)
-        programs = count * enc.ring.degree // lanes
+    def _decode_narrow(self, room: _Room, programs: int) -> None:
+        """Starts the kernel of that name."""
+        enc, device = self._enc, self._device
+        made = tables(device, enc.ring)
         decode_narrow[(programs,)](
             room["work"],
             made["primes"],
             made["garner"],
-            numbers,
-            room["digits"].view(device.torch.int64),
-            room["squares"].view(device.torch.float64),
-            room["beyond"],
+            scaled(device, enc)["numbers"],
+            *self._results(room),
             N=enc.ring.degree,
             PARTS=enc.digits,
-            LANES=lanes,
+            LANES=device.even_lanes,
             **EXACT,
         )
-        digits = device.staging(out.size, 64)
-        digits.copy_(room["digits"][: out.size], non_blocking=True)
-        sums = device.staging(2 * programs, 64)
-        sums[:programs].copy_(room["squares"][:programs], non_blocking=True)
-        sums[programs:].copy_(room["beyond"][:programs], non_blocking=True)
 
-        def taken() -> tuple[float, bool]:
-            out.reshape(-1)[:] = digits.numpy().view(np.int64)
-            squares, beyond = sums.numpy()[:programs].view(np.float64), sums.numpy()[programs:]
-            return float(squares.sum()), not beyond.any()
+    def _decode_wide(self, room: _Room, programs: int) -> None:
+        """Starts the kernel of that name."""
+        enc, device = self._enc, self._device
+        made, own = tables(device, enc.ring), scaled(device, enc)
+        decode_wide[(programs,)](
+            room["work"],
+            made["primes"],
+            made["mixed"],
+            own["places"],
+            own["inverses"].view(device.torch.float64),
+            own["numbers"],
+            *self._results(room),
+            N=enc.ring.degree,
+            PARTS=enc.digits,
+            WORDS=len(enc.ring.words),
+            TOGETHER=scale(enc).together,
+            LANES=device.even_lanes,
+            **EXACT,
+        )
 
-        return taken
-
-    def _wide(
-        self, room: _Room, count: int, out: NDArray[np.int64]
-    ) -> Callable[[], tuple[float, bool]]:
-        """The same of a ring with several words, whose residues the processor decodes."""
-        enc, primes, degree = self._enc, len(self._enc.ring.primes), self._enc.ring.degree
-        residues = self._device.staging(count * primes * degree, 32)
-        residues.copy_(room["work"][: residues.numel()], non_blocking=True)
-
-        def taken() -> tuple[float, bool]:
-            total, sound = 0.0, True
-            work, spoilt = np.empty((primes + 1, degree), np.uint32), np.empty((2, degree), "u8")
-            for each, digits in zip(residues.numpy().reshape(count, primes, degree), out):
-                work[:primes] = each
-                args = work, constants(enc.ring), scale(enc), spoilt, digits
-                squares, whole = decode_wide(*args)
-                total, sound = total + squares, sound and whole
-            return total, bool(sound)
-
-        return taken
+    def _results(self, room: _Room) -> tuple[Any, Any, Any]:
+        """Where digits, squares, and what is beyond the messages go."""
+        torch = self._device.torch
+        return room["digits"].view(torch.int64), room["squares"].view(torch.float64), room["beyond"]
 
 
 class GpuBackend:

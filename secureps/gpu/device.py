@@ -64,7 +64,7 @@ class Device:
         return 1 << 14 if self.interpreted else 256
 
     @property
-    def narrow_lanes(self) -> int:
+    def even_lanes(self) -> int:
         """The same where they must divide every N."""
         return 2048 if self.interpreted else 512
 

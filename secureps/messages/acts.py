@@ -14,7 +14,8 @@ class Deed(StrEnum):
     """What is done to a run and its clients, in the words of `secureps act`.
 
     `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
-    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`.
+    made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`; `SCALING_OFF`: nothing
+    follows the load any more, and deadlines and buffers are the plan's, until `SCALING_ON`.
     """
 
     PAUSE = "pause"
@@ -22,6 +23,8 @@ class Deed(StrEnum):
     CHECKPOINT = "checkpoint"
     LEAVE_OUT = "leave-out"
     TAKE_BACK = "take-back"
+    SCALING_OFF = "scaling-off"
+    SCALING_ON = "scaling-on"
 
 
 OF_A_CLIENT = frozenset({Deed.LEAVE_OUT, Deed.TAKE_BACK})

@@ -14,6 +14,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.orders import GroupVersion, KeyCommittee, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import Placement, ShardAddress
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt, SubmissionId
 
 
@@ -444,6 +445,9 @@ class SubmissionWithdrawn:
     reason: str
 
 
+MovingRecord = ShardLeft | PlacementMoved | ScalingDecided
+"""What may have blocks move."""
+
 RoundRecord = RoundOpened | RoundExtended | RoundGivenUp | MemberDeclined
 StreamRecord = (
     StreamBegan | StreamEnded | MemberEntered | MemberLeft | MemberPassed | MembersReturned
@@ -460,7 +464,7 @@ GroupRecord = (
 
 CoordinatorRecord = (
     (GroupRecord | Incarnated | RunPinned | RosterFollowed | ShardLocated | MemberJoined)
-    | (CommitteeFormed | ShardLeft | PlacementMoved | StandbyFollows)
+    | (CommitteeFormed | MovingRecord | StandbyFollows)
     | (MemberRetired | FounderChosen | Received | ClientIsolated | ClientRevoked)
     | (CheckpointOrdered | CheckpointPart | CheckpointComplete | Ending | Finished)
     | (Charge | Release | VersionEvaluated | EvaluationSkipped)

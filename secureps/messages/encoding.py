@@ -55,7 +55,14 @@ def file_digest(data: bytes) -> bytes:
 
     Python alone can make it: b2sum --length=256 does, and hashlib.
     """
-    return hashlib.blake2b(data, digest_size=DIGEST_BYTES).digest()
+    hasher = file_hasher()
+    hasher.update(data)
+    return hasher.digest()
+
+
+def file_hasher() -> hashlib.blake2b:
+    """`file_digest` for bytes that come in pieces."""
+    return hashlib.blake2b(digest_size=DIGEST_BYTES)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")

@@ -18,7 +18,7 @@ from typing import Final
 
 FORMAT: Final = 4
 
-FINGERPRINT: Final = "db53a6e668262777"
+FINGERPRINT: Final = "e35b0bb6c60c2340"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

@@ -6,6 +6,10 @@ What must not live here: what an operator says for that (`messages.acts`).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+BALANCE: Final = "balance"
+"""Why blocks move that go from a shard with much to do to one with less (`Move.what`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +26,8 @@ class Move:
     """Blocks that move because a shard comes or goes, while they do.
 
     Args:
-        what: the `ShardDeed`; empty: copies are made again that were lost with a shard.
-        shard: whom it is of.
+        what: the `ShardDeed`, or BALANCE; empty: copies are made again that were lost with a shard.
+        shard: whom it is of, if it is of one.
         moved: copies of blocks that are whole at their new shard.
         blocks: copies of blocks that move in all.
         moved_bytes: of the values of those that are moved, as float32.

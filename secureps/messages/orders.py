@@ -200,7 +200,8 @@ class SealFor:
 class Invite:
     """Train from this base version; version -1 asks for the founding model.
 
-    `seconds` is how long the round stays open from now, for information. `evaluates` is the
+    `seconds` is how long the round stays open from now, by which local work follows the deadline
+    under `[scaling]` and is information else. `evaluates` is the
     version of the model that is to be evaluated: of the metrics' group by this invitation, of
     any other by one that comes besides, before the training; 0 if there is none. Under a rule
     without rounds a newer version than this may be trained from, and `step` is which of the

@@ -14,6 +14,7 @@ from secureps.messages.following import Follow, Rows, TakeOver
 from secureps.messages.moves import Holding, Move
 from secureps.messages.orders import GroupVersion
 from secureps.messages.run import Placement, RunInfo, ShardAddress
+from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
@@ -380,7 +381,7 @@ class Status:
     `paused` says that an operator has the run wait, and why; empty while it goes. `steps` are of
     the newest cohorts, oldest first; `burnt` is how many came to nothing in all; `checkpoint` the
     number of the newest whole one. `clock` are the Unix seconds of the coordinator's machine, which
-    its server adds; 0 where nobody did. `move` is under way; None: all blocks are where they stay.
+    its server adds; 0 where nobody did. `move` is under way, if any is; `scaling` is the plan's.
     """
 
     run: bytes
@@ -402,6 +403,7 @@ class Status:
     checkpoint: int | None = None
     clock: float = 0.0
     move: Move | None = None
+    scaling: ScalingStatus | None = None
 
 
 # --- to a shard, and its answers --------------------------------------------------

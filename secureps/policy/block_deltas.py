@@ -56,15 +56,22 @@ class BlockDelta:
         """How many differences, one after another, are shorter than the block, at most."""
         return (FLOAT_BYTES * self.values - 1) // self.length
 
-    def publish(self, values: Values, before: Values, code: BlockCode | None) -> Codes:
+    def publish(
+        self,
+        values: Values,
+        before: Values,
+        code: BlockCode | None,
+        encode: Callable[[Values, Values, int], Codes] = delta.encode,
+    ) -> Codes:
         """Moves exact values, in place, to what is published of them; returns the difference.
 
         Args:
             values, before: float32 (values,), of a version and as published of the one before.
             code: of updates of the one before, where they have one.
+            encode: makes what `delta.encode` makes.
         """
         here, last = self._places(code), values[values.size - self.scaled :]
-        coded = delta.encode(values[here], before[here], self.bits)
+        coded = encode(values[here], before[here], self.bits)
         codes = np.concatenate([coded, last.astype("<f4").view(np.uint8)])
         values[:] = before
         self._add(values, codes, code)

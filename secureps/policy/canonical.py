@@ -10,7 +10,7 @@ from typing import Any
 
 from secureps.config.plan import PlanSection
 
-LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "versions")
+LATER = ("adaptive", "codec", "feedback", "pull_bits", "sparse", "tier", "versions")
 """Keys of a group that are left out where they say nothing."""
 
 
@@ -20,8 +20,9 @@ def canonical(section: PlanSection, initial_digest: str) -> str:
     Without keys that say nothing the text is that of before they were known, and so are run ids.
     """
     body = section.model_dump(mode="json", exclude={"federation"})
-    if body["work"] is None:
-        del body["work"]
+    for table in ("work", "scaling"):
+        if body[table] is None:
+            del body[table]
     if body["replicas"] == 1:
         del body["replicas"], body["shards_wait"]
     if not body["frozen"]:

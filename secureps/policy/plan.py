@@ -31,7 +31,7 @@ from secureps.messages.encoding import file_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.schema import Schema
 from secureps.model.layout import SCALE, GroupLayout, Layout, cut
-from secureps.model.optimizer import Optimizer, build_optimizer, keeping_exact
+from secureps.model.optimizer import NUMPY, Arithmetic, Optimizer, build_optimizer, keeping_exact
 from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.committee import refuse_crowded, refuse_holders
@@ -51,6 +51,7 @@ from secureps.policy.checks.privacy import (
 )
 from secureps.policy.checks.replicas import refuse_replicas
 from secureps.policy.checks.row_blocks import refuse_small, touched
+from secureps.policy.checks.scaling import most_shards, refuse_unsound_scaling
 from secureps.policy.rules.registry import bounds, build_rule, refuse_rule
 from secureps.policy.rules.rule import Bounds, Rule
 from secureps.privacy.adaptive import AdaptiveClip
@@ -380,9 +381,9 @@ class Plan:
     def _rules(self) -> dict[str, Rule]:
         return {}
 
-    def optimizer(self, group: str) -> Optimizer:
-        """The group's server optimizer."""
-        made = build_optimizer(self.group(group).optimizer)
+    def optimizer(self, group: str, library: Arithmetic = NUMPY) -> Optimizer:
+        """The group's server optimizer; see `build_optimizer`."""
+        made = build_optimizer(self.group(group).optimizer, library)
         return made if self.group(group).pull_bits is None else keeping_exact(made)
 
     def layout(self, schema: Schema) -> Layout:
@@ -469,6 +470,7 @@ def _refuse_unsound(plan: Plan) -> None:
     section = plan.section
     refuse_unsound_evaluation(section)
     refuse_unsound_work(section)
+    refuse_unsound_scaling(section)
     cipher(plan.cipher_parameters)
     for name in sorted(plan.all_groups, key=EVALUATION.__eq__):  # what it inherits was refused
         with naming(_part(plan, name)):
@@ -483,7 +485,7 @@ def _refuse_unsound(plan: Plan) -> None:
     refuse_replicas(section)
     refuse_holders(section.cipher, plan.opening)
     if plan.opening is Opening.COMMITTEE:
-        refuse_crowded(plan.unnamed_committee, plan._bounds, section.shards)
+        refuse_crowded(plan.unnamed_committee, plan._bounds, most_shards(section))
 
 
 def _refuse_uncovered(plan: Plan, name: str) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeAlias, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.errors import Malformed, PlanRefused
+from secureps.errors import ConfigError, Malformed, PlanRefused
 from secureps.messages.charge import Charge, Release
 from secureps.privacy.ledger import demand_sound
 
@@ -67,9 +67,14 @@ def _later(names: Iterable[str]) -> Iterator[None]:
                 del sys.modules[name]
 
 
-with _later(PLD_ALONE):
-    import dp_accounting
-    from dp_accounting import pld, rdp
+try:
+    with _later(PLD_ALONE):
+        import dp_accounting
+        from dp_accounting import pld, rdp
+except ModuleNotFoundError as error:  # a small installation, for plans without privacy
+    raise ConfigError(
+        f"{error.name} is not installed, and epsilon is counted with it: pip install dp-accounting"
+    ) from None
 
 AccountantName: TypeAlias = Literal["rdp", "pld"]
 

@@ -78,7 +78,7 @@ class Pinned:
 
         Whoever was away has yet to hear of the roster that they are on.
         """
-        shards = {each.name for each in roster.certificates if each.role == "shard"}
+        shards = roster.names("shard")
         return placement.epoch > self.placement.epoch and not shards.issuperset(placement.shards)
 
     def left(self, before: Pinned) -> list[CallOff]:
@@ -143,7 +143,7 @@ def check_placement(layout: Layout, placement: Placement, roster: Roster, copies
 
     It is on record for good: with any other, whoever looks for a block's shard fails at each start.
     """
-    shards = {each.name for each in roster.certificates if each.role == "shard"}
+    shards = roster.names("shard")
     blocks = {group.name: group.blocks for group in layout.all_groups}
     more = () if placement.replicas is None else placement.replicas.groups
     placed = [(each.group, len(each.owners)) for each in placement.groups]

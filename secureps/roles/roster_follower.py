@@ -99,7 +99,7 @@ class RosterFollower:
         if known is None or self.roster.place > known.place:
             self._journalled = self.roster
             self._keep(self.roster)
-            step.records.append(RosterFollowed(self.roster.to_bytes().decode()))
+            step.records.append(RosterFollowed(self.roster.text))
 
     def read(self, step: Step, event: KitRead) -> bool:
         """Notes what the calendar says; then as `follow`, of the roster in the party's own kit.
@@ -129,7 +129,7 @@ class RosterFollower:
         kept = {each for rosters in self._kept.values() for each in rosters} - {self._last}
         last = () if self._last is None else (self._last,)
         rosters = (*sorted(kept, key=_place), *last)
-        return tuple(RosterFollowed(each.to_bytes().decode()) for each in rosters)
+        return tuple(RosterFollowed(each.text) for each in rosters)
 
     def _keep(self, roster: Roster) -> None:
         """Of each committee: the first roster, the newest, and the one that expires last."""

@@ -32,6 +32,9 @@ SAID = {
     Deed.CHECKPOINT: "a checkpoint is made of all that is committed and in none yet",
     Deed.LEAVE_OUT: "{client} takes no part until it is taken back",
     Deed.TAKE_BACK: "{client} takes part again, from the next round on",
+    Deed.SCALING_OFF: "nothing follows the load any more: shards stay as they are, deadlines and "
+    "buffers are the plan's",
+    Deed.SCALING_ON: "shards, deadlines and buffers follow the load, as the plan's [scaling] says",
 }
 
 
@@ -89,7 +92,8 @@ def act(
     """Have a coordinator do something now, signed by its own key and journalled.
 
     pause holds the run between two versions, go-on takes that back; checkpoint makes
-    durable what is committed; leave-out and take-back are of one client (--client).
+    durable what is committed; leave-out and take-back are of one client (--client);
+    scaling-off ends what the plan's [scaling] does, until scaling-on.
     Give RUN, or --server and the coordinator's own --kit.
     """
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:

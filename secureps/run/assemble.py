@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Opening
 from secureps.crypto.identity import Identity
 from secureps.crypto.sampling import Seed
@@ -26,6 +25,7 @@ from secureps.roles.holder.bfv import BfvHolder
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
 from secureps.roles.pinned_run import PinnedRun
+from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.shard import Shard
 from secureps.service.coordinator_worker import CoordinatorWorker
 from secureps.service.environment import Environment, Stores
@@ -33,6 +33,7 @@ from secureps.service.executor import Executor
 from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.lead import Lead
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
@@ -108,7 +109,9 @@ def make_standby(
 class ShardSettings:
     """A shard's address, seed, folder of checkpoints, and number of threads for its blocks.
 
-    `elsewhere` as in `ShardFolders`; `backend` opens ring elements, None for the processor.
+    `elsewhere` as in `ShardFolders`; `devices` as in `ShardWorker`; `memory` is the bytes of values
+    and optimizer state that are resident, None for all; `adding` is the virtual seconds that it
+    takes to add up so many blocks of updates.
     """
 
     address: ShardAddress
@@ -116,18 +119,29 @@ class ShardSettings:
     checkpoints: Path
     threads: int = 1
     elsewhere: Callable[[], Iterator[Path]] = nowhere
-    backend: Backend | None = None
+    devices: ShardDevices = PROCESSOR
+    memory: int | None = None
+    adding: Callable[[int], float] = lambda blocks: 0.0
 
 
 def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Environment) -> Executor:
     """Makes a shard."""
     address = own.address
-    machine = Shard(address, kit.roster, not own.seed.private)
+    limit = Limit(own.memory, own.threads)
+    machine = Shard(address, kit.roster, not own.seed.private, limit)
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
-        address.name, machine.state, stores.spool, folders, noise, own.threads, own.backend
+        address.name,
+        machine.state,
+        stores.spool,
+        folders,
+        noise,
+        own.threads,
+        own.devices,
+        limit,
     )
+    worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)
 
 

@@ -7,6 +7,7 @@ refuse a plan (`policy.plan`).
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import groupby
@@ -20,7 +21,13 @@ from rich.text import Text
 from secureps.client.initial_model import schema_of
 from secureps.client.script import refuse_privacy, speaks_flower
 from secureps.config.plan import FederationSection
-from secureps.config.sections import read_toml, refuse_misplaced
+from secureps.config.sections import (
+    MEMORY,
+    PATTERNS,
+    memory_bytes,
+    read_toml,
+    refuse_misplaced,
+)
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
@@ -51,17 +58,21 @@ KERNEL_BYTES = 130_000_000
 """Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
 
 
-def check(path: Path, values: int | None = None) -> Explanation:
+def check(path: Path, values: int | None = None, memory: str | None = None) -> Explanation:
     """Reads a plan, refuses it or explains it.
 
     Args:
         path: the plan's file, or that of a scenario, whose plan, script and clients count then.
         values: of the model, where the plan has one group; default: of the plan's `initial`
             file, or of the model that the script makes.
+        memory: of each shard, as its file has it; default: the federation's, or no limit.
 
     Raises:
-        ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is.
+        ConfigError, PlanRefused: the plan is unsound; or nothing says how large the model is; or
+            shards cannot work with so little memory.
     """
+    if memory is not None and re.fullmatch(MEMORY, memory) is None:
+        raise ConfigError(f"--memory: {memory!r} is not {PATTERNS[MEMORY]}")
     plan, clients = read(path)
     with naming(path):
         if values is None:
@@ -72,6 +83,8 @@ def check(path: Path, values: int | None = None) -> Explanation:
             (group,) = plan.groups
             sizes, notes, examples = {group: values + plan.group(group).scaled}, (), ()
         around = service(plan, clients.count if clients else None)
+        if memory is not None:
+            around = replace(around, memory=memory_bytes(memory))
         explanation = explain(plan, sizes, around, examples)
         return replace(explanation, remarks=(*explanation.remarks, *notes))
 
@@ -99,6 +112,7 @@ class Clients:
 
 def service(plan: Plan, clients: int | None = None) -> Service:
     """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
+    memory = plan.section.shard_memory.get("memory")
     return Service(
         shards=shard_names(plan.section.shards),
         clients=clients or max(plan.bounds(name).most for name in plan.groups),
@@ -109,6 +123,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         streams=LANES,
         piece=PIECE,
         in_flight=IN_FLIGHT_BYTES,
+        memory=None if memory is None else memory_bytes(memory),
     )
 
 
@@ -354,10 +369,11 @@ def _shard(need: MemoryUse) -> Table:
         [
             ("memory", size(need.memory)),
             ("of it program", size(need.program)),
-            ("of it 3 versions", size(need.state)),
+            ("of it 3 versions" if need.limit is None else "of it versions", size(need.state)),
             ("of it one block's work", size(need.work)),
             ("of it uploads", size(need.uploads)),
             ("of it connections", size(need.connections)),
             ("disk", size(need.disk)),
+            ("disk for versions", size(need.files)),
         ],
     )

@@ -27,10 +27,14 @@ from secureps.run.options import (
     LogFormat,
     MLflow,
     PassphraseFd,
+    Pin,
     Sealing,
+    ShardMemory,
     Shown,
+    SitePolicy,
     Standby,
     TensorBoard,
+    Threads,
     UnsafeSeed,
     settle_environment,
 )
@@ -142,10 +146,8 @@ def check(
             help="Size of the model, where the plan does not tell.",
         ),
     ] = None,
-    site: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A site's policy: would its clients take part?"),
-    ] = None,
+    site: SitePolicy = None,
+    memory: ShardMemory = None,
     as_json: Annotated[bool, typer.Option("--json", help="The same for programs.")] = False,
 ) -> None:
     """Explain a plan in a page, or refuse it with the reason.
@@ -166,7 +168,7 @@ def check(
     from secureps.run.site_check import tables as site_tables
 
     verdicts = () if site is None else held_against(plan, site)
-    known = None if runs_nothing(verdicts) else examine(plan, values)
+    known = None if runs_nothing(verdicts) else examine(plan, values, memory)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))
@@ -194,6 +196,7 @@ def up(
     mlflow: MLflow = None,
     copies: Copies = None,
     standby: Standby = False,
+    pin: Pin = "off",
     shown: Shown = False,
 ) -> None:
     """Play a whole federation on this machine, each party a process of its own.
@@ -212,7 +215,8 @@ def up(
     from secureps.store.keyring import refuse_unsafe
 
     refuse_unsafe(unsafe_seed, insecure_for_tests)
-    also = (Extras(tensorboard, mlflow), copies, showing() if shown else nothing_beside, standby)
+    beside = showing() if shown else nothing_beside
+    also = (Extras(tensorboard, mlflow), copies, beside, standby, pin)
     play(Order(plan, out, unsafe_seed, dict(os.environ), *also), Console())
 
 
@@ -394,13 +398,9 @@ def join(
     insecure_for_tests: InsecureForTests = False,
     insecure: Insecure = False,
     passphrase_fd: PassphraseFd = None,
-    threads: Annotated[
-        int,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."
-        ),
-    ] = 1,
+    threads: Threads = 1,
     sealing: Sealing = "auto",
+    pin: Pin = "off",
     ca_fingerprint: Annotated[
         str | None,
         typer.Option(
@@ -453,7 +453,7 @@ def join(
         )
         with logging_as(log_format, name, verbose), own_beside(joining, shown):
             given = read_settings(settings or []) | read_run_config(run_config or [])
-            reason = run(script, joining, given)
+            reason = run(script, joining, given, pin)
     typer.echo(reason)
 
 

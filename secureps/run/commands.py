@@ -340,8 +340,7 @@ def warm() -> None:
     """
     from secureps.run.warm import warm as compile_all
 
-    done = compile_all()
-    typer.echo(f"compiled {done.compiled} kernels in {done.seconds:.1f} s, kept in {done.folder}")
+    typer.echo(compile_all())
 
 
 # --- a party's state --------------------------------------------------------------

@@ -10,22 +10,25 @@ from secureps.client.runner import join as take_part
 from secureps.client.script import Script
 from secureps.client.trainer import Setting
 from secureps.run.script.cut_off import cut_off
+from secureps.service.pinning import pin_process
 from secureps.tracebacks import dump_crashes
 
 
-def join(script: Path, joining: Joining, settings: Mapping[str, Setting]) -> str:
+def join(script: Path, joining: Joining, settings: Mapping[str, Setting], pin: str = "off") -> str:
     """Takes part until the run is over; returns why it ended.
 
     Args:
         script: one of ours, a Flower file, or a Flower project's folder.
         joining: how.
         settings: of the script.
+        pin: the NUMA node that this process is pinned to, before it imports anything of the script.
 
     Raises:
         ConfigError: the script cannot be used, or its site does not allow it; says why.
         SecurepsError: whatever ended it before.
     """
     dump_crashes()
+    pin_process(pin, joining.name, joining.threads)
     joining.site.demand_script(script)  # before anything of it runs
     if not joining.site.network:
         with cut_off(script, settings, joining.state, joining.name) as trainer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -74,10 +75,34 @@ PassphraseFd = Annotated[
     ),
 ]
 
+Threads = Annotated[
+    int,
+    typer.Option(min=1, show_envvar=False, metavar="N", help="That seal updates, block by block."),
+]
+
 Sealing = Annotated[
     Literal["auto", "cpu", "gpu"],
     typer.Option(
         "--sealing", help="Where updates are sealed: GPU, processor, or the sooner of both."
+    ),
+]
+
+
+def _pin(given: str) -> str:
+    from secureps.config.sections import PIN
+
+    if not re.match(PIN, given):
+        raise typer.BadParameter("auto, off, or the number of a NUMA node")
+    return given
+
+
+Pin = Annotated[
+    str,
+    typer.Option(
+        "--pin",
+        metavar="auto|off|NODE",
+        callback=_pin,
+        help="CPUs and memory of one NUMA node: of this one, or chosen by the party's name.",
     ),
 ]
 
@@ -91,6 +116,21 @@ MLflow = Annotated[
     typer.Option(
         "--mlflow", metavar="DIR_OR_URI", help="Write to MLflow too: a folder or a tracking URI."
     ),
+]
+
+ShardMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--memory",
+        show_envvar=False,
+        metavar="BYTES",
+        help='Of each shard, as its file has it: "2 GiB".',
+    ),
+]
+
+SitePolicy = Annotated[
+    Path | None,
+    typer.Option("--site", metavar="FILE", help="A site's policy: would its clients take part?"),
 ]
 
 Standby = Annotated[

@@ -247,8 +247,11 @@ def _disk(state: Path) -> Finding:
 
 
 def _kernels() -> Finding:
-    from secureps.compiled import all_kept, kernel_folder
+    from secureps.compiled import all_kept, kernel_folder, missing
 
+    if missing:
+        text = f"numba cannot be imported ({missing}): NumPy seals many times slower"
+        return Finding("kernels", "look", f"{text}; pip install numba")
     if all_kept():
         return Finding("kernels", "ok", f"they are compiled, in {kernel_folder()}")
     return Finding("kernels", "look", "the first update compiles them: `secureps warm` does before")

@@ -1,12 +1,10 @@
 """Claims a folder for a run: refuses one that holds another, and locks it while it is played.
 
-A run is played by one process at a time, with nothing left of an earlier one. Locks are flocks:
-the kernel drops them when a process ends, however it ends.
+A run is played by one process at a time, with nothing left of an earlier one.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
 import time
 from collections.abc import Iterator
@@ -15,6 +13,7 @@ from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.run.report.sinks import METRICS
+from secureps.store import file_lock
 
 ORIGIN, STUDY = "origin.json", "study.json"
 
@@ -56,10 +55,10 @@ def claimed(root: Path) -> Iterator[None]:
     Raises:
         OperatorError: somebody plays it, or a party of an earlier play still runs.
     """
-    handle = os.open(root / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    handle = file_lock.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
-        while not _locked(handle, fcntl.LOCK_EX):
+        while not file_lock.take(handle):
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
@@ -69,8 +68,7 @@ def claimed(root: Path) -> Iterator[None]:
                     f"{root}: {lock.parent.name} still runs, although what started it is gone: "
                     "end the processes that name this folder, then try again"
                 )
-        os.ftruncate(handle, 0)
-        os.pwrite(handle, str(os.getpid()).encode(), 0)
+        file_lock.note(handle, str(os.getpid()))
         yield
     finally:
         os.close(handle)
@@ -102,14 +100,6 @@ def player(root: Path) -> int | None:
 def _held(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        return not _locked(handle, fcntl.LOCK_SH)
+        return file_lock.is_held(handle)
     finally:
         os.close(handle)
-
-
-def _locked(handle: int, kind: int) -> bool:
-    try:
-        fcntl.flock(handle, kind | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True

@@ -9,12 +9,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 
-from secureps.config.sections import parse, read_toml
+from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.sampling import Seed
 from secureps.errors import ConfigError, DamagedStore, Fenced, naming
 from secureps.files.objects import ObjectStore
-from secureps.gpu.choice import sealing_backend
 from secureps.messages.run import COORDINATOR, ShardAddress, on_loopback
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import refuse_unaffordable
@@ -29,7 +28,9 @@ from secureps.service.lead import ALONE
 from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
+from secureps.service.pinning import pin_process
 from secureps.service.process import Party, Server, run_process, settle
+from secureps.service.shard.devices import shard_devices
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
 from secureps.store import keyring
@@ -146,6 +147,8 @@ def serve(
     section = parse(ServeSection, read_toml(config), str(config))
     base = config.parent.resolve()
     with logging_as(log_format, section.name):
+        with naming(config, ConfigError):
+            pin_process(section.pin, section.name, section.threads)
         with naming(f"{config}: ca_fingerprint", ConfigError):
             kit = keyring.load_public((base / section.kit).resolve(), section.ca_fingerprint)
         serving = Serving(section, base, str(config), kit, Passphrases(passphrase_fd))
@@ -342,13 +345,14 @@ def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
     advertise = _advertised(serving, listen)
     address = ShardAddress(serving.section.name, advertise, serving.section.weight)
     with naming(f"{serving.where}: sealing", ConfigError):
-        backend = sealing_backend(serving.section.sealing)
+        devices = shard_devices(serving.section.sealing)
     settings = assemble.ShardSettings(
         address,
         serving.seed(),
         serving.path("checkpoints"),
         serving.section.threads,
-        backend=backend,
+        devices=devices,
+        memory=None if serving.section.memory is None else memory_bytes(serving.section.memory),
     )
     if (store := serving.copies) is not None:
         elsewhere = partial(parts_at, store, f"{address.name}.safetensors")

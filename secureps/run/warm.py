@@ -29,11 +29,20 @@ EVERY_RING = (
 
 @dataclass(frozen=True, slots=True)
 class Warmth:
-    """The result of warming: the folder, the number of kernels compiled anew, and the seconds."""
+    """The result of warming: the folder, the number of kernels compiled anew, and the seconds.
+
+    `missing` says why there are none: empty, unless numba cannot be imported.
+    """
 
     folder: Path
     compiled: int
     seconds: float
+    missing: str = ""
+
+    def __str__(self) -> str:
+        if self.missing:
+            return f"nothing is compiled without numba ({self.missing}); pip install numba"
+        return f"compiled {self.compiled} kernels in {self.seconds:.1f} s, kept in {self.folder}"
 
 
 def warm() -> Warmth:
@@ -42,7 +51,7 @@ def warm() -> Warmth:
     Raises:
         ConfigError: the folder cannot be made, or others may write to it.
     """
-    from secureps.compiled import compiled_here, load_kernels, note_all_kept
+    from secureps.compiled import compiled_here, load_kernels, missing, note_all_kept
     from secureps.crypto.suite import cipher
 
     began, before = time.perf_counter(), compiled_here()
@@ -64,7 +73,7 @@ def warm() -> Warmth:
         if not np.array_equal(opened, values):
             raise InternalError("kernels were compiled to something else than they say")
     note_all_kept()
-    return Warmth(folder, compiled_here() - before, time.perf_counter() - began)
+    return Warmth(folder, compiled_here() - before, time.perf_counter() - began, missing)
 
 
 def warm_once(say: Callable[[str], None]) -> Path:

@@ -126,9 +126,10 @@ def generator(seed: int, client: str, version: int, purpose: str) -> np.random.G
 class Delays:
     """A population of clients: training time, time of one message, chance to drop a version.
 
-    `device` is drawn once for each client, and multiplies all its training times: who is slow
-    today is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes
-    take no time).
+    `version` is what the servers take to make a version of a cohort; what arrives waits meanwhile.
+    `device` is drawn once for each client, and multiplies all its training times: who is slow today
+    is slow tomorrow. `bandwidth`, in bytes a second each way, is drawn once too (None: bytes take
+    no time).
 
     Raises:
         ConfigError: `dropout` is not in [0, 1], or a bandwidth may be (almost) 0.
@@ -138,6 +139,7 @@ class Delays:
     network: Distribution = field(default_factory=lambda: Constant(0.0))
     device: Distribution = field(default_factory=lambda: Constant(1.0))
     bandwidth: Distribution | None = None
+    version: Distribution = field(default_factory=lambda: Constant(0.0))
     dropout: float = 0.0
 
     def __post_init__(self) -> None:
@@ -187,8 +189,14 @@ class Delays:
             return math.inf
         return self.bandwidth.sample(generator(seed, client, 0, "bandwidth"))
 
+    def version_seconds(self, seed: int, group: str, version: int) -> float:
+        """The seconds that shards take until a version of a group is prepared."""
+        return self.version.sample(generator(seed, group, version, "version"))
+
     def drops(self, seed: int, client: str, version: int) -> bool:
         """Whether `client` gives up on `version`."""
+        if not self.dropout:
+            return False
         return bool(generator(seed, client, version, "dropout").random() < self.dropout)
 
 

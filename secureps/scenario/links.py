@@ -1,8 +1,10 @@
-"""Times the messages on the links of a simulation's clients.
+"""Times the messages on the links of a simulation's clients and shards.
 
 A message takes a latency. What carries values or keys (a block, a receipt)
 takes the time of its bytes besides, one after another on the client's own link, up and down
-apart; smaller messages overtake it. What must not live here: losing messages.
+apart; smaller messages overtake it. Where a shard's link has a bandwidth, what all send to it and
+fetch from it shares that: it is there when both links are done with it. What must not live here:
+losing messages.
 """
 
 from __future__ import annotations
@@ -10,11 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from secureps.config.scenario import ShardsSection
 from secureps.messages.requests import GetBlock, GetSum, Payload, PutBlock, Submit
 from secureps.scenario.delays import Delays
 
 Link = tuple[str, bool]
-"""One direction of a link: a client, and whether it sends."""
+"""One direction of a link: a client or a shard, and whether it sends."""
 
 
 @dataclass
@@ -23,9 +26,11 @@ class Links:
 
     delays: Delays
     seed: int
+    shards: ShardsSection = field(default_factory=ShardsSection)
     _latency: dict[tuple[str, str], float] = field(default_factory=dict)
     _bandwidth: dict[str, float] = field(default_factory=dict)
     _free: dict[Link, float] = field(default_factory=dict)
+    _adds: dict[str, float] = field(default_factory=dict)
 
     def seconds(self, client: str, up: bool, message: Any, now: float) -> float:
         """The seconds until a message that leaves now arrives.
@@ -41,6 +46,26 @@ class Links:
         sent = max(now, self._free.get((client, up), now)) + size / self._bandwidth[client]
         self._free[client, up] = sent
         return sent - now + latency
+
+    def of_shard(self, shard: str, sends: bool, message: Any, now: float) -> float:
+        """The seconds until a shard's own link is done with a message that leaves now.
+
+        Bytes queue in the order in which they were sent, wherever they come from.
+        """
+        size = _size(message)
+        if not size or self.shards.bandwidth is None:
+            return 0.0
+        seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
+        done = max(now, self._free.get((shard, sends), now)) + seconds
+        self._free[shard, sends] = done
+        return done - now
+
+    def adding(self, shard: str, blocks: int, now: float) -> float:
+        """The seconds until a shard has added up so many blocks, after what it is at already."""
+        seconds = blocks * self.shards.block_seconds * self.shards.slow.get(shard, 1.0)
+        done = max(now, self._adds.get(shard, now)) + seconds
+        self._adds[shard] = done
+        return done - now
 
     def cut(self, client: str) -> None:
         """Drops the messages under way, which no longer occupy the link."""

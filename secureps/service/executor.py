@@ -128,7 +128,7 @@ class Executor:
             self.run = record.run.id
             self._around.transport.belong(self.run)
         elif isinstance(record, RosterFollowed):
-            self.roster = Roster.from_bytes(record.text.encode())
+            self.roster = Roster.from_text(record.text)
             self._watchers.keep_to(self.roster)
 
     def stop(self) -> None:

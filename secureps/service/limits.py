@@ -10,13 +10,17 @@ from __future__ import annotations
 
 import ctypes
 import os
-import resource
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None  # type: ignore[assignment]
+
 from secureps.errors import ConfigError, OperatorError
-from secureps.exhaustion import exhaustion
+from secureps.exhaustion import exhaustion, most_files
 
 OWN_DESCRIPTORS = 128
 """Descriptors of a process that serves nobody: its files, its threads' pipes, its own calls."""
@@ -34,8 +38,11 @@ def no_core_dumps() -> None:
     A limit of 0 keeps it from files, but not from programs that take cores over (core(5)): for
     them the process is marked as one not to dump, where Linux is. That also keeps other processes
     of the same user from reading its memory and environment. Programs that it starts inherit the
-    limit alone.
+    limit alone. Windows is asked for none: what writes cores there is a service of the system's,
+    which its operator turns off.
     """
+    if resource is None:
+        return
     _, hard = resource.getrlimit(resource.RLIMIT_CORE)
     resource.setrlimit(resource.RLIMIT_CORE, (0, hard))
     if (prctl := getattr(ctypes.CDLL(None), "prctl", None)) is not None:
@@ -49,9 +56,10 @@ def demand_descriptors(parties: int) -> None:
         ConfigError: the hard limit is too low.
     """
     wanted = OWN_DESCRIPTORS + PER_PARTY * parties
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    soft = most_files()
+    if soft is None or soft >= wanted:
         return
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < wanted:
         raise ConfigError(
             f"{parties} parties take {wanted} file descriptors, and this process may have {hard}: "

@@ -12,6 +12,7 @@ from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages import coordinator_records, holder_records, records, shard_records
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Cohort, Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
@@ -46,7 +47,7 @@ class LogLines:
             case records.RunPinned(run):
                 return f"the run is {run.id.hex()[:16]}, {len(run.schema.tensors)} tensors"
             case records.RosterFollowed(text):
-                roster = Roster.from_bytes(text.encode())
+                roster = Roster.from_text(text)
                 parties = len(roster.certificates)
                 return f"goes by roster {roster.number}, of {parties} parties, {roster.holds}"
             case holder_records.KeyReplaced(announced):
@@ -65,6 +66,8 @@ class LogLines:
             case coordinator_records.PlacementMoved(placement, target):
                 where = f"placement {placement.epoch}, on {named(placement.shards)}"
                 return f"blocks begin to move: {where}" if target else f"blocks lie by {where}"
+            case ScalingDecided(reason=reason):
+                return f"scaling: {reason}"
             case shard_records.BlocksAdopted(group, version, blocks=blocks):
                 count = f"{len(blocks)} blocks are its own now" if blocks else "no block is its own"
                 return self._of(group, f"version {version}: {count}" if blocks else count)

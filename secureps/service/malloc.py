@@ -32,6 +32,8 @@ PIECES = 2 << 20
 WHOLE = (32 << 20) - (1 << 16)
 """Bytes of the largest block after whose end glibc raises its thresholds (M_MMAP_THRESHOLD_MAX)."""
 
+_NO_GLIBC = (AttributeError, OSError, TypeError)
+"""What another C library says; on Windows a process has none that is called nothing."""
 _M_TRIM_THRESHOLD = -1
 _M_MMAP_THRESHOLD = -3
 _M_ARENA_MAX = -8
@@ -65,7 +67,7 @@ def keep_whole() -> None:
 
 def give_back_free() -> None:
     """Gives the pages back that are free in all heaps, where the C library can: 1 to 3 ms."""
-    with suppress(AttributeError, OSError):
+    with suppress(*_NO_GLIBC):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -86,5 +88,5 @@ def _set(options: Mapping[int, int]) -> bool:
     try:
         library = ctypes.CDLL(None)
         return all(library.mallopt(*option) == 1 for option in options.items())
-    except (AttributeError, OSError):
+    except _NO_GLIBC:
         return False

@@ -5,9 +5,10 @@ What must not live here: closing the process's parts (`service.process`).
 
 from __future__ import annotations
 
-import os
+import faulthandler
 import select
 import signal
+import socket
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,24 +27,25 @@ class Shutdown:
     thread, which may be waiting for the event in C: a signal that the kernel hands to
     another thread, or that comes just before the main thread goes to sleep, does not wake
     it; and a second signal, while the first one's handler holds the event's lock, waits
-    for that lock for ever. Here the interpreter's C handler writes a byte into a pipe, in
-    whatever thread and at whatever moment, and the byte stays there until it is read.
+    for that lock for ever. Here the interpreter's C handler writes a byte into a socket, in
+    whatever thread and at whatever moment, and the byte stays there until it is read. (A pipe
+    would do but on Windows, which neither writes to one there nor waits for one.)
 
     In other threads than the main one, where Python allows no handlers, only `ring` ends the wait.
     """
 
     def __init__(self) -> None:
-        self._reader, self._writer = -1, -1
         self._before: dict[int, Any] = {}
         self._fd_before = -1
         self._signalled = False
         self._hurries = 0.0
 
     def __enter__(self) -> Shutdown:
-        self._reader, self._writer = os.pipe()
-        os.set_blocking(self._writer, False)  # a full pipe has rung often enough
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)  # a full one has rung often enough
         if threading.current_thread() is threading.main_thread():
-            self._fd_before = signal.set_wakeup_fd(self._writer, warn_on_full_buffer=False)
+            wakes = self._writer.fileno()
+            self._fd_before = signal.set_wakeup_fd(wakes, warn_on_full_buffer=False)
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, _nothing)
         return self
@@ -55,35 +57,30 @@ class Shutdown:
         default action at its end, which would kill it, but leaves ignored signals alone.
         """
         if self._hurries:  # again where the interpreter begins to wait for threads
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
-            again = partial(signal.setitimer, signal.ITIMER_REAL, self._hurries)
-            before_threads(again)
-        if self._signalled:
-            for number in self._before:
-                signal.signal(number, signal.SIG_IGN)
-            return
+            _end_after(0.0)
+            before_threads(partial(_end_after, self._hurries))
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, signal.SIG_IGN if self._signalled else handler)
         if self._before:
             signal.set_wakeup_fd(self._fd_before)
-        os.close(self._reader)
-        os.close(self._writer)
+        self._reader.close()
+        self._writer.close()
 
     def ring(self) -> None:
         """Ends `wait`; may be called from any thread."""
-        with suppress(BlockingIOError):
-            os.write(self._writer, bytes([_INSIDE]))
+        with suppress(OSError):  # it is full, and has rung; or the `with` is left
+            self._writer.send(bytes([_INSIDE]))
 
     def end_within(self, seconds: float) -> None:
         """Ends the process by SIGALRM if leaving the `with` takes longer, or its threads do.
 
-        No thread is needed for it. What a program does in between is its own. In other threads than
-        the main one it does nothing: the process is not ours to end.
+        No thread is needed for it, but on Windows, which has no such signal. What a program does in
+        between is its own. In other threads than the main one it does nothing: the process is not
+        ours to end.
         """
         if self._before:
             self._hurries = seconds
-            signal.signal(signal.SIGALRM, signal.SIG_DFL)
-            signal.setitimer(signal.ITIMER_REAL, seconds)
+            _end_after(seconds)
 
     def wait(
         self, every: float | None = None, meanwhile: Callable[[], None] = lambda: None
@@ -97,7 +94,7 @@ class Shutdown:
             if not select.select([self._reader], [], [], every)[0]:
                 meanwhile()
                 continue
-            for number in os.read(self._reader, 1):
+            for number in self._reader.recv(1):
                 if number in SIGNALS:
                     self._signalled = True
                     return signal.Signals(number)
@@ -113,6 +110,17 @@ def before_threads(action: Callable[[], object]) -> None:
     are joined, and until then `threading.main_thread()` counts as alive.
     """
     threading._register_atexit(action)  # type: ignore[attr-defined]
+
+
+def _end_after(seconds: float) -> None:
+    """Has the system end this process, by SIGALRM or with status 1; 0 takes that back."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+    elif seconds:
+        faulthandler.dump_traceback_later(seconds, exit=True)
+    else:
+        faulthandler.cancel_dump_traceback_later()
 
 
 def _nothing(number: int, frame: object) -> None:

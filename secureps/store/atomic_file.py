@@ -8,13 +8,13 @@ What must not live here: what a file is for, and whose fault it is when the disk
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from secureps.store import durability
+from secureps.file_access import set_mode
+from secureps.store import durability, file_lock
 
 PUBLIC = 0o644
 """The mode of what others may read, but for the umask: nobody else writes it, whatever that is."""
@@ -28,8 +28,8 @@ def replace_text(path: Path, text: str, mode: int = PUBLIC) -> None:
     """
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)  # "x": nobody's link is followed
-    with open(fresh, "x", opener=partial(os.open, mode=mode)) as file:
-        file.write(text)
+    with open(fresh, "xb", opener=partial(os.open, mode=mode)) as file:
+        file.write(text.encode())  # the same bytes on every system
     os.replace(fresh, path)
 
 
@@ -63,7 +63,7 @@ def written(
         first = PUBLIC if mode is None else 0o600  # nobody else reads what is private meanwhile
         with open(fresh, "xb", opener=partial(os.open, mode=first)) as file:
             if mode is not None:
-                os.fchmod(file.fileno(), mode)
+                set_mode(file.fileno(), mode)
             file.writelines(pieces)
             file.flush()
             durability.sync(file.fileno())
@@ -103,17 +103,23 @@ def make_directory(path: Path, mode: int = 0o775) -> None:
 @contextlib.contextmanager
 def one_at_a_time(path: Path) -> Iterator[None]:
     """Waits until no other process is in a context of this file; OSError if it cannot be made."""
-    held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    held = file_lock.open_lock(path)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX)
+        file_lock.take(held, wait=True)
         yield
     finally:
         os.close(held)
 
 
 def sync(path: Path) -> None:
-    """Waits until a file, or what a directory lists, is on the disk."""
-    handle = os.open(path, os.O_RDONLY)
+    """Waits until a file, or what a directory lists, is on the disk.
+
+    Where directories cannot be opened (Windows), the file system writes down itself, in order,
+    what they list.
+    """
+    if not durability.DIRECTORIES and path.is_dir():
+        return
+    handle = os.open(path, os.O_RDONLY if durability.DIRECTORIES else os.O_RDWR)
     try:
         durability.sync(handle)
     finally:

@@ -13,10 +13,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import itertools
 import json
+import math
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BufferedReader
 from pathlib import Path
@@ -29,9 +31,9 @@ from safetensors import SafetensorError, safe_open
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
-    DIGEST_BYTES,
     canonical,
     digest,
+    file_hasher,
     from_plain,
     payload_hasher,
     to_plain,
@@ -48,6 +50,9 @@ MANIFEST_LIMIT = 64 << 20
 HEADER_LIMIT = 16 << 20
 """Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
 
+_PIECE = 1 << 20
+"""Bytes of a tensor in a file that are copied at a time."""
+
 _NAME = re.compile(r"[A-Za-z0-9_*-][A-Za-z0-9._*-]*")
 NUMBER = re.compile(r"[0-9]{6,18}")
 """The name of a checkpoint's directory."""
@@ -58,8 +63,37 @@ _TYPES = {
     for bits in widths
 } | {"bool": "BOOL"}
 """What safetensors calls numpy's types."""
+TYPES = {theirs: ours for ours, theirs in _TYPES.items()}
+"""The other way round."""
 
 Tensors = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Filed:
+    """A tensor that lies in a file, from byte `offset` on, and is written from there."""
+
+    path: Path
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Its length."""
+        return self.dtype.itemsize * math.prod(self.shape)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Its bytes, piece by piece; DamagedStore if they are gone."""
+        with _reading(self.path) as file:
+            file.seek(self.offset)
+            left = self.nbytes
+            while left:
+                piece = file.read(min(left, _PIECE))
+                if not piece:
+                    raise DamagedStore(f"{self.path}: torn")
+                left -= len(piece)
+                yield piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +158,10 @@ def checkpoint_path(root: str | Path, number: int) -> Path:
 
 
 def write_state(
-    path: str | Path, tensors: Tensors, metadata: Mapping[str, str], mode: int | None = 0o600
+    path: str | Path,
+    tensors: Mapping[str, NDArray[Any] | Filed],
+    metadata: Mapping[str, str],
+    mode: int | None = 0o600,
 ) -> bytes:
     """Writes a safetensors file, atomically and durably; equal input makes equal bytes.
 
@@ -133,7 +170,8 @@ def write_state(
 
     Args:
         path: the file, replaced if it exists; its directory is made.
-        tensors: arrays of any shape and of numpy's numeric types or bool, by name.
+        tensors: arrays of any shape and of numpy's numeric types or bool, by name, in memory or in
+            files.
         metadata: text by name.
         mode: of the file; None: others may read it, if the umask lets them.
 
@@ -145,27 +183,33 @@ def write_state(
         DiskFailed: the disk refuses.
     """
     header: dict[str, Any] = {"__metadata__": dict(sorted(metadata.items()))} if metadata else {}
-    arrays: list[NDArray[Any]] = []
+    arrays: list[NDArray[Any] | Filed] = []
     offset = 0
     # Widest items first: then every tensor begins at a multiple of its item's size.
     for name, array in sorted(tensors.items(), key=lambda t: (-t[1].dtype.itemsize, t[0])):
-        little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
-        if little.dtype.name not in _TYPES or name == "__metadata__":
+        if array.dtype.name not in _TYPES or name == "__metadata__":
             raise Malformed(f"tensor {name!r} of type {array.dtype} cannot be written")
-        end = offset + little.nbytes
+        end = offset + array.nbytes
         header[name] = {
-            "dtype": _TYPES[little.dtype.name],
-            "shape": list(little.shape),
+            "dtype": _TYPES[array.dtype.name],
+            "shape": list(array.shape),
             "data_offsets": [offset, end],
         }
-        arrays.append(little)
+        arrays.append(array)
         offset = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
         raise Malformed(f"{len(arrays)} tensors are too many for one file")
-    pieces = [len(text).to_bytes(8, "little"), text]
-    return _write(Path(path), pieces + [a.reshape(-1).view(np.uint8).data for a in arrays], mode)
+    head = (len(text).to_bytes(8, "little"), text)
+    return _write(Path(path), itertools.chain(head, *map(_pieces, arrays)), mode)
+
+
+def _pieces(array: NDArray[Any] | Filed) -> Iterable[bytes | memoryview]:
+    if isinstance(array, Filed):
+        return array.pieces()
+    little = np.asarray(array, dtype=array.dtype.newbyteorder("<"), order="C")
+    return (little.reshape(-1).view(np.uint8).data,)
 
 
 def read_state(
@@ -183,7 +227,7 @@ def read_state(
         DamagedStore: absent, torn, damaged, or not the file of that digest.
     """
     path = Path(path)
-    if digest is not None and _digest_of(path) != digest:
+    if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
     with _opened(path) as file:
         names = [name for name in file.keys() if name.startswith(prefix)]  # noqa: SIM118
@@ -224,7 +268,7 @@ def load_checkpoint(directory: str | Path) -> Manifest:
     manifest = read_manifest(directory)
     for part in manifest.files:
         path = Path(directory) / part.file
-        if _digest_of(path, _hasher(manifest), part.size) != part.digest:
+        if digest_of_file(path, _hasher(manifest), part.size) != part.digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
     return manifest
 
@@ -342,9 +386,10 @@ def _read_manifest(path: Path) -> bytes:
     return text
 
 
-def _digest_of(
+def digest_of_file(
     path: Path, hasher: Callable[[], Any] = payload_hasher, size: int | None = None
 ) -> bytes:
+    """The digest of a file, piece by piece; DamagedStore if it is absent or of another size."""
     with _reading(path) as file:
         actual = os.fstat(file.fileno()).st_size
         if size is not None and actual != size:
@@ -353,11 +398,7 @@ def _digest_of(
 
 
 def _hasher(manifest: Manifest) -> Callable[[], Any]:
-    return _blake2b if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
-
-
-def _blake2b() -> hashlib.blake2b:
-    return hashlib.blake2b(digest_size=DIGEST_BYTES)
+    return file_hasher if manifest.format <= BLAKE2_CHECKPOINT else payload_hasher
 
 
 @contextlib.contextmanager
@@ -381,7 +422,7 @@ def _check_header(path: Path) -> None:
         raise DamagedStore(f"{path}: torn: its header is not whole")
 
 
-def _write(path: Path, pieces: Sequence[bytes | memoryview], mode: int | None) -> bytes:
+def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:
     """Writes a file and the directory that it makes durably; returns the digest of the bytes."""
     hasher = payload_hasher()
 

@@ -13,6 +13,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+DIRECTORIES = hasattr(os, "O_DIRECTORY")
+"""Whether a directory can be opened, to wait until what it lists is on the disk."""
+
 _lock = threading.Lock()
 _simulations = 0
 """How many contexts of `simulated` this process is in."""
@@ -33,16 +41,30 @@ def simulated(is_one: bool = True) -> Iterator[None]:
 
 def sync(file: int) -> None:
     """Waits until a file, by its descriptor, is on the disk with all that is said of it."""
-    if waits():
+    if waits() and not _through_the_drive(file):
         os.fsync(file)
 
 
 def sync_data(file: int) -> None:
     """The same of the bytes of a file that has its size already."""
-    if waits():
-        os.fdatasync(file)
+    if hasattr(os, "fdatasync"):
+        if waits():
+            os.fdatasync(file)
+    else:
+        sync(file)
 
 
 def waits() -> bool:
     """Whether whoever writes waits."""
     return not _simulations
+
+
+def _through_the_drive(file: int) -> bool:
+    """Waits where fsync(2) leaves bytes in the drive's own memory, as on macOS; else False."""
+    if fcntl is None or not hasattr(fcntl, "F_FULLFSYNC"):
+        return False
+    try:
+        fcntl.fcntl(file, fcntl.F_FULLFSYNC)
+    except OSError:  # a file system that has no such order
+        return False
+    return True

@@ -25,6 +25,7 @@ from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.crypto.secret import Secret
+from secureps.file_access import NO_LINK
 from secureps.store import durability
 from secureps.store.atomic_file import sync
 from secureps.store.holder_keys import ENVELOPE, HolderSecret
@@ -197,4 +198,4 @@ def _erase_file(path: Path) -> None:
 
 
 def _no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW)
+    return os.open(path, flags | NO_LINK)

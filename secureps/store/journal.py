@@ -398,10 +398,10 @@ class SqliteJournal:
 
     def _prepare(self) -> None:
         try:
-            self._base.execute("PRAGMA journal_mode = WAL")
             waits = SYNCHRONOUS if durability.waits() else "OFF"
-            self._base.execute(f"PRAGMA synchronous = {waits}")
-            self._base.execute(f"PRAGMA wal_autocheckpoint = {CHECKPOINT_PAGES}")
+            settings = ("journal_mode = WAL", f"synchronous = {waits}", "fullfsync = ON")
+            for each in (*settings, f"wal_autocheckpoint = {CHECKPOINT_PAGES}"):
+                self._base.execute(f"PRAGMA {each}")  # fullfsync: as `durability.sync`, on macOS
             if not _tables(self._path, self._base, self._oldest):
                 start = "INSERT INTO head VALUES (1, 0, x'');"
                 version = f"PRAGMA user_version = {FORMAT};"

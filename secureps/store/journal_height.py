@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sqlite3
 import struct
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from secureps.messages.encoding import DIGEST_BYTES, digest
 from secureps.store import durability
 from secureps.store.atomic_file import write_durably
 
-NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 """Errors of a disk that is full: it may work again."""
 
 LEAST_ROOM = 1 << 16
@@ -94,7 +95,7 @@ class Height:
             if slot is None:
                 write_height(path, mark)
             self._slot = slot or 0
-            self._file = os.open(path, os.O_WRONLY)
+            self._file = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
             if slot is not None:  # whoever wrote it may have been killed before it was durable
                 durability.sync_data(self._file)
         except OSError as error:
@@ -104,7 +105,8 @@ class Height:
         """Notes a commit, durably when it returns; OperatorError if the disk refuses."""
         self._slot = (self._slot + 1) % _SLOTS
         try:
-            os.pwrite(self._file, _slot(mark), self._slot * PAGE)
+            os.lseek(self._file, self._slot * PAGE, os.SEEK_SET)
+            os.write(self._file, _slot(mark))
             durability.sync_data(self._file)
         except OSError as error:
             raise OperatorError(f"{self._path}: cannot write: {error.strerror}") from None
@@ -145,8 +147,7 @@ def full(path: Path, error: Exception) -> bool:
         return error.errno in NO_SPACE
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN):
-        left = os.statvfs(path.parent)
-        return left.f_bavail * left.f_frsize < LEAST_ROOM
+        return shutil.disk_usage(path.parent).free < LEAST_ROOM
     return bool(code == sqlite3.SQLITE_FULL)
 
 

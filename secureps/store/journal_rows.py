@@ -28,6 +28,7 @@ from secureps.messages import (
 from secureps.messages.encoding import dataclasses_of, digest, from_plain, to_plain
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.store.journal_height import Mark
 
 Record = Any
@@ -47,7 +48,10 @@ CREATE TABLE journal (
 
 RECORDS: dict[str, type] = dataclasses_of(
     coordinator_records, holder_records, member_records, records, shard_records, charge, acts
-) | {kind.__name__: kind for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)}
+) | {
+    kind.__name__: kind
+    for kind in (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided)
+}
 """Every class that may be journalled, by name."""
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from secureps.errors import ClientError, KitError
+from secureps.file_access import open_to_others
 from secureps.store.atomic_file import sync, write_durably, written
 from secureps.store.passphrases import Passphrases
 
@@ -55,7 +56,7 @@ def read(
     """
     try:
         with path.open("rb") as file:
-            if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & forbidden:
+            if open_to_others(os.fstat(file.fileno()), forbidden):
                 raise KitError(f"{path} is open to others: {remedy} {path}")
             data = file.read(most + 1)  # of a device too, whose size says nothing
     except (FileNotFoundError, NotADirectoryError):
@@ -80,7 +81,7 @@ def make_folder(path: Path, mode: int) -> None:
         status = path.lstat()
         if not stat.S_ISDIR(status.st_mode):
             raise KitError(f"{path} is no folder, or a link to one: remove it") from None
-        if stat.S_IMODE(status.st_mode) & ~mode:
+        if open_to_others(status, ~mode):
             raise KitError(f"{path} is open to others: chmod {mode:o} {path}") from None
     else:
         path.chmod(mode)

@@ -3,8 +3,9 @@
 Whoever reads it has a client's seed; whoever writes it has a ledger forget what was spent. What is
 only readable by others is closed here; what others could have changed is refused, for nobody can
 say what they did. As root, in a container, a volume may belong to whoever made it: then all in it
-belongs to that one, or to root. What must not live here: what is in the folder, and private keys,
-which are never closed in silence (`store.keyring`).
+belongs to that one, or to root. Where files have no owners and modes (Windows) nothing is looked
+at. What must not live here: what is in the folder, and private keys, which are never closed in
+silence (`store.keyring`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from secureps.errors import ConfigError, OperatorError
+from secureps.file_access import open_to_others, user
 from secureps.store.atomic_file import make_directory
 
 FOLDER, FILE = 0o700, 0o600
@@ -29,8 +31,9 @@ def own(folder: Path) -> None:
     """
     try:
         make_directory(folder, FOLDER)
-        owner = folder.stat().st_uid
-        owners = {owner, 0} if os.geteuid() == 0 else {os.geteuid()}
+        if (own := user()) is None:
+            return
+        owners = {own} if own else {folder.stat().st_uid, 0}
         for path, status in _all(folder):
             _check(folder, path, status, owners)
     except OSError as error:
@@ -40,16 +43,15 @@ def own(folder: Path) -> None:
 def _check(folder: Path, path: Path, status: os.stat_result, owners: set[int]) -> None:
     if status.st_uid not in owners:
         raise ConfigError(
-            f"{path} belongs to user {status.st_uid}, and this process runs as {os.geteuid()}: "
-            f"chown -R {os.geteuid()} {folder}, or run as the user whose it is"
+            f"{path} belongs to user {status.st_uid}, and this process runs as {user()}: "
+            f"chown -R {user()} {folder}, or run as the user whose it is"
         )
-    mode = stat.S_IMODE(status.st_mode)
-    if mode & 0o022:
+    if open_to_others(status, 0o022):
         raise ConfigError(
             f"{path} can be written to by others, who may have changed what this party relies on: "
             f"if they have not, chmod -R go-rwx {folder}, or give it a folder of its own"
         )
-    if mode & 0o077:
+    if open_to_others(status, 0o077):
         path.chmod(FOLDER if stat.S_ISDIR(status.st_mode) else FILE)
 
 

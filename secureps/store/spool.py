@@ -24,6 +24,8 @@ from secureps.store.atomic_file import make_directory, put_in_place, sync, writt
 KEY_LIMIT = 250
 """Longest key, in characters: file systems allow 255."""
 
+_STAR = "*" if os.sep == "/" else "+"
+"""How a file's name has that character of keys, which no name on Windows may have."""
 _KEY = re.compile(r"[A-Za-z0-9._*-]+(/[A-Za-z0-9._*-]+)*")
 _DOTS = re.compile(r"\.+")
 
@@ -200,9 +202,10 @@ class DiskSpool:
     def keys(self, prefix: str = "") -> list[str]:
         """All keys that begin with `prefix`, sorted."""
         with os.scandir(self._root) as entries:
-            keys = [entry.name.replace("~", "/") for entry in entries if entry.name[0] != "~"]
+            names = [entry.name for entry in entries if entry.name[0] != "~"]
+        keys = [name.replace("~", "/").replace(_STAR, "*") for name in names]
         return sorted(key for key in keys if key.startswith(prefix))
 
     def path(self, key: str) -> Path:
         """The file of a key, whether it exists or not."""
-        return self._root / check_key(key).replace("/", "~")
+        return self._root / check_key(key).replace("/", "~").replace("*", _STAR)

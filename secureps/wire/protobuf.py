@@ -36,6 +36,7 @@ from secureps.messages import (
     orders,
     requests,
     run,
+    scaling,
     schema,
     steps,
     submission,
@@ -62,8 +63,8 @@ INFINITE = frozenset({"MemberStatus", "Figure"})
 
 
 KINDS: dict[str, type] = dataclasses_of(
-    *(acts, moves, charge, envelope_keys, schema, steps, submission, run, evaluation, following),
-    *(requests, orders),
+    *(acts, moves, scaling, charge, envelope_keys, schema, steps, submission, run, evaluation),
+    *(following, requests, orders),
 )
 """Every dataclass that crosses the wire, by name."""
 

@@ -131,6 +131,40 @@ class Move(_message.Message):
     reason: str
     def __init__(self, what: _Optional[str] = ..., shard: _Optional[str] = ..., moved: _Optional[int] = ..., blocks: _Optional[int] = ..., moved_bytes: _Optional[int] = ..., bytes: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ShardLoad(_message.Message):
+    __slots__ = ("shard", "bytes_per_second")
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    shard: str
+    bytes_per_second: float
+    def __init__(self, shard: _Optional[str] = ..., bytes_per_second: _Optional[float] = ...) -> None: ...
+
+class ScalingStep(_message.Message):
+    __slots__ = ("at", "what", "reason")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    what: str
+    reason: str
+    def __init__(self, at: _Optional[float] = ..., what: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ScalingStatus(_message.Message):
+    __slots__ = ("policy", "off", "deadline", "buffer", "loads", "steps")
+    POLICY_FIELD_NUMBER: _ClassVar[int]
+    OFF_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_FIELD_NUMBER: _ClassVar[int]
+    BUFFER_FIELD_NUMBER: _ClassVar[int]
+    LOADS_FIELD_NUMBER: _ClassVar[int]
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    policy: str
+    off: str
+    deadline: float
+    buffer: float
+    loads: _containers.RepeatedCompositeFieldContainer[ShardLoad]
+    steps: _containers.RepeatedCompositeFieldContainer[ScalingStep]
+    def __init__(self, policy: _Optional[str] = ..., off: _Optional[str] = ..., deadline: _Optional[float] = ..., buffer: _Optional[float] = ..., loads: _Optional[_Iterable[_Union[ShardLoad, _Mapping]]] = ..., steps: _Optional[_Iterable[_Union[ScalingStep, _Mapping]]] = ...) -> None: ...
+
 class CohortSteps(_message.Message):
     __slots__ = ("group", "number", "version", "members", "began", "closed", "held", "opened", "prepared", "committed", "ended", "why")
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -754,7 +788,7 @@ class ServerStatus(_message.Message):
     def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., registered: _Optional[bool] = ..., live: _Optional[bool] = ..., accuses: _Optional[int] = ..., trouble: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock", "move")
+    __slots__ = ("run", "incarnation", "finished", "groups", "members", "shards", "telemetry", "holdings", "evaluation", "servers", "failure", "adjacency", "delta", "paused", "steps", "burnt", "checkpoint", "clock", "move", "scaling")
     RUN_FIELD_NUMBER: _ClassVar[int]
     INCARNATION_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
@@ -774,6 +808,7 @@ class Status(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _ClassVar[int]
     CLOCK_FIELD_NUMBER: _ClassVar[int]
     MOVE_FIELD_NUMBER: _ClassVar[int]
+    SCALING_FIELD_NUMBER: _ClassVar[int]
     run: bytes
     incarnation: int
     finished: str
@@ -793,7 +828,8 @@ class Status(_message.Message):
     checkpoint: int
     clock: float
     move: Move
-    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ..., move: _Optional[_Union[Move, _Mapping]] = ...) -> None: ...
+    scaling: ScalingStatus
+    def __init__(self, run: _Optional[bytes] = ..., incarnation: _Optional[int] = ..., finished: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[GroupStatus, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., shards: _Optional[_Iterable[_Union[ShardAddress, _Mapping]]] = ..., telemetry: _Optional[_Iterable[_Union[Telemetry, _Mapping]]] = ..., holdings: _Optional[_Iterable[_Union[Holding, _Mapping]]] = ..., evaluation: _Optional[_Union[EvaluationStatus, _Mapping]] = ..., servers: _Optional[_Iterable[_Union[ServerStatus, _Mapping]]] = ..., failure: _Optional[str] = ..., adjacency: _Optional[str] = ..., delta: _Optional[float] = ..., paused: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[CohortSteps, _Mapping]]] = ..., burnt: _Optional[int] = ..., checkpoint: _Optional[int] = ..., clock: _Optional[float] = ..., move: _Optional[_Union[Move, _Mapping]] = ..., scaling: _Optional[_Union[ScalingStatus, _Mapping]] = ...) -> None: ...
 
 class PutBlock(_message.Message):
     __slots__ = ("header", "offset")

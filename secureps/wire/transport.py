@@ -15,7 +15,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -117,17 +117,21 @@ class InProcessNetwork:
         self._lock = threading.RLock()  # a clock may deliver at once
         self._endpoints: dict[str, Endpoint] = {}
         self._links: dict[_Call | _Stream, None] = {}
+        self._own: dict[str, dict[_Call | _Stream, None]] = {}
+        self._served: set[str] = set()
 
     def attach(self, party: str, endpoint: Endpoint) -> None:
         """From now on `party` is served by this endpoint."""
         self._endpoints[party] = endpoint
+        self._served.add(party)
 
     def detach(self, party: str) -> None:
         """As if its process died: calls to and of it fail, its watchers lose their streams."""
         self._endpoints.pop(party, None)
         error = Unreachable(f"{party} is gone")
-        self._end(lambda link: link.sender == party, error, quiet=True)
-        self._end(lambda link: link.to == party, error, quiet=False)
+        self._end(tuple(self._own.get(party, ())), error, quiet=True)
+        if party in self._served:  # nobody dials a client: its end looks at no others' links
+            self._end([link for link in self._links if link.to == party], error, quiet=False)
 
     def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
         """A party's way to the servers; each call makes another one.
@@ -136,6 +140,11 @@ class InProcessNetwork:
             places: where the coordinator may be; the next is dialled when one is not reached.
         """
         return _InProcessTransport(self, party, places)
+
+    def end_of(self, owner: Transport, party: str) -> None:
+        """One of a party's ways to the servers is closed."""
+        own = [link for link in self._own.get(party, ()) if link.owner is owner]
+        self._end(own, closed(), quiet=True)
 
     def _call(self, call: _Call, message: Any) -> None:
         self._begin(call)
@@ -192,6 +201,7 @@ class InProcessNetwork:
     def _begin(self, link: _Call | _Stream) -> None:
         with self._lock:
             self._links[link] = None
+            self._own.setdefault(link.sender, {})[link] = None
 
     def _reached(self, link: _Call | _Stream) -> Endpoint | None:
         """The server that a link leads to; None if it is over, or ends as nobody is there."""
@@ -207,19 +217,25 @@ class InProcessNetwork:
 
     def _finish(self, link: _Call | _Stream, result: Any) -> None:
         with self._lock:
-            known = link in self._links
-            self._links.pop(link, None)
+            known = self._forget(link)
         if known:
             link.finish(result)
 
-    def _end(
-        self, which: Callable[[_Call | _Stream], bool], error: SecurepsError, quiet: bool
-    ) -> None:
-        """Ends links at once; `quiet` streams do not hear of it."""
+    def _forget(self, link: _Call | _Stream) -> bool:
+        """Drops a link; whether there was one."""
+        if link not in self._links:
+            return False
+        own = self._own[link.sender]
+        del self._links[link], own[link]
+        if not own:
+            del self._own[link.sender]
+        return True
+
+    def _end(self, links: Iterable[_Call | _Stream], error: SecurepsError, quiet: bool) -> None:
+        """Ends links at once, those that are open; `quiet` streams do not hear of it."""
         with self._lock:
-            ended = [link for link in self._links if which(link)]
+            ended = [link for link in links if self._forget(link)]
             for link in ended:
-                del self._links[link]
                 link.quiet = quiet
         for link in ended:
             self._clock.call_later(0.0, functools.partial(link.finish, error))
@@ -260,7 +276,7 @@ class _InProcessTransport:
 
         stream = _Stream(self, self._party, deliver, ended, place)
         self._network._watch(stream, message)
-        return lambda: self._network._end(lambda link: link is stream, closed(), quiet=True)
+        return lambda: self._network._end((stream,), closed(), quiet=True)
 
     def locate(self, party: str, address: str) -> None:
         """Nothing to do: the network knows where everyone is."""
@@ -270,7 +286,7 @@ class _InProcessTransport:
 
     def close(self) -> None:
         self._closed = True
-        self._network._end(lambda link: link.owner is self, closed(), quiet=True)
+        self._network.end_of(self, self._party)
 
 
 def speaker(place: str) -> str:

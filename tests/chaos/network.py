@@ -77,7 +77,8 @@ class ChaosNetwork(FaultyNetwork):
         self._frozen[party] = self._clock.now() + seconds
 
         def notice() -> None:
-            self._end(lambda link: link.to == party, Unreachable("nobody answers"), quiet=False)
+            links = [link for link in self._links if link.to == party]
+            self._end(links, Unreachable("nobody answers"), quiet=False)
 
         if noticed < seconds:
             self._clock.call_later(noticed, notice)

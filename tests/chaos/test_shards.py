@@ -69,8 +69,11 @@ class Stopped(World):
 
     def _stop(self) -> None:
         """As by SIGSTOP; in a while nobody is connected with it any more."""
-        error = Unreachable("nobody answers")
-        gone = partial(self.network._end, lambda link: link.sender == STILL, error, quiet=False)
+
+        def gone() -> None:
+            links = [link for link in self.network._links if link.sender == STILL]
+            self.network._end(links, Unreachable("nobody answers"), quiet=False)
+
         self.loop.call_later(NOTICED, gone)
         remove = Act(ShardDeed.REMOVE, STILL, "chaos")
         self.loop.call_later(NOTICED + 0.5, partial(self.operator.demand, remove))

@@ -18,25 +18,35 @@ from secureps.errors import KitError, NotFinite, PlanRefused, ScriptFailed
 from secureps.roles.machine import Halt
 from tests.client.test_torch import PRIVATE, trainer
 from tests.kits.nursery import ROOT
-from tests.kits.ranked_client import Ranked, played
+from tests.kits.ranked_client import MODELS, Ranked, digest_of, played
+
+NOTHING = digest_of({})
 
 
 def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
-    """Bit for bit, where every sum is exact; elsewhere sums are of other parts."""
+    """Bit for bit, where every sum is exact; elsewhere sums are of other parts.
+
+    Of a model in shares rank 0 alone has it whole, and both evaluate it.
+    """
     command = [sys.executable, "-m", "tests.kits.ranked_client"]
     store = str(tmp_path / "store")
     started = [
         subprocess.Popen([*command, rank, store], cwd=ROOT, stdout=subprocess.PIPE, text=True)
         for rank in ("0", "1")
     ]
-    alone = Ranked()
-    model = played(alone)
-    told = [json.loads(each.communicate(timeout=300)[0].splitlines()[-1]) for each in started]
+    alone = {kind: Ranked(kind) for kind in MODELS}
+    made = {kind: played(each) for kind, each in alone.items()}
+    said = [each.communicate(timeout=300)[0].splitlines() for each in started]
     assert [each.returncode for each in started] == [0, 0]
-    assert told == [
-        {"reason": None, "model": model, "trained": alone.trained},
-        {"reason": torch_ranks.DISMISSED, "model": "", "trained": alone.trained},
-    ]
+    leads, follows = (dict(zip(MODELS, map(json.loads, lines), strict=True)) for lines in said)
+    for kind, own in alone.items():
+        told = {"made": made[kind], "trained": own.trained, "evaluated": 1}
+        assert leads[kind] == {"reason": None, **told}
+    dismissed = {"reason": torch_ranks.DISMISSED, "made": []}
+    trained = {kind: own.trained for kind, own in alone.items()}
+    assert follows["whole"] == {**dismissed, "trained": trained["whole"], "evaluated": 0}
+    gathers = [NOTHING] * len(trained["shares"])
+    assert follows["shares"] == {**dismissed, "trained": gathers, "evaluated": 1}
 
 
 def test_private_steps_are_taken_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,7 +72,7 @@ def test_nobody_is_dismissed_from_the_midst_of_a_training(monkeypatch: pytest.Mo
         own = torch_ranks.Ranks()
 
         def train(own: torch_ranks.Ranks, error: type[Exception]) -> None:
-            with own.training(order, {}, None):
+            with own.together(order, {}, None):
                 own.dismiss()
                 raise error("the loss became NaN")
 

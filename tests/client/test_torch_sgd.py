@@ -14,15 +14,17 @@ from torch.nn import functional
 
 from secureps.client import torch_sgd
 from secureps.client.ghost_clipping import ghost_layers
+from secureps.client.torch import TorchTrainer
 from secureps.client.torch_sgd import (
     Ghosts,
     Task,
     descend_privately,
     ghost_fits,
     records_at_a_time,
+    refuse_compiled,
 )
-from secureps.client.trainer import RecordPrivacy
-from secureps.errors import PlanRefused
+from secureps.client.trainer import FitConfig, RecordPrivacy
+from secureps.errors import ConfigError, PlanRefused
 
 PRIVACY = RecordPrivacy(1e-9, 0.5, 0.5, 1e-5)
 """So little noise that clipping alone shows."""
@@ -385,3 +387,33 @@ def test_noise_is_drawn_from_each_generator_parameter_by_parameter(
             parts = [torch.normal(0.0, 1.0, size, generator=each) for size in sizes]
             total += torch.cat([part.flatten() for part in parts]).double() / 2**0.5
     assert torch.allclose(found[0].double(), -total, rtol=1e-4, atol=1e-5)
+
+
+def test_a_compiled_model_is_refused_by_its_layer() -> None:
+    """Wrapped or in place, as a whole or in part; nothing is compiled by that."""
+    inner = nn.Linear(6, 3)
+    inner.compile(backend="eager")
+    wrapped: Any = torch.compile(mlp(), backend="eager")
+    refused: dict[str, Any] = {
+        "the model is compiled": wrapped,
+        "layer '1' is compiled": nn.Sequential(nn.Tanh(), inner),
+        "layer '0' is compiled": nn.Sequential(wrapped, nn.Tanh()),
+    }
+    for reason, module in refused.items():
+        with pytest.raises(ConfigError, match=f"{reason}, and .* leave out torch.compile"):
+            refuse_compiled(module)
+    refuse_compiled(mlp())
+
+
+@pytest.mark.parametrize("asked", ["parameters", "kinds", "evaluate", "fit"])
+def test_a_trainer_of_a_compiled_model_says_so(asked: str) -> None:
+    x, y = np.zeros((4, 6), np.float32), np.zeros(4, np.int64)
+
+    def wrapped() -> Any:
+        return torch.compile(mlp(), backend="eager")
+
+    holder = TorchTrainer(wrapped, (x, y), (x, y), device="cpu")
+    config = FitConfig({"all": 0}, 1, {"local_steps": 1})
+    given = {"parameters": (1,), "kinds": (), "evaluate": ({},), "fit": ({}, config)}[asked]
+    with pytest.raises(ConfigError, match="would not repeat after a restart"):
+        getattr(holder, asked)(*given)

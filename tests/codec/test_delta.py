@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
@@ -14,6 +13,7 @@ from secureps.codec import delta
 from secureps.errors import Malformed
 from secureps.messages.encoding import payload_digest
 
+pytestmark = pytest.mark.usefixtures("kernel_kind")
 Floats = NDArray[np.float32]
 SIZES = (1, 7, 8, 9, 511, 512, 513, 1500)
 FLOATS = st.floats(width=32)
@@ -67,6 +67,7 @@ def test_any_values_have_a_difference_of_the_stated_length(
 @given(vectors(FINITE), BITS)
 def test_numpy_and_torch_make_the_same_bytes_of_it(pair: tuple[Floats, Floats], bits: int) -> None:
     """With products and one addition of float32 alone: no kernel of ours."""
+    torch = pytest.importorskip("torch")
     exact, published = pair
     codes = delta.encode(exact, published, bits)
     units, q = codes_of(codes, exact.size, bits)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from secureps.codec.grid import Grid
 from secureps.errors import Malformed, NotFinite, PlanRefused, WrongShape
 
+pytestmark = pytest.mark.usefixtures("kernel_kind")
 grids = st.builds(Grid, bits=st.integers(2, 24), range=st.floats(1e-6, 1e6))
 words32 = st.integers(0, 2**32 - 1)
 

@@ -243,6 +243,7 @@ SERVE: dict[str, Any] = {
     "threshold": 3,
     "metrics": "here:3",
     "threads": 2,
+    "memory": "2 GiB",
     "unsafe_seed": 5,
 }
 SCENARIO: dict[str, Any] = {

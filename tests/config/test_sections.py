@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,15 @@ import pytest
 
 from secureps.config.plan import PlanSection
 from secureps.config.scenario import ScenarioSection, StudySection
-from secureps.config.sections import Section, parse, placed, refuse_misplaced
+from secureps.config.sections import (
+    MEMORY,
+    Section,
+    memory_bytes,
+    memory_text,
+    parse,
+    placed,
+    refuse_misplaced,
+)
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
@@ -158,3 +167,28 @@ def test_a_sections_keys_are_listed_once() -> None:
     assert told.count("known are name, versions") == 1
     assert "; shrads: unknown key; did you mean shards?; zzz: unknown key" in told
     assert "patience: unknown key; known are name, quorum" in told, "another section's are others"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("2 GiB", 2 << 30),
+        ("500MB", 500_000_000),
+        ("1.5 KiB", 1536),
+        ("3 kB", 3000),
+        ("1 TiB", 1 << 40),
+    ],
+)
+def test_bytes_have_a_unit(text: str, count: int) -> None:
+    assert re.fullmatch(MEMORY, text)
+    assert memory_bytes(text) == count
+
+
+@pytest.mark.parametrize("text", ["", "2", "GiB", "-1 GiB", "2 gib", "1e3 MB", "2 GiBs", "2  GB"])
+def test_what_is_no_number_of_bytes_is_refused(text: str) -> None:
+    assert re.fullmatch(MEMORY, text) is None
+
+
+@pytest.mark.parametrize("count", [1, 1023, 1024, 5000, 3 << 20, (7 << 30) + 1, 1 << 42])
+def test_bytes_are_told_as_they_may_be_written(count: int) -> None:
+    assert count <= memory_bytes(memory_text(count)) < 2 * count + 1024

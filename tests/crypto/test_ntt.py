@@ -3,26 +3,18 @@
 from __future__ import annotations
 
 import struct
+from types import ModuleType
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tenseal import sealapi
 
-from secureps.crypto.bfv import plain_modulus
-from secureps.crypto.bfv_seal import _Ring as SealRing
-from secureps.crypto.ntt import (
-    WIDTH,
-    backward,
-    companion,
-    forward,
-    once,
-    root_of_unity,
-    shoup,
-    tables,
-)
+from secureps import compiled
+from secureps.crypto import ntt as by_numba
+from secureps.crypto import numpy_ntt as by_numpy
+from secureps.crypto.ntt import WIDTH, companion, root_of_unity, tables
 from secureps.crypto.ring import RINGS
 from tests.kits.rlwe_kit import exponents, product, transformed
 
@@ -32,15 +24,26 @@ CASES = [(ring.degree, prime) for ring in RINGS for prime in ring.primes]
 every_prime = pytest.mark.parametrize(("degree", "prime"), CASES)
 
 
+KIND: ModuleType = by_numba
+
+
+@pytest.fixture(params=[by_numba, by_numpy], ids=["numba", "numpy"], scope="module", autouse=True)
+def _kind(request: pytest.FixtureRequest) -> None:
+    global KIND
+    KIND = request.param
+    if KIND is by_numba and compiled.missing:
+        pytest.skip(compiled.missing)
+
+
 def ntt(a: U32, prime: int) -> U32:
     made, out = tables(a.size, prime), np.empty_like(a)
-    forward(a.copy(), out, made.head, made.tail, made.prime)
+    KIND.forward(a.copy(), out, made.head, made.tail, made.prime)
     return out
 
 
 def inverse(a: U32, prime: int) -> U32:
     made, out = tables(a.size, prime), np.empty_like(a)
-    backward(a.copy(), out, made.back_head, made.back_tail, made.last, made.prime)
+    KIND.backward(a.copy(), out, made.back_head, made.back_tail, made.last, made.prime)
     return out
 
 
@@ -139,10 +142,12 @@ def test_the_greatest_inputs_come_back(degree: int, prime: int) -> None:
 @given(y=st.integers(0, 2**32 - 1), w=st.integers(0, 2**26), prime=st.sampled_from(RINGS[1].primes))
 def test_shoups_product_is_the_product(y: int, w: int, prime: int) -> None:
     w2 = companion(w, prime)
-    found = int(shoup(np.uint32(y), np.uint32(w), np.uint32(w2), np.uint32(prime)))
+    wide = np.array([y], np.uint32) if KIND is by_numpy else np.uint32(y)
+    made = KIND.shoup(wide, np.uint32(w), np.uint32(w2), np.uint32(prime))
+    found = int(np.ravel(made)[0])
     assert found < 2 * prime
     assert found % prime == w * y % prime
-    assert int(once(np.uint32(found), np.uint32(prime))) == w * y % prime
+    assert int(np.ravel(KIND.once(made, np.uint32(prime)))[0]) == w * y % prime
 
 
 def test_a_prime_without_roots_is_none() -> None:
@@ -158,6 +163,10 @@ def test_exponents_are_all_the_odd_ones() -> None:
 @every_prime
 def test_seal_multiplies_to_the_same(degree: int, prime: int) -> None:
     """SEAL's multiply_plain of a ciphertext modulo our prime is our product of polynomials."""
+    sealapi = pytest.importorskip("tenseal.sealapi")
+    from secureps.crypto.bfv import plain_modulus
+    from secureps.crypto.bfv_seal import _Ring as SealRing
+
     plain_bits = 20
     encryption = sealapi.EncryptionParameters(sealapi.SCHEME_TYPE.BFV)
     encryption.set_poly_modulus_degree(degree)

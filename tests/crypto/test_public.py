@@ -9,12 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from secureps.crypto import public
+from secureps.crypto.kernels import kernels
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import RINGS, Ring
 from secureps.crypto.rlwe_tables import constants
 from secureps.errors import InternalError, PlanRefused
 from tests.kits.rlwe_kit import misfit, place, public_element
 
+of_both = pytest.mark.usefixtures("kernel_kind")
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
 
 KNOWN = {
@@ -35,6 +37,7 @@ KNOWN = {
 }
 
 
+@of_both
 @every_ring
 def test_they_are_those_of_the_definition(ring: Ring) -> None:
     """Words of ChaCha20 (by another path) below the limit, modulo the prime."""
@@ -47,6 +50,7 @@ def test_they_are_those_of_the_definition(ring: Ring) -> None:
     )
 
 
+@of_both
 @every_ring
 def test_known_answers(ring: Ring) -> None:
     """What parties of other releases have."""
@@ -148,6 +152,7 @@ def test_beyond_one_key_stream_is_refused() -> None:
         polynomials.transformed(last + 2, 1)
 
 
+@of_both
 def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
     """Words at both edges of the limit, and none too many where runs mix both."""
     ring = RINGS[0]
@@ -159,12 +164,13 @@ def test_the_reduction_takes_exactly_the_words_below_the_limit() -> None:
         words[0, index, :6] = [0, limit - 1, limit, limit + 1, 2**32 - 1, ring.primes[index]]
         words[0, index, 100:220:2] = 2**32 - 1
     out, spare = np.empty((1, 2, ring.degree), np.uint32), np.empty(window, np.uint32)
-    assert public._reduce_accepted(words, made.primes, spare, out)
+    assert kernels().reduce_accepted(words, made.primes, spare, out)
     for index, (prime, limit) in enumerate(zip(ring.primes, limits)):
         expected = [w % prime for w in words[0, index].tolist() if w < limit]
         assert out[0, index].tolist() == expected[: ring.degree]
 
 
+@of_both
 def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     ring = RINGS[0]
     spare_words = public.spare_words(ring.degree)
@@ -173,7 +179,8 @@ def test_a_window_that_runs_out_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         words = np.zeros((1, 2, window), np.uint32)
         words[0, 1, :spoilt] = 2**32 - 1
         out, spare = np.empty((1, 2, ring.degree), np.uint32), np.empty(window, np.uint32)
-        assert public._reduce_accepted(words, constants(ring).primes, spare, out) is enough
-    monkeypatch.setattr(public, "_reduce_accepted", lambda *_: False)
+        assert kernels().reduce_accepted(words, constants(ring).primes, spare, out) is enough
+    failing = kernels()._replace(reduce_accepted=lambda *_: False)
+    monkeypatch.setattr(public, "kernels", lambda: failing)
     with pytest.raises(InternalError, match="ran out"):
         PublicPolynomials(ring, place(1, run=2)).transformed(0, 1)  # which nobody has asked for

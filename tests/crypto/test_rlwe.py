@@ -21,6 +21,7 @@ from secureps.errors import InternalError, Malformed, Oversized, PlanRefused, Re
 from tests.kits.nursery import ROOT
 from tests.kits.rlwe_kit import Ints, cohort, misfit, place, public_element, sealed
 
+of_both = pytest.mark.usefixtures("kernel_kind")
 NARROW = CipherParameters("rlwe", 32, 65_534)
 WIDE = CipherParameters("rlwe", 32, 262_142)
 LARGE = CipherParameters("rlwe", 32, (1 << 20) - 2, slots=1 << 22)
@@ -64,6 +65,7 @@ def opened(
 # --- exact ------------------------------------------------------------------------
 
 
+@of_both
 @every_set
 def test_weighted_sums_are_exact_at_every_extreme(parameters: CipherParameters) -> None:
     """All digits least, all greatest, extremes in turn, and anything: up to the whole capacity."""
@@ -97,6 +99,7 @@ def test_full_cohorts_of_extremes_over_ten_million_values(parameters: CipherPara
     assert values >= (24 << 20 if heaviest == 1 else 6 << 20)
 
 
+@of_both
 @settings(max_examples=20, deadline=None)
 @given(data=st.data())
 def test_any_cohort_opens_exactly(data: st.DataObject) -> None:
@@ -108,6 +111,7 @@ def test_any_cohort_opens_exactly(data: st.DataObject) -> None:
     assert np.array_equal(opened(parameters, total, key, slots, block), clear)
 
 
+@of_both
 @each_ring
 def test_the_capacity_is_reached_and_not_exceeded(parameters: CipherParameters) -> None:
     adder, sealing = RlweAdder(parameters), RlweSealing(parameters, place(3))
@@ -135,6 +139,7 @@ def test_thousands_of_members_are_reduced_in_time() -> None:
     assert np.array_equal(found, 5_000 * values)
 
 
+@of_both
 @each_ring
 def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
     adder, degree = RlweAdder(parameters), choose(parameters).ring.degree
@@ -146,6 +151,7 @@ def test_nothing_added_opens_to_zeros(parameters: CipherParameters) -> None:
 # --- the shard's side -------------------------------------------------------------
 
 
+@of_both
 @each_ring
 def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) -> None:
     adder, slots = RlweAdder(parameters), 5_000
@@ -172,6 +178,7 @@ def test_sizes_are_exact_and_others_are_refused(parameters: CipherParameters) ->
     assert adder.total(sums) == total
 
 
+@of_both
 @each_ring
 def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParameters) -> None:
     """q itself in any place of either word; q - 1 is let through."""
@@ -195,6 +202,7 @@ def test_one_coefficient_that_is_not_reduced_is_found(parameters: CipherParamete
                         adder.check_total(slots, words.tobytes())
 
 
+@of_both
 @each_ring
 def test_the_order_of_adding_does_not_show_and_memoryviews_will_do(
     parameters: CipherParameters,
@@ -220,6 +228,7 @@ def test_the_order_of_adding_does_not_show_and_memoryviews_will_do(
 # --- the wrong key ----------------------------------------------------------------
 
 
+@of_both
 @every_set
 def test_a_wrong_key_sum_is_refused(parameters: CipherParameters) -> None:
     """Off by one in one coefficient, another's, none: the residual is far above its bound."""
@@ -310,6 +319,7 @@ def test_what_would_reach_into_another_block_is_refused() -> None:
             opener.open(block, b"", size)
 
 
+@of_both
 def test_values_that_are_none_are_refused_and_what_may_have_begun_is_used_up() -> None:
     sealing = RlweSealing(NARROW, place(4))
     for block, wrong in enumerate((-1, NARROW.levels + 1), 1):
@@ -395,6 +405,7 @@ def fixed(parameters: CipherParameters, slots: int, monkeypatch: pytest.MonkeyPa
     return RlweSealing(parameters, place(slots))
 
 
+@of_both
 @each_ring
 def test_a_block_is_bit_for_bit_its_definition(
     parameters: CipherParameters, monkeypatch: pytest.MonkeyPatch
@@ -406,6 +417,7 @@ def test_a_block_is_bit_for_bit_its_definition(
     assert found == sealed(choose(parameters), place(slots), 2, values, NOISE_KEY)
 
 
+@of_both
 def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row of it, in the document's own words: the wire format cannot drift unseen."""
     values = np.array([0, 1, 2, 65_534])

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps import compiled as compiling
 from secureps.compiled import inlined
 from secureps.crypto.cipher import CipherParameters
+from secureps.crypto.kernels import kernels
 from secureps.crypto.ntt import companion
 from secureps.crypto.public import PublicPolynomials
 from secureps.crypto.ring import ETA, RINGS, SIGMA, Ring, choose
@@ -21,15 +24,17 @@ from secureps.crypto.words import pack_words
 from tests.kits.llvm_kit import complaints, functions
 from tests.kits.rlwe_kit import binomials, edge_words, misfit, place, transformed
 
+of_both = pytest.mark.usefixtures("kernel_kind")
 every_ring = pytest.mark.parametrize("ring", RINGS, ids=lambda r: r.name)
 
 
 def draw(words: NDArray[np.uint32]) -> NDArray[np.int32]:
     out = np.empty(words.shape[1], np.int32)
-    binomial(words, out)
+    kernels().binomial(words, out)
     return out
 
 
+@of_both
 def test_binomial_values_are_those_of_the_definition() -> None:
     words = edge_words(2000)
     found = draw(words)
@@ -37,6 +42,7 @@ def test_binomial_values_are_those_of_the_definition() -> None:
     assert found.tolist() == binomials(words)
 
 
+@of_both
 def test_every_one_of_82_bits_counts_and_no_other() -> None:
     for bit in range(96):
         words = np.zeros((3, 1), np.uint32)
@@ -63,6 +69,7 @@ def test_the_binomial_law_is_exact() -> None:
     assert abs(misfit(observed, [*(chances[k] for k in inner), tail])) < 5
 
 
+@of_both
 @every_ring
 def test_a_key_is_transformed_with_its_companions(ring: Ring) -> None:
     rng = np.random.default_rng(3)
@@ -71,12 +78,13 @@ def test_a_key_is_transformed_with_its_companions(ring: Ring) -> None:
         small[:2] = [most, -most]
         work = np.empty((2, ring.degree), np.uint32)
         out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
-        transform_small(small, constants(ring), work, out)
+        kernels().transform_small(small, constants(ring), work, out)
         for row, prime in zip(out, ring.primes):
             assert row[0].tolist() == transformed(small.tolist(), prime)
             assert row[1].tolist() == [companion(s, prime) for s in row[0].tolist()]
 
 
+@of_both
 @every_ring
 def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
     """Constant polynomials transform to themselves: values at every edge, both extremes."""
@@ -86,12 +94,15 @@ def test_companions_are_exact_for_every_kind_of_value(ring: Ring) -> None:
             small = np.zeros(ring.degree, np.int32)
             small[0] = value
             out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
-            transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
+            kernels().transform_small(
+                small, constants(ring), np.empty((2, ring.degree), np.uint32), out
+            )
             for row, p in zip(out, ring.primes):
                 assert set(row[0].tolist()) == {value % p}
                 assert set(row[1].tolist()) == {companion(value % p, p)}
 
 
+@of_both
 @pytest.mark.parametrize(("capacity", "levels"), [(32, 65_534), (1, 1), (1, (1 << 32) - 1), (2, 1)])
 def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> None:
     """Many digits or large ones, under a zero key and zero noise: Delta m alone comes out."""
@@ -101,7 +112,7 @@ def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> 
     values[0, :, ::2] = np.random.default_rng(4).integers(0, levels, (enc.digits, n // 2))
     public = PublicPolynomials(ring, place(enc.values)).transformed(0, 1)
     out = np.empty((1, len(ring.words), n), np.uint64)
-    seal_elements(
+    kernels().seal_elements(
         values,
         public,
         np.zeros((1, 3, n), np.uint32),
@@ -134,6 +145,7 @@ SECRETIVE = {
 
 def compiled_anew() -> dict[str, dict[str, list[str]]]:
     """What the compiler makes of them; in a process that takes no kernel from the folder."""
+    compiling.load_kernels = Path
     enc = choose(CipherParameters("rlwe", 32, 65_534))
     test_the_greatest_digits_are_encoded_exactly(32, 65_534)
     test_a_key_is_transformed_with_its_companions(enc.ring)
@@ -144,6 +156,7 @@ def compiled_anew() -> dict[str, dict[str, list[str]]]:
 
 @pytest.fixture(scope="module")
 def compiled() -> dict[str, dict[str, list[str]]]:
+    pytest.importorskip("numba")
     with ProcessPoolExecutor(1, get_context("spawn")) as process:
         return process.submit(compiled_anew).result()
 

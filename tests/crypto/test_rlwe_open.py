@@ -9,10 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from secureps import compiled
 from secureps.codec.pack import capacity_base
+from secureps.crypto.numpy_open import decode_wide as by_numpy
 from secureps.crypto.ring import RINGS, Encoding, Ring, error_bound, most_digits
-from secureps.crypto.rlwe_open import decode_wide
+from secureps.crypto.rlwe_open import decode_wide as by_numba
 from secureps.crypto.rlwe_tables import constants, scale
+
+decode_wide = by_numba
+
+
+@pytest.fixture(params=[by_numba, by_numpy], ids=["numba", "numpy"], scope="module", autouse=True)
+def _kind(request: pytest.FixtureRequest) -> None:
+    global decode_wide
+    decode_wide = request.param
+    if decode_wide is by_numba and compiled.missing:
+        pytest.skip(compiled.missing)
 
 
 def widely(ring: Ring, capacity: int, levels: int) -> Encoding:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from secureps.policy.plan import Plan
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Conditions
 from secureps.store import checkpoint
@@ -60,9 +61,17 @@ class Stage:
 
     Args:
         fatal: whether a party's n-th passing of a moment kills it, n from 0.
+        plan: another one than the small one; memory: of each shard, in bytes.
     """
 
-    def __init__(self, cipher: str, folder: Path, fatal: Callable[[str, int], bool]) -> None:
+    def __init__(
+        self,
+        cipher: str,
+        folder: Path,
+        fatal: Callable[[str, int], bool],
+        plan: Plan | None = None,
+        memory: int | None = None,
+    ) -> None:
         self.count: Counter[tuple[str, str]] = Counter()
         self.deaths: Counter[str] = Counter()
         self.ghosts: list[tuple[str, str]] = []
@@ -73,8 +82,9 @@ class Stage:
         conditions = Conditions(
             journal=lambda name: Journal(partial(self._passed, name)),
             spool=lambda name: Spool(partial(self._passed, name)),
+            memory=memory,
         )
-        plan = small_plan(cipher, versions=3)
+        plan = plan or small_plan(cipher, versions=3)
         self.simulation = small_federation(plan, folder, conditions)
 
     def play(self, patch: pytest.MonkeyPatch) -> Tensors:

@@ -14,9 +14,9 @@ from secureps.messages.records import REIGN, Incarnated
 from secureps.messages.requests import AskStatus, Register, Retire, Status
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.roles.coordinator import reign
+from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.reign import STALE, SUPERSEDED
 from secureps.roles.coordinator.standby import BEGINS, REACHED, SILENT, Standby
-from secureps.roles.coordinator.state import CheckpointState
 from secureps.roles.machine import Halt
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.lead import AWAY

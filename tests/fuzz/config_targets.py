@@ -28,6 +28,7 @@ minimum = 4
 threshold = 3
 metrics = "127.0.0.1:0"
 threads = 2
+memory = "1.5 GiB"
 insecure = false
 """
 SITE = b"""\

@@ -44,6 +44,7 @@ from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.journal_rows import RECORDS, body_of, link, read_row
 from secureps.store.kit_files import write
+from secureps.store.mapped_state import map_state
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
@@ -200,6 +201,12 @@ def _checkpoints(folder: Path) -> list[Target]:
         read_state(changed, known)
         return data
 
+    def mapped(data: bytes) -> bytes:
+        changed.write_bytes(data)
+        size = sum(array.nbytes for array in map_state(changed, None).values())
+        return data if size <= len(data) else b"more than is in the file"
+
+    views = ("store.mapped_state:filed_tensors", "store.mapped_state:_view")
     opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
     return [
         Target(
@@ -212,6 +219,7 @@ def _checkpoints(folder: Path) -> list[Target]:
         ),
         Target("state", opened, (honest,), trusted, cost=10),
         Target("state-digested", opened, (honest,), digested, signed=True, cost=5),
+        Target("state-mapped", views, (honest,), mapped, cost=10),
     ]
 
 

@@ -38,11 +38,11 @@ PIPE = "a socket between two processes of one command, of which neither runs any
 TRUSTED: Mapping[str, tuple[str, ...]] = {
     OWN: (
         "buffers:Buffers._lent",
+        "client.fit_seeds:derived",
+        "client.fit_seeds:noise_generators",
         "client.flower.records:to_plain",
         "client.flower.trainer:FlowerTrainer._node_id",
         "client.flower.trainer:bound_seed",
-        "client.torch:_derive",
-        "client.torch:_noise_generators",
         "client.torch_ranks:order",
         "crypto.bfv_seal:BfvOpener.pieces",
         "crypto.bfv_seal:_Ring.save",
@@ -54,6 +54,7 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "gpu.backend:_Batches.__init__",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
+        "store.mapped_state:Scratch.vector",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",
         "scenario.delays:generator",
@@ -66,7 +67,6 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "run.status_client:_values",
         "service.shard.worker:ShardWorker._block",
         "service.shard.worker:ShardWorker._founded",
-        "service.shard.worker:ShardWorker._initial",
         "service.shard.worker:ShardWorker._opened",
         "service.shard.worker:ShardWorker.take",
         "store.journal:MemoryJournal.take",

@@ -32,6 +32,7 @@ NAMES = (
     *(
         "state",
         "state-digested",
+        "state-mapped",
         "served-runs",
         "revoked",
         "roster-seconds",

@@ -186,7 +186,7 @@ def test_a_room_that_is_not_finished_is_wiped(monkeypatch: pytest.MonkeyPatch) -
     streams = sealing._sealer._device._idle  # type: ignore[attr-defined]
     before = streams.qsize()
     module.tables(gpu_kit.interpreter(), choose(NARROW).ring)
-    module._scaled(gpu_kit.interpreter(), choose(NARROW))
+    module.scaled(gpu_kit.interpreter(), choose(NARROW))
     monkeypatch.setattr(Device, "upload", full)
     with pytest.raises(MemoryError):
         sealing.seal(0, np.array([1], np.int32))

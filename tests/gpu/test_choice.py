@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -23,7 +24,7 @@ from secureps.errors import ConfigError, Malformed
 from secureps.gpu import choice
 from secureps.gpu.choice import ChosenBackend, sealing_backend
 from secureps.run import assemble
-from secureps.service.shard.worker import ShardWorker
+from secureps.service.shard.devices import ShardDevices
 from tests.crypto.test_rlwe import PARAMETERS as PARAMETERS_ALL
 from tests.crypto.test_rlwe import named
 from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
@@ -287,13 +288,10 @@ def test_a_federation_ends_in_the_same_model(
 ) -> None:
     """Clients seal and shards open by a device, or by one that fails on the way."""
     device = Played(calls=calls)
-    backend = chosen(device, measured=False)
-
-    def given(kind: Any) -> Any:
-        return lambda *others: kind(*others[:-1], backend)
-
-    monkeypatch.setattr(worker, "OutboxSealer", given(OutboxSealer))
-    monkeypatch.setattr(assemble, "ShardWorker", given(ShardWorker))
+    backend, sealer = chosen(device, measured=False), cast(Any, OutboxSealer)
+    monkeypatch.setattr(worker, "OutboxSealer", lambda *own: sealer(*own[:-1], backend))
+    given = partial(assemble.ShardSettings, devices=ShardDevices(backend))
+    monkeypatch.setattr(assemble, "ShardSettings", given)
     simulation = small_federation(small_plan("rlwe"), tmp_path)
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed()[0])

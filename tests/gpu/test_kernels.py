@@ -19,6 +19,7 @@ from secureps.gpu.open_kernels import remove_key
 from secureps.gpu.public_kernels import reduce_accepted
 from secureps.gpu.seal_kernels import pack_words
 from tests.crypto.test_ntt import CASES, lazy_bound, ntt
+from tests.crypto.test_rlwe import PARAMETERS, named
 from tests.kits.rlwe_kit import (
     binomials,
     edge_words,
@@ -184,3 +185,53 @@ def test_the_greatest_digits_are_encoded_exactly(capacity: int, levels: int) -> 
         for prime in word:
             expected = transformed(messages, prime)
             assert [int(each) % prime for each in found[w]] == expected
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=named)
+def test_digits_are_those_of_the_definition(parameters: CipherParameters) -> None:
+    """Of every set: the least and greatest messages and errors, and any, in Python's integers."""
+    enc = choose(parameters)
+    base, half = enc.base, enc.delta // 2
+    rng = np.random.default_rng(8)
+    least, greatest = -half, enc.delta - half - 1
+    messages = [0, enc.space - 1, base - 1, enc.space - base, enc.space // base, 1, 2 % enc.space]
+    messages += [base**part * (base - 1) for part in range(enc.digits)]
+    messages += [
+        sum(int(u) * base**part for part, u in enumerate(row))
+        for row in rng.integers(0, base, (60, enc.digits))
+    ]
+    errors = [
+        least,
+        least + 1,
+        -1,
+        0,
+        1,
+        greatest - 1,
+        greatest,
+        *rng.integers(-40, 40, 4).tolist(),
+    ]
+    pairs = [(m, e) for m in messages for e in errors][: enc.ring.degree]
+    values = [(enc.delta * m + e) % enc.ring.modulus for m, e in pairs]
+    digits, squares, beyond = gpu_kit.decoded(enc, values)
+    assert not beyond
+    for part in range(enc.digits):
+        assert digits[part, : len(pairs)].tolist() == [m // base**part % base for m, _ in pairs]
+    assert squares == pytest.approx(float(sum(e * e for _, e in pairs)), rel=1e-12)
+
+
+@pytest.mark.parametrize("parameters", PARAMETERS, ids=named)
+def test_any_residues_are_decoded_as_on_the_processor(parameters: CipherParameters) -> None:
+    """What no cohort's sum has, too: those of a wrong key, and of messages that are too large."""
+    enc = choose(parameters)
+    ring, n = enc.ring, enc.ring.degree
+    rng = np.random.default_rng(9)
+    values = [int.from_bytes(rng.bytes(32), "little") % ring.modulus for _ in range(n)]
+    values[:4] = [0, ring.modulus - 1, ring.modulus // 2, enc.delta * enc.space - enc.delta // 2]
+    digits, squares, beyond = gpu_kit.decoded(enc, values)
+    messages = [(v + enc.delta // 2) % ring.modulus // enc.delta for v in values]
+    assert beyond == any(m >= enc.space for m in messages)
+    for part in range(enc.digits):
+        assert digits[part].tolist() == [m // enc.base**part % enc.base for m in messages]
+    rests = [(v + enc.delta // 2) % ring.modulus - m * enc.delta for v, m in zip(values, messages)]
+    right = sum((rest - enc.delta // 2) ** 2 for rest in rests)
+    assert squares == pytest.approx(float(right), rel=1e-9)

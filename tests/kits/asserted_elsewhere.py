@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
 ELSEWHERE = {
+    'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
+    "(the operator's fault)": ("policy/test_tiers.py", "it works with "),
     "sealing: torch finds no CUDA device here: ... (the operator's fault)": (
         "gpu/test_device.py",
         "torch finds no CUDA device here",
     ),
-    "the GPU failed (...): the processor seals and opens from here on": (
-        "gpu/test_choice.py",
-        "the processor seals and opens from here on",
-    ),
+    "the GPU failed (...): the processor seals and opens from here on": (CHOICE, "from here on"),
     "the GPU makes other bytes than the processor: take ... (the operator's fault)": (
-        "gpu/test_choice.py",
+        CHOICE,
         "other bytes than the processor: take ",
     ),
-    "the processor seals and opens: the GPU makes other bytes": (
-        "gpu/test_choice.py",
-        "the GPU makes other bytes",
-    ),
+    "the processor seals and opens: the GPU makes other bytes": (CHOICE, "GPU makes other bytes"),
+    "the GPU failed (...): the processor steps from here on": (STEPS, "steps from here on"),
+    "the processor steps: the GPU makes other bits (...)": (STEPS, "the GPU makes other bits"),
     "... has left this run: ... (the sender's fault)": (
         "roles/coordinator/test_departures.py",
         "has left this run: ",
@@ -63,6 +62,8 @@ ELSEWHERE = {
         "roles/coordinator/test_acts.py",
         "no client that trains in this run is called",
     ),
+    "this run's plan has no [scaling]: nothing follows the load, and there is nothing to switch "
+    "off (the other side's fault)": ("federation/test_scaling.py", "nothing follows the load"),
     "without ... ... clients are left, and ... needs ... (the other side's fault)": (
         "roles/coordinator/test_acts.py",
         " clients are left, and ",

@@ -92,7 +92,7 @@ def write(folder: Path) -> None:
 
     from secureps.gpu.backend import WARPS
     from secureps.gpu.chacha_kernels import key_stream
-    from secureps.gpu.open_kernels import decode_narrow, remove_key
+    from secureps.gpu.open_kernels import decode_narrow, decode_wide, remove_key
     from secureps.gpu.public_kernels import reduce_accepted
     from secureps.gpu.seal_kernels import pack_words, seal_words
 
@@ -100,6 +100,8 @@ def write(folder: Path) -> None:
     narrow, wide = {"N": 2048, "LOG": 11, "WORDS": 1}, {"N": 8192, "LOG": 13, "WORDS": 4}
     window = {"WINDOW": 2176, "SPAN": 4096, "N": 2048, "PRIMES": 2}
     decode = {"N": 2048, "PARTS": 2, "LANES": 512}
+    wide_types = [*[u32] * 3, u64, "*fp64", u64, "*i64", "*fp64", u64]
+    wide_decode = {"N": 8192, "PARTS": 23, "WORDS": 4, "TOGETHER": 6, "LANES": 512}
     seal, remove = [*[u32] * 9, u64, u32], [u64, *[u32] * 7]
     wanted = {
         "key_stream": (key_stream, [u32, u32, "u32", "u32", "i32"], {"LANES": 256}, 4),
@@ -109,6 +111,7 @@ def write(folder: Path) -> None:
         "reduce_accepted": (reduce_accepted, [u32] * 4, window, 2 * WARPS[2048]),
         "remove_key": (remove_key, remove, narrow, WARPS[2048]),
         "decode_narrow": (decode_narrow, [u32] * 3 + [u64, "*i64", "*fp64", u64], decode, 4),
+        "decode_wide": (decode_wide, wide_types, wide_decode, 4),
     }
     tools = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
     for name, (kernel, types, constants, warps) in wanted.items():

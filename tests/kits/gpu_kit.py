@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -22,6 +23,7 @@ if os.environ.get(INTERPRETER) != "1":
 
 import triton.language as tl  # noqa: E402
 
+from secureps.crypto.cipher import Place  # noqa: E402
 from secureps.crypto.ntt import paired, twiddles  # noqa: E402
 from secureps.crypto.ring import Encoding  # noqa: E402
 from secureps.crypto.rlwe_tables import scale  # noqa: E402
@@ -97,3 +99,26 @@ def sealed_plainly(enc: Encoding, values: U32) -> tuple[NDArray[np.uint64], list
         WORDS=count,
     )
     return words.numpy().reshape(count, n), most.numpy().tolist()
+
+
+def decoded(enc: Encoding, values: Sequence[int]) -> tuple[NDArray[np.int64], float, bool]:
+    """Digits (d, N) of values below q, zeros behind them, the sum of E^2, and whether a message
+    was too large."""
+    opener = backend().opener(enc, Place(bytes(32), "decoded", bytes(32), 1), nothing_of(enc))
+    primes, n = enc.ring.primes, enc.ring.degree
+    residues = np.zeros((len(primes), n), np.uint32)
+    for row, prime in zip(residues, primes):
+        row[: len(values)] = [value % prime for value in values]
+    with opener._room() as room:
+        room["work"][: residues.size].copy_(interpreter().upload(residues.reshape(-1)))
+        programs = n // interpreter().even_lanes
+        narrow = len(enc.ring.words) == 1
+        (opener._decode_narrow if narrow else opener._decode_wide)(room, programs)
+        digits, squares, beyond = (each.numpy() for each in opener._results(room))
+        made = digits[: enc.values].reshape(enc.digits, n).copy()
+        return made, float(squares[:programs].sum()), bool(beyond[:programs].any())
+
+
+def nothing_of(enc: Encoding) -> U32:
+    """A key of zeros."""
+    return np.zeros((len(enc.ring.primes), 2, enc.ring.degree), np.uint32)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -49,24 +49,48 @@ def digest_of(tensors: Mapping[str, Any]) -> str:
     return payload_digest(b"".join(np.asarray(tensors[n]).tobytes() for n in sorted(tensors))).hex()
 
 
-class Ranked(TorchTrainer):
-    """Keeps a digest of every model that it trained."""
+class Layers(nn.Sequential):
+    """Two layers, and a buffer; several processes hold a share of each tensor."""
 
     def __init__(self) -> None:
-        super().__init__(zeros, (X, Y), (X, Y), functional.mse_loss, {}, "cpu")
-        self.trained: list[str] = []
+        super().__init__(nn.Linear(4, 3), nn.Linear(3, 1))
+        self.register_buffer("steps", torch.zeros(2, dtype=torch.int64))
+        for each in self.parameters():
+            nn.init.constant_(each, 0.5)
 
-    def _trained(self, *given: Any) -> tuple[nn.Module, dict[str, float]]:
-        module, metrics = super()._trained(*given)
-        self.trained.append(digest_of({n: t.numpy() for n, t in module.state_dict().items()}))
-        return module, metrics
+    def shards(self) -> list[nn.Module]:
+        return [self[0]]
+
+
+MODELS: Mapping[str, Callable[[], nn.Module]] = {"whole": zeros, "shares": Layers}
+
+
+class Ranked(TorchTrainer):
+    """Keeps a digest of every model that it trained, and how often it evaluated one."""
+
+    def __init__(self, model: str = "whole") -> None:
+        super().__init__(MODELS[model], (X, Y), (X, Y), functional.mse_loss, {}, "cpu")
+        self.trained: list[str] = []
+        self.evaluated = 0
+
+    def _trained(self, *given: Any) -> tuple[dict[str, torch.Tensor], dict[str, float]]:
+        state, metrics = super()._trained(*given)
+        self.trained.append(digest_of({n: t.numpy() for n, t in state.items()}))
+        return state, metrics
+
+    def _evaluated(self, *given: Any) -> EvaluateResult:
+        self.evaluated += 1
+        return super()._evaluated(*given)
 
 
 class Still:
     """A trainer of the same model in NumPy, which learns nothing."""
 
+    def __init__(self, parameters: Tensors) -> None:
+        self._parameters = parameters
+
     def parameters(self, seed: int) -> Tensors:
-        return {"weight": np.zeros((1, 4), np.float32), "bias": np.zeros(1, np.float32)}
+        return {name: each.copy() for name, each in self._parameters.items()}
 
     def fit(self, parameters: Tensors, config: FitConfig) -> FitResult:
         return FitResult(parameters, 5, {}, 2)
@@ -75,25 +99,29 @@ class Still:
         raise AssertionError("nobody evaluates here")
 
 
-def played(trainer: TorchTrainer) -> str:
-    """The digest of the model of a federation in which it is one of three clients."""
+def played(trainer: TorchTrainer) -> list[Any]:
+    """The digest of the model of a federation in which it is one of three clients, and its loss."""
+    still = Still(trainer.parameters(1))
     plan = small_plan(versions=1, local=[], group=[GROUP], training=SETTINGS)
-    trainers = dict.fromkeys(CLIENTS, Still()) | {CLIENTS[0]: trainer}
+    trainers = dict.fromkeys(CLIENTS, still) | {CLIENTS[0]: trainer}
     with TemporaryDirectory() as folder:
         simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), Path(folder))
         simulation.run(lambda: finished(simulation))
-        return digest_of(simulation.model())
+        found = simulation.model()
+        return [digest_of(found), trainer.evaluate(found).loss]
 
 
 def main(rank: int, store: str) -> None:
     torch.set_num_threads(1)
     distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
-    trainer, model = Ranked(), ""
-    reason = trainer.follow()
-    if reason is None:
-        model = played(trainer)
-        trainer.dismiss()
-    print(json.dumps({"reason": reason, "model": model, "trained": trainer.trained}))
+    for kind in MODELS:
+        trainer, made = Ranked(kind), list[Any]()
+        reason = trainer.follow()
+        if reason is None:
+            made = played(trainer)
+            trainer.dismiss()
+        told = {"reason": reason, "made": made, "trained": trainer.trained}
+        print(json.dumps(told | {"evaluated": trainer.evaluated}))
     distributed.destroy_process_group()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -64,6 +65,11 @@ def psi(degree: int, prime: int) -> int:
 
 def transformed(polynomial: Sequence[int], prime: int) -> list[int]:
     """Values of a polynomial at the odd powers of psi: N^2 products, each below 2^54."""
+    return list(_transformed(tuple(polynomial), prime))
+
+
+@lru_cache(maxsize=64)  # both kinds of kernels are held against the same ones
+def _transformed(polynomial: tuple[int, ...], prime: int) -> list[int]:
     degree = len(polynomial)
     root, powers = psi(degree, prime), [1]
     for _ in range(2 * degree - 1):

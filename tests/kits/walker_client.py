@@ -8,7 +8,7 @@ from typing import Any
 
 from secureps.client.runner import run_client
 from secureps.client.trainer import FitConfig, FitResult
-from tests.kits.federations import Tensors, Walker
+from tests.kits.walker import Tensors, Walker
 
 
 class SlowWalker(Walker):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections import Counter
 from dataclasses import replace
 from decimal import Decimal, localcontext
@@ -339,3 +341,20 @@ def test_unsound_releases_are_refused() -> None:
         client_epsilon([RELEASE, replace(RELEASE, party="bob")], DELTA)
     with pytest.raises(Malformed, match="the release of 'alice'"):
         client_epsilon([replace(RELEASE, stddev=math.nan)], DELTA)
+
+
+def test_without_what_counts_it_is_said_what_to_install() -> None:
+    """In a small installation (docs/platforms.md); nothing is approximated."""
+    program = (
+        "import sys",
+        "sys.modules['dp_accounting'] = None",
+        "from secureps.errors import ConfigError",
+        "try:",
+        "    import secureps.privacy.accountant",
+        "except ConfigError as error:",
+        "    print(error)",
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(program)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.endswith("epsilon is counted with it: pip install dp-accounting\n")

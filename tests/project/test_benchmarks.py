@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import committee, floods, floor, gpu, holder, record_level, threads
+from benchmarks import committee, floods, floor, holder, record_level, threads
 from benchmarks.ciphers import measure
 from benchmarks.crowd import million_plan
 from benchmarks.deployed import Deployed
@@ -47,15 +47,6 @@ def test_every_step_is_measured_with_any_threads() -> None:
     for row in rows:
         assert all(float(row[f"{n} threads, ns/value"]) > 0 for n in threads.THREADS)
         assert float(row["times as fast"]) > 0
-
-
-def test_without_a_gpu_nothing_is_measured_and_why_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(gpu, "has_device_file", lambda: False)
-    gpu.main()
-    said = capsys.readouterr().out
-    assert said == "no device, and nothing measured: no driver's device file\n"
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")  # Opacus' of itself

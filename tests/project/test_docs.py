@@ -15,9 +15,15 @@ import pytest
 from pydantic.fields import FieldInfo
 from typer.main import get_command
 
-from secureps.config import codec, plan, sections
+from secureps.config import codec, optimizer, plan, scaling, sections
 from secureps.config.profile import ProfileSection, ProfilesSection
-from secureps.config.scenario import ScenarioSection, StaySection, StudySection, VariantSection
+from secureps.config.scenario import (
+    ScenarioSection,
+    ShardsSection,
+    StaySection,
+    StudySection,
+    VariantSection,
+)
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.config.site import SiteSection
@@ -285,9 +291,10 @@ SECTIONS: dict[str, type[sections.Section]] = {
     '`[group.rule]`, name = "async"': plan.AsyncSection,
     '`[group.rule]`, name = "priority"': plan.PrioritySection,
     "`[group.rule]`, a class of your own": plan.OwnRuleSection,
-    "`[work]`": plan.WorkSection,
-    "`[group.optimizer]`": plan.OptimizerSection,
-    "`[group.optimizer.schedule]`": plan.ScheduleSection,
+    "`[work]`": scaling.WorkSection,
+    "`[scaling]`": scaling.ScalingSection,
+    "`[group.optimizer]`": optimizer.OptimizerSection,
+    "`[group.optimizer.schedule]`": optimizer.ScheduleSection,
     "`[group.sparse]`": plan.SparseSection,
     "`[group.adaptive]`": plan.AdaptiveSection,
     '`[privacy]`, unit = "record"': plan.RecordPrivacySection,
@@ -300,6 +307,7 @@ SECTIONS: dict[str, type[sections.Section]] = {
     "`[study]` of a scenario": StudySection,
     "`[[study.variant]]`": VariantSection,
     "`[[stay]]` of a scenario": StaySection,
+    "`[shards]` of a scenario": ShardsSection,
     "A server's file, for `secureps serve`": ServeSection,
     "A site's policy, for `--site`": SiteSection,
 }

@@ -17,7 +17,7 @@ from tests.kits.nursery import ROOT as TREE
 ROOT = TREE / "secureps"
 
 FLOORS = (
-    ("buffers", "errors", "exhaustion", "tracebacks", "wording"),
+    ("buffers", "errors", "exhaustion", "file_access", "tracebacks", "wording"),
     ("config", "extras", "messages"),
     ("compiled", "files"),
     ("codec", "model", "privacy"),
@@ -32,10 +32,12 @@ FLOORS = (
         "policy/block_codes",
         "policy/groups",
         "policy/scales",
+        "policy/scaling",
         "policy/spending",
         "policy/tensor_kinds",
     ),
     ("policy/block_deltas",),
+    ("policy/tiers",),
     ("policy/explain",),
     ("roles",),
     ("roles/coordinator", "roles/holder", "roles/member", "roles/shard"),
@@ -76,6 +78,7 @@ ONLY_IMPORTERS = {
     "zstandard": {"crypto/bfv_seal.py"},
     "torch": {
         "client/device_update.py",
+        "client/fit_seeds.py",
         "client/ghost_clipping.py",
         "client/gradient_norms.py",
         "client/record_checks.py",
@@ -84,10 +87,13 @@ ONLY_IMPORTERS = {
         "client/torch_ranks.py",
         "client/torch_sgd.py",
         "device/bits.py",
+        "device/deltas.py",
         "device/digests.py",
         "device/encoding.py",
         "device/noise.py",
         "device/norms.py",
+        "device/step_bits.py",
+        "device/stepping.py",
         "device/words.py",
         "gpu/device.py",
     },

@@ -64,7 +64,16 @@ def test_continuous_integration_runs_targets_of_make_on_every_python() -> None:
         "newer": ["make test PYTHON=python"],
         "gpu": ["make gpu"],
         "extras": ["make extra EXTRA=${{ matrix.extra }}"],
+        "clients": [
+            "python -m pip install .",
+            "python -I tests/kits/client_check.py",
+            "python -m pip install hypothesis pytest pytest-timeout",
+            "python -m pytest @tests/portable.txt",
+        ],
     }
+    assert [line.replace(".venv/bin/", "") for line in recipe("clients")] == [
+        each.removesuffix(" .") for each in steps["clients"] if "pip" not in each
+    ], "where there is no make, it is what make runs"
     pythons = jobs["newer"]["strategy"]["matrix"]["python-version"]
     assert pythons == ["3.12", "3.13"]
     least = PROJECT["project"]["requires-python"].removeprefix(">=")

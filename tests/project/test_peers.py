@@ -22,6 +22,7 @@ from benchmarks.peers.meter import CLIENTS, SERVERS, Process, Sample, Traffic
 from benchmarks.peers.ours import thin_plan
 from benchmarks.peers.outcome import MEASURED, OUT_OF_MEMORY, Figures, Outcome, PeerError
 from benchmarks.peers.stage import Limits, Stage
+from benchmarks.report import filled
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.policy.plan import load_plan
@@ -118,15 +119,15 @@ def test_a_page_gets_the_tables_in_their_place() -> None:
     assert "| ours | 0.712 | 1.50 | 12.0 | 3.36 | not counted | 2.50 | 6e-06 |" in text
     assert "- ours: x 1.0; four holders; bytes on the wire." in text
     assert "- theirs: y 2.0." in text
-    page = f"before\n{table.BEGIN}\nwhat was here\n{table.END}\nafter\n"
-    made = table.filled(page, text)
-    assert made.startswith(f"before\n{table.BEGIN}\n")
-    assert made.endswith(f"{table.END}\nafter\n")
+    page = "before\n<!-- peers: begin -->\nwhat was here\n<!-- peers: end -->\nafter\n"
+    made = filled(page, "peers", text)
+    assert made.startswith("before\n<!-- peers: begin -->\n")
+    assert made.endswith("<!-- peers: end -->\nafter\n")
     assert "what was here" not in made
-    assert table.filled(made, text) == made
+    assert filled(made, "peers", text) == made
     with pytest.raises(ValueError, match="no place"):
-        table.filled("a page", text)
-    table.filled(PAGE.read_text(), text)
+        filled("a page", "peers", text)
+    filled(PAGE.read_text(), "peers", text)
 
 
 def test_a_chart_has_a_bar_or_a_reason_for_every_peer_and_size() -> None:

@@ -15,7 +15,7 @@ from safetensors.numpy import save_file
 
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.check import check, record, tables
+from secureps.run.check import check, record, service, tables
 from secureps.run.simulate.simulate import load_scenario
 from secureps.wording import size
 from tests.kits.nursery import ROOT, supervise_children
@@ -109,6 +109,20 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     assert read["shard"]["memory"] == explanation.shard.memory
     assert read["collusion"] == list(explanation.collusion)
     assert read["opened"] == explanation.opened
+
+
+def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None:
+    plan = write(tmp_path)
+    free, tight = check(plan, 1_000_000).shard, check(plan, 1_000_000, "12 MiB").shard
+    assert (free.limit, tight.limit) == (None, 12 << 20)
+    assert tight.state < free.state
+    assert tight.files == free.files
+    inside = plan.read_text() + '[federation]\nscript = "x.py"\nclients = 6\nmemory = "9 MB"\n'
+    assert service(load_plan(write(tmp_path, inside))).memory == 9_000_000
+    with pytest.raises(ConfigError, match='it works with "8 MiB" or more'):
+        check(write(tmp_path), 1_000_000, "1 MiB")
+    with pytest.raises(ConfigError, match="--memory: 'much' is not a number with kB"):
+        check(plan, 1_000_000, "much")
 
 
 def test_the_page_of_a_committee(tmp_path: Path) -> None:

@@ -128,24 +128,27 @@ def test_join_and_a_script_of_ones_own_take_the_same_options() -> None:
     } | {"--run-config"}
 
 
-def test_join_counts_by_the_records_that_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int | None] = []
+def test_join_counts_by_the_records_that_are_told_on_the_node_that_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[tuple[int | None, str]] = []
 
-    def take_part(script: Path, joining: Joining, settings: object) -> str:
-        seen.append(joining.records)
+    def take_part(script: Path, joining: Joining, settings: object, pin: str) -> str:
+        seen.append((joining.records, pin))
         return "over"
 
     monkeypatch.setattr("secureps.run.join.join", take_part)
     who = ("join", "script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "me")
-    assert run(monkeypatch, *who, "--records", "250") == 0
+    assert run(monkeypatch, *who, "--records", "250", "--pin", "1") == 0
     assert run(monkeypatch, *who) == 0
-    assert seen == [250, None]
+    assert seen == [(250, "1"), (None, "off")]
+    assert run(monkeypatch, *who, "--pin", "both") == 2
 
 
 def test_join_has_its_passphrase_before_the_script_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     number, seen = descriptor("six words"), list[bytes]()
 
-    def take_part(script: Path, joining: Joining, settings: object) -> str:
+    def take_part(script: Path, joining: Joining, settings: object, pin: str) -> str:
         with pytest.raises(OSError):
             os.fstat(number)
         seen.append(joining.passphrases.lock(b"a key"))

@@ -150,3 +150,15 @@ def test_a_coordinator_alone_has_a_standby_that_knows_whom_it_follows(tmp_path: 
         serve("shard", tmp_path / "shard.toml", standby=True)
     with pytest.raises(ConfigError, match="coordinator that it follows is missing"):
         serve("coordinator", config, standby=True)
+
+
+def test_a_server_is_pinned_to_a_node_that_is_there_before_anything_else(tmp_path: Path) -> None:
+    """Nothing of it is there yet: neither its kit nor its state."""
+    config = tmp_path / "shard-0.toml"
+    config.write_text('name = "shard-0"\nkit = "kit"\nstate = "state"\npin = "999"\n')
+    with pytest.raises(ConfigError) as caught:
+        serve("shard", config)
+    assert str(caught.value).startswith(f"{config}: pin: there is no NUMA node 999: ")
+    config.write_text('name = "shard-0"\nkit = "kit"\nstate = "state"\npin = "both"\n')
+    with pytest.raises(ConfigError, match="pin: must be auto, off, or the number of a NUMA node"):
+        serve("shard", config)

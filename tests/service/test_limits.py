@@ -15,13 +15,14 @@ from typing import Any
 
 import pytest
 
+from secureps import exhaustion as exhaustion_module
 from secureps.errors import ConfigError, DiskFailed, InternalError, OperatorError
 from secureps.exhaustion import Starved, exhaustion
 from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
-from secureps.service import process
+from secureps.service import limits, process
 from secureps.service.disk_faults import refused
-from secureps.service.limits import demand_descriptors, starting
+from secureps.service.limits import demand_descriptors, no_core_dumps, starting
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
 from tests.kits.executor_kit import TASK, Stage
@@ -165,6 +166,15 @@ def test_a_process_that_cannot_be_closed_ends_all_the_same(where: str) -> None:
     assert ("a script's own" in done.stdout) == (where != "closing")
 
 
+def test_it_ends_where_no_timer_signals_either() -> None:
+    """As on Windows; `faulthandler` says what it was at."""
+    without = "import signal\nfor name in ('SIGALRM', 'setitimer'): delattr(signal, name)\n"
+    command = [sys.executable, "-c", without + CLOSES_NEVER, "threads"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+    assert (done.returncode, done.stdout) == (1, "closed\na script's own\n")
+    assert "Timeout" in done.stderr
+
+
 @pytest.mark.parametrize("where", ["payload", "work"])
 def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
     """A full disk is waited for; this is not, wherever it is met."""
@@ -186,6 +196,13 @@ def test_descriptors_that_are_used_up_are_no_full_disk(where: str) -> None:
             stage.executor.request("a", Heartbeat("a"))
         stage.play()
         assert exhaustion(stage.executor.halted.exception())
+
+
+def test_where_there_are_no_limits_none_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (limits, exhaustion_module):
+        monkeypatch.setattr(module, "resource", None)
+    no_core_dumps()
+    demand_descriptors(1 << 20)
 
 
 def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

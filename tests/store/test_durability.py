@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from secureps.messages.records import Incarnated
 from secureps.store import durability
-from secureps.store.atomic_file import replace_text, write_durably
+from secureps.store.atomic_file import replace_text, sync, write_durably
 from secureps.store.journal import SqliteJournal
 from tests.conftest import AS_DEPLOYED
 
@@ -42,6 +43,52 @@ def write(folder: Path, number: int) -> int:
     found = commits(journal)
     journal.close()
     return found
+
+
+def test_on_macos_a_file_goes_through_the_drive(
+    tmp_path: Path, waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There fsync(2) leaves it in the drive's own memory, and there is no fdatasync(2)."""
+    asked = list[tuple[int, int]]()
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", lambda file, order: asked.append((file, order)))
+    monkeypatch.delattr(os, "fdatasync")
+    durability.sync(5)
+    durability.sync_data(6)
+    with durability.simulated():
+        durability.sync_data(7)
+    assert asked == [(5, 51), (6, 51)]
+
+    def unknown(*_: object) -> None:
+        raise OSError(25, "Inappropriate ioctl for device")
+
+    monkeypatch.setattr(fcntl, "fcntl", unknown)
+    durability.sync(5)
+    assert waits == [5], "a file system without that order"
+    journal = SqliteJournal(tmp_path / "journal.db")
+    assert journal._base.execute("PRAGMA fullfsync").fetchone() == (1,)
+    journal.close()
+
+
+def test_on_windows_no_directory_is_opened(
+    tmp_path: Path, waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(durability, "fcntl", None)
+    monkeypatch.setattr(durability, "DIRECTORIES", False)
+    monkeypatch.delattr(os, "fdatasync")
+    opened, before = list[tuple[str, int]](), os.open
+
+    def watched(path: Path, flags: int, mode: int = 0o777) -> int:
+        opened.append((Path(path).name, flags))
+        return before(path, flags, mode)
+
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(os, "open", watched)
+    sync(tmp_path)
+    sync(tmp_path / "file")
+    assert opened == [("file", os.O_RDWR)], "nobody waits for a file that it may only read"
+    assert len(waits) == 1
+    assert write(tmp_path, 1) == FULL
 
 
 def test_whoever_writes_waits(tmp_path: Path, waits: list[int]) -> None:

@@ -35,19 +35,23 @@ class Pace:
     transfer: float
 
 
-def portion(section: PlanSection, paces: Sequence[Pace]) -> float:
+def portion(section: PlanSection, paces: Sequence[Pace], within: float = math.inf) -> float:
     """The part of its local work that a client does next; all of it before it has measured any.
 
-    The target is the plan's, or else the shortest deadline of its groups.
+    The target is the plan's, or else the shortest deadline of its groups; where deadlines follow
+    the load (`[scaling]`), no more than the one in force.
 
     Args:
         paces: of its last contributions, whose mean is expected of the next.
+        within: seconds that the deadline in force leaves, as it was invited.
     """
     if section.work is None or not paces:
         return 1.0
     target, least = section.work.target_seconds, section.work.least
     if target is None:
         target = min(group.rule.deadline for group in section.group)
+    if section.scaling is not None:
+        target = min(target, within)
     training = fmean(pace.training for pace in paces)
     transfer = fmean(pace.transfer for pace in paces)
     part = 1.0

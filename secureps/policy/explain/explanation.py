@@ -22,6 +22,7 @@ from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
+from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
@@ -445,6 +446,7 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     blocks = [group.blocks for group in layout if group.name != EVALUATION]
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
+    remarks += scaling_words(section, sum(blocks))
     return tuple(remarks)
 
 

@@ -6,7 +6,8 @@ worst moment, as it is served:
     program       Python and what a server imports, before the first block
     state         three versions (the last, the newest, and the one being made) of the values and
                   of the optimizer's vectors, float32, of the blocks that lie on the busiest shard,
-                  and differences between as many versions as are shorter than a block
+                  and differences between as many versions as are shorter than a block; where a
+                  shard has a limit, or a group's tier is mapped, what of it is resident
     work          on one block: its sum with a member's ciphertext; it is opened and stepped in
                   pieces that are next to nothing; under a codec the mean is decoded as a whole
     uploads       as many blocks, and pieces of them, as threads take in at once; and those that
@@ -23,17 +24,21 @@ and limits that servers keep (they are arguments).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-
-import numpy as np
 
 from secureps.model.layout import GroupLayout
 from secureps.model.placement import place_copies
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
+from secureps.policy.tiers import PINNED, room_of, version_bytes
 
 VERSIONS = 3
+FILED = 3
+"""Versions of a group whose state files are kept: the newest, the one before it, and what the
+checkpoint before has, or the one being made."""
+SHARD_THREADS = 1
+"""Threads that step a shard's blocks, unless its file says otherwise."""
 CODE_BYTES = 40
 """Of a value that is sent, while the mean of a block is decoded: its place, its factor, two
 float64, and the words that are drawn for it."""
@@ -61,6 +66,7 @@ class Service:
         threads: that take uploads in, on a shard; `streams`: that one client sends by.
         piece: bytes of an upload that are on their way into a block.
         in_flight: bytes of blocks that are taken in at once, at most.
+        memory: bytes of values and optimizer state that a shard has resident, at most; None: all.
     """
 
     shards: tuple[str, ...]
@@ -72,6 +78,7 @@ class Service:
     streams: int
     piece: int
     in_flight: int
+    memory: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,8 @@ class MemoryUse:
         clients: that are connected.
         memory: resident at the peak: the sum of the five that follow.
         disk: of updates in its spool, while the largest cohort of every group is open.
+        files: of the state files of its groups: each has FILED versions.
+        limit: of `state`; None if there is none.
     """
 
     clients: int
@@ -92,17 +101,24 @@ class MemoryUse:
     uploads: int
     connections: int
     disk: int
+    files: int
+    limit: int | None = None
 
 
 def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse:
-    """Predicts for the groups of a model's layout."""
+    """Predicts for the groups of a model's layout.
+
+    Raises:
+        ConfigError: a shard's limit is too little.
+    """
     kind = plan.cipher_of(groups[0])
     nodes = dict.fromkeys(service.shards, 1.0)
-    state, sent, disk, held = (dict.fromkeys(service.shards, 0) for _ in range(4))
+    state, sent, disk, held, files = (dict.fromkeys(service.shards, 0) for _ in range(5))
+    own: dict[str, dict[str, list[int]]] = {shard: {} for shard in service.shards}
     work = largest = 0
     for group in groups:
         most, chain = plan.bounds(group.name).most, plan.chain(group.name)
-        remembered = plan.optimizer(group.name).init(np.zeros(1, np.float32)).slots
+        resident = plan.group(group.name).tier != "mapped"
         ranks = place_copies(group.name, group.blocks, nodes, plan.section.replicas)
         for block, (primary, *replicas) in enumerate(zip(*ranks)):
             slots = group.slots(block)
@@ -110,16 +126,23 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
             start, stop = group.span(block)
             values = stop - start
             delta = block_delta(plan, group, block)
+            version = version_bytes(plan, group, (block,))
             for shard in (primary, *replicas):
-                state[shard] += VERSIONS * FLOAT_BYTES * (1 + len(remembered)) * values
-                state[shard] += 0 if delta is None else delta.behind * delta.length
+                own[shard].setdefault(group.name, []).append(block)
+                files[shard] += FILED * version
+                if resident:
+                    length = 0 if delta is None else delta.length
+                    behind = 0 if delta is None else delta.behind
+                    state[shard] += VERSIONS * (version - length) + behind * length
                 disk[shard] += most * sealed
             sent[primary] += sealed
             held[primary] += 1
             decoding = 0 if chain.plain else FLOAT_BYTES * values + CODE_BYTES * slots
             work = max(work, total + sealed, decoding)
             largest = max(largest, sealed)
-    busiest = max(service.shards, key=lambda shard: state[shard])
+    if service.memory is not None:
+        state = {shard: _resident(plan, groups, own[shard], service) for shard in service.shards}
+    busiest = max(service.shards, key=lambda shard: (state[shard], files[shard]))
     streams = min(service.streams, held[busiest])
     at_once = min(service.threads, service.clients * streams)
     waiting = min(service.connection + streams * service.stream, sent[busiest])
@@ -133,8 +156,34 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         "connections": service.clients * waiting,
     }
     return MemoryUse(
-        clients=service.clients, memory=sum(parts.values()), disk=max(disk.values()), **parts
+        clients=service.clients,
+        memory=sum(parts.values()),
+        disk=max(disk.values()),
+        files=max(files.values()),
+        limit=service.memory,
+        **parts,
     )
+
+
+def _resident(
+    plan: Plan, groups: Sequence[GroupLayout], own: Mapping[str, list[int]], service: Service
+) -> int:
+    """What of a shard's versions is in memory within its limit: the newest, and one being made.
+
+    Nothing of a group that is longer than the room for either.
+    """
+    assert service.memory is not None
+    blocks = {group.name: own.get(group.name, []) for group in groups}
+    room = room_of(plan, groups, blocks, service.memory, SHARD_THREADS)
+    held = longest = 0
+    for group in groups:
+        if plan.group(group.name).tier == "mapped":
+            continue
+        version = version_bytes(plan, group, blocks[group.name])
+        pinned = plan.group(group.name).tier == "resident"
+        held += PINNED * version if pinned else version * (version <= room.held)
+        longest = max(longest, version * (version <= room.making))
+    return min(room.held, held) + longest
 
 
 def sealing(plan: Plan, group: GroupLayout) -> int:

@@ -14,6 +14,7 @@ nothing hides.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -31,6 +32,7 @@ from secureps.policy.rules.rule import (
     Wait,
     by_client,
     lacking_members,
+    renewed,
     too_stale,
 )
 
@@ -68,19 +70,22 @@ class Buffered:
             return lacking
         if state.waiting >= self.backlog:
             return Wait(None, f"{state.waiting} updates wait already", everybody=True)
-        busy, most = state.invited & state.live, self.section.concurrency
+        busy, most = state.busy_since, self.section.concurrency
         if most is not None and len(busy) >= most:
-            over = sorted(state.moved.get(each, now) + self.section.deadline for each in busy)
-            training = sum(at > now for at in over)
-            if training >= most:
+            over = bisect_right(busy, now, key=lambda since: self._over(now, since))
+            if (training := len(busy) - over) >= most:
                 text = f"{training} members train, no more than {most} at once"
-                return Wait(over[-most], text, everybody=True)
+                return Wait(self._over(now, busy[-most]), text, everybody=True)
         if member in state.invited:
             return Wait(None, f"{member} trains")
         last = state.sent.get(member)
         if last is not None and last.version >= state.version:
             return Wait(None, f"{member} has contributed from version {state.version}")
         return Admit(f"trains from version {state.version}")
+
+    def _over(self, now: float, since: float) -> float:
+        """When a member that was asked then takes nobody's place any more."""
+        return min(since, now) + self.section.deadline
 
     def decide(self, now: float, arrivals: tuple[Arrival, ...], state: RuleState) -> Decision:
         """Closes with `buffer` updates, or at the deadline with `minimum`; drops stale ones."""
@@ -93,13 +98,15 @@ class Buffered:
 
     def wait(self, now: float, ready: Sequence[Arrival], wanted: int, state: RuleState) -> Decision:
         """Fewer than are wanted: waits, or closes at the deadline with what is there."""
-        count = f"{len(ready)} of {wanted} updates are here"
-        if len(ready) < self.bounds.minimum:
-            return Wait(None, f"{count}, the minimum cohort is {self.bounds.minimum}")
+        count, least = f"{len(ready)} of {wanted} updates are here", self.bounds.minimum
+        again = renewed(len(ready), wanted)
+        if len(ready) < least:
+            text = f"{count}, the minimum cohort is {least}"
+            return Wait(None, text, arrivals=min(least, again))
         since = max(state.opened_at or 0.0, min(arrival.at for arrival in ready))
         until = since + self.section.deadline
         if now < until:
-            return Wait(until, f"{count}; {len(state.invited & state.live)} members train")
+            return Wait(until, f"{count}; {len(state.busy_since)} members train", arrivals=again)
         return self.close(ready[: self.bounds.most], state, f"deadline: {count}")
 
     def close(self, chosen: Sequence[Arrival], state: RuleState, reason: str) -> Close:

@@ -14,6 +14,7 @@ Examples:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -48,7 +49,7 @@ class RuleState:
 
     Args:
         version: the committed version of the group.
-        live: members whose lease runs.
+        live: members whose lease runs; not to be changed.
         invited: members that were asked: in the open round, or (without rounds) who have not
             answered yet.
         opened_at: when the round was opened, None between rounds; without rounds, when the
@@ -63,10 +64,11 @@ class RuleState:
         sent: the newest base that each member has contributed from.
         left_out: how many members never come again: nobody waits for them.
         waiting: how many updates are here, or on their way once more, without rounds.
+        training: `busy_since`, where it is known already.
     """
 
     version: int
-    live: frozenset[str]
+    live: Set[str]
     invited: Set[str] = frozenset()
     opened_at: float | None = None
     extensions: int = 0
@@ -77,6 +79,17 @@ class RuleState:
     sent: Mapping[str, Base] = field(default_factory=dict)
     left_out: int = 0
     waiting: int = 0
+    training: Sequence[float] | None = None
+
+    @cached_property
+    def busy_since(self) -> Sequence[float]:
+        """Since when each live member trains that does, ascending; infinite for who has no clock.
+
+        Its length is how many do, and it may be a view.
+        """
+        if self.training is not None:
+            return self.training
+        return sorted(self.moved.get(each, math.inf) for each in self.invited & self.live)
 
     @cached_property
     def places(self) -> Mapping[str, int]:
@@ -117,12 +130,14 @@ class Admit:
 class Wait:
     """Nothing happens before `until` (None: before another event).
 
-    Of an admission, `everybody` says that whoever asks now hears the same.
+    Of an admission, `everybody` says that whoever asks now hears the same. Of a decision,
+    `arrivals` are how many must be here before anything but its words changes, or `until` comes.
     """
 
     until: float | None
     reason: str
     everybody: bool = False
+    arrivals: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +204,15 @@ class Bounds:
     def total(self) -> int:
         """The largest total weight."""
         return self.most * self.most_weight
+
+
+TOLD = 200
+"""Times that the words of a large cohort are renewed while it comes together."""
+
+
+def renewed(here: int, wanted: int) -> int:
+    """At how many arrivals the words of a cohort are renewed (`Wait.arrivals`); 0: at the next."""
+    return min(wanted, here + wanted // TOLD) if wanted >= TOLD else 0
 
 
 Admission = Admit | Wait | Refuse

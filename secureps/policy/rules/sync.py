@@ -23,6 +23,7 @@ from secureps.policy.rules.rule import (
     Extend,
     RuleState,
     Wait,
+    renewed,
 )
 from secureps.wording import named
 
@@ -73,7 +74,8 @@ class Sync:
             return _close(arrivals, f"all {len(here)} invited have arrived")
         if now < until:
             if late:
-                return Wait(until, f"{count} have arrived; waits for {named(late)}")
+                text = f"{count} have arrived; waits for {named(late)}"
+                return Wait(until, text, arrivals=renewed(len(here), len(state.invited)))
             return Wait(until, f"{count} have arrived, the minimum cohort is {own.minimum}")
         over = f"deadline: {count} have arrived, quorum {own.quorum}"
         if len(here) >= max(own.quorum, own.minimum):

@@ -79,6 +79,8 @@ class Guarded:
             case Wait(until, _):
                 if until is not None and not _after(until, now):
                     raise self._wrong("decide", answer, f"it is {now:g} s, and until is later")
+                if answer.arrivals:
+                    return replace(answer, arrivals=0)  # it is asked at each of them
             case Drop(ids, _):
                 here = {arrival.id for arrival in arrivals}
                 if not isinstance(ids, tuple) or not ids or not here.issuperset(ids):
@@ -168,7 +170,7 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
 def _frozen(state: RuleState) -> RuleState:
     """The same, which nobody can write into."""
     clocks, sent = MappingProxyType(state.clocks), MappingProxyType(state.sent)
-    return replace(state, clocks=clocks, sent=sent)
+    return replace(state, live=frozenset(state.live), clocks=clocks, sent=sent)
 
 
 def _after(until: object, now: float) -> bool:

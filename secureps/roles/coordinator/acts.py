@@ -1,4 +1,4 @@
-"""What an operator has the coordinator do: pause and go on, a checkpoint now, who is left out.
+"""What an operator has the coordinator do: pause, a checkpoint, who is left out, no scaling.
 
 An act that is done already changes nothing, so that it may be said again. What must not live here:
 what follows from one that is on record (`roles.coordinator.acted`).
@@ -31,6 +31,15 @@ def do(tx: Transaction, act: Act) -> None:
         case Deed.PAUSE if not known.paused:
             tx.write(act)
         case Deed.GO_ON if known.paused:
+            tx.write(act)
+        case Deed.SCALING_OFF | Deed.SCALING_ON if tx.plan.section.scaling is None:
+            raise Refused(
+                "this run's plan has no [scaling]: nothing follows the load, and there is nothing "
+                "to switch off"
+            )
+        case Deed.SCALING_OFF if not tx.federation.scaled.off:
+            tx.write(act)
+        case Deed.SCALING_ON if tx.federation.scaled.off:
             tx.write(act)
         case Deed.CHECKPOINT if not known.checkpoint and checkpointing.newer(tx):
             tx.write(act)

@@ -16,13 +16,12 @@ up. What must not live here: the steps of a version (`roles.coordinator.commit`)
 from __future__ import annotations
 
 import math
+from collections import ChainMap
 from dataclasses import replace
-from functools import lru_cache
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
 from secureps.messages import coordinator_records as records
-from secureps.messages.encoding import digest
 from secureps.messages.requests import Withdraw
 from secureps.messages.submission import SubmissionId
 from secureps.policy.base import Base
@@ -52,7 +51,7 @@ from secureps.roles.coordinator import (
 )
 from secureps.roles.coordinator.clocks import MOST_REFUSED
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import GOES_ON, Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import named
 
 
@@ -194,12 +193,14 @@ def _give_up(tx: Transaction, group: GroupState, reason: str) -> None:
 
 def state(tx: Transaction, group: GroupState) -> RuleState:
     """As the rule sees a group: whoever may train no more is there for what it has sent."""
-    gone = group.open_stream.spent
-    if gone:
-        gone = gone - {id.client for id in group.receipts}
-    here = tx.takers(group.name) - group.sitting_out - gone
-    seen = group.open_stream.state(group.version, here, group.opened_at)
-    return replace(seen, waiting=len(group.receipts) + len(group.returning))
+    stream, own = group.open_stream, tx.attendance(group)
+    live: Names = own.here
+    if stream.spent:
+        gone = stream.spent - {id.client for id in group.receipts}
+        live = tx.takers(group.name) - group.sitting_out - gone
+    seen = stream.state(group.version, live, group.opened_at)
+    waiting = len(group.receipts) + len(group.returning)
+    return replace(seen, waiting=waiting, training=None if stream.spent else own.asked)
 
 
 def _end(tx: Transaction, group: GroupState) -> None:
@@ -233,19 +234,30 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     returning = sorted(group.open_stream.returning)
     if lost := tuple(id for id in returning if id in tx.sessions.lost.get(id.client, ())):
         tx.drop(group.name, lost, "a shard lost its blocks, and so did its client")
-    here = tx.takers(group.name) - group.open_stream.spent - group.sitting_out
-    clocks = group.open_stream.clocks
-    for client in sorted(clocks.keys() - here):
+    comes, goes = tx.attendance(group).comes_and_goes(group.open_stream)
+    for client in goes:
         tx.write(records.MemberLeft(group.name, client))
-    for client in sorted(here - clocks.keys() - group.open_stream.passed):
-        clock = tx.plan.rule(group.name).enter(state(tx, group))
-        waiting = sum(id.client == client for id in group.pending)  # of before it went away
+    for client in comes:
+        clock = tx.rule(group.name).enter(state(tx, group))
+        waiting = len(group.open_receipts.clients.get(client, ()))  # of before it went away
+        waiting += sum(id.client == client for id in group.returning)
         tx.write(records.MemberEntered(group.name, client, clock + waiting))
 
 
 def _decide(tx: Transaction, group: GroupState) -> Wait:
     if recovery.under_way(group):
         return _decide_set(tx, group)
+    stream, question = group.open_stream, ("decided", group.name)
+    seen = (group.version, stream.closed, group.opened_at, len(stream.returning))
+
+    def holds(known: Wait) -> bool:
+        return len(group.receipts) < known.arrivals and synchronous.early(tx, known)
+
+    basis = (seen, group.sitting_out, group.suspicion)
+    return tx.cache.of(question, basis, lambda: _decide_now(tx, group), holds)
+
+
+def _decide_now(tx: Transaction, group: GroupState) -> Wait:
     receipts, waiting = opening.examined(tx, group)
     arrived, seen_ids = group.open_stream.arrived, _seen(group, {r.id for r in receipts})
     arrivals = tuple(
@@ -253,10 +265,10 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
         for r in sorted(receipts, key=lambda r: (arrived[r.id], r.id))
         if r.id in seen_ids
     )
-    rule, period = tx.plan.rule(group.name), committees.periods(tx, group.name)
+    rule, period = tx.rule(group.name), committees.periods(tx, group.name)
     seen, minimum = state(tx, group), tx.plan.bounds(group.name).minimum
     whole = (r for r in group.receipts.values() if r.id.client not in group.sitting_out)
-    bases = {receipt.id: receipt.version for receipt in whole}
+    bases = {receipt.id: receipt.version for receipt in whole} if period is not None else {}
     chosen = supports.alike(period, arrivals, bases, group.version, minimum)
     if isinstance(chosen, Drop):
         tx.drop(group.name, chosen.ids, chosen.reason)
@@ -264,13 +276,16 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     # what holders have not looked into, or is sent again, has not arrived, as far as a rule can see
     unseen, done = set(group.pending) - seen_ids, _done(tx, group, seen)
     if unseen or done:
-        clocks = dict(seen.clocks) | dict.fromkeys(done, seen.closed + 1)
+        stream = group.open_stream  # not copied: it may have very many clients
+        clocks = ChainMap(dict.fromkeys(done, seen.closed + 1), stream.clocks)
         for id in unseen:
             if id.client in clocks:
                 clocks[id.client] -= 1
         stood = {id.client: at for id, at in arrived.items() if id.client in done}
-        asked = {id.client for id in group.open_stream.returning}.union(seen.invited)
-        seen = replace(seen, clocks=clocks, moved=stood | dict(seen.moved), invited=asked)
+        seen = replace(seen, clocks=clocks, moved=ChainMap(stream.moved, stood))
+        if stream.returning:
+            asked = {id.client for id in stream.returning}.union(seen.invited)
+            seen = replace(seen, invited=asked, training=None)
     decision = rule.decide(tx.now, chosen, seen)
     decision = supports.not_for_ever(period, decision, chosen, bases, group.version)
     match decision:
@@ -294,7 +309,8 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
             return tx.again
         case _:
             reason = f"{decision.reason}; {waiting}" if waiting else decision.reason
-            return Wait(decision.until, reason)
+            enough = decision.arrivals if isinstance(decision, Wait) else 0
+            return Wait(decision.until, reason, arrivals=enough)
 
 
 def _done(tx: Transaction, group: GroupState, seen: RuleState) -> set[str]:
@@ -337,12 +353,12 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, lacking)
     if (counts := example_bounds.hold_back(tx, group)) is not None:
         return counts
-    stream, rule = group.open_stream, tx.plan.rule(group.name)
-    now = state(tx, group)
-    idle, held, until = now.live - stream.training.keys() - stream.spent, "", None
-    if idle and holds_everybody(first := rule.admit(tx.now, min(idle), now)):
-        idle, held, until = frozenset(), first.reason, _until(first)
-    for client in sorted(idle, key=lambda client: _order(group, client)):
+    stream, rule, own = group.open_stream, tx.rule(group.name), tx.attendance(group)
+    now, held, until = state(tx, group), "", None
+    first = next((rule.admit(tx.now, client, now) for client in own.free), None)
+    if first is not None and holds_everybody(first):
+        return Wait(_until(first), "" if stream.training else first.reason)
+    for client in own.in_order(stream.closed):
         answer = rule.admit(tx.now, client, now)
         if not isinstance(answer, Admit):
             held = held or answer.reason
@@ -363,6 +379,7 @@ def _ask(tx: Transaction, group: GroupState) -> Wait:
             continue
         base = stream.next_base(client, group.version)
         tx.write(records.MemberAsked(group.name, client, base.version, base.step))
+        tx.attendance(group)  # the rule sees that it trains
         tx.order(client, recovery.make_invite(tx, group, client))
     return Wait(until, "" if stream.training else held or "no member is live")
 
@@ -373,24 +390,12 @@ def _asks_nobody(tx: Transaction, group: GroupState) -> bool:
     idle, gone = now.live - stream.spent, tx.federation.isolated.keys() | tx.federation.retired
     if stream.training.keys() - gone or not idle:
         return False
-    answer = tx.plan.rule(group.name).admit(tx.now, min(idle), now)
+    answer = tx.rule(group.name).admit(tx.now, min(idle), now)
     return holds_everybody(answer) and _until(answer) is None
 
 
 def _until(answer: Admission) -> float | None:
     return answer.until if isinstance(answer, Wait) else None
-
-
-def _order(group: GroupState, client: str) -> tuple[int, bytes]:
-    """Whoever contributed longest ago comes first; among these, a draw that nobody chooses."""
-    last = group.open_stream.sent.get(client)
-    return (-1 if last is None else last.version), _drawn(client, group.open_stream.closed)
-
-
-@lru_cache(maxsize=1 << 14)
-def _drawn(client: str, closed: int) -> bytes:
-    """The same for as long as a cohort takes, and asked for at every event."""
-    return digest("secureps-asked", client.encode(), closed.to_bytes(8, "little"))
 
 
 def withdrawn(tx: Transaction, group: GroupState, message: Withdraw, reason: str) -> None:
@@ -425,19 +430,22 @@ def _end_if_too_few(tx: Transaction, group: GroupState, tried: str) -> None:
     block = termination.row_block(tx, group)
     if block and not out:
         return
-    joined = tx.clients.intersection(federation.members) if block else tx.clients
-    least = tx.plan.bounds(group.name).minimum
-    able, spent = tx.takers(group.name, joined) - retired, frozenset(stream.spent)
+    spent = frozenset(stream.spent)
     if tx.live.isdisjoint(stream.training):
         spent |= termination.exhausted(tx, (group,))
     gone = out | spent | retired | federation.isolated.keys()
+    if not gone:
+        return
+    joined = tx.clients.intersection(federation.members) if block else tx.clients
+    least = tx.plan.bounds(group.name).minimum
+    able = tx.takers(group.name, joined) - retired
     coming = {
         id.client for id in group.pending
     } | stream.training.keys() - federation.isolated.keys()
     enough = len((able - spent | coming) - out) >= least
     # What others sent before they went counts for a cohort, and not for whom a rule asks.
     asked = len(able - spent - out) >= least or not _asks_nobody(tx, group)
-    if not gone or (enough and asked):
+    if enough and asked:
         return
     if not out and not federation.isolated:
         termination.end(tx, termination.budget_spent(tx, group, spent, retired))

@@ -10,8 +10,8 @@ from secureps.messages.coordinator_records import CheckpointComplete, Checkpoint
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.roles.coordinator import evaluation
+from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.group import GroupState
-from secureps.roles.coordinator.state import CheckpointState
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.coordinator.termination import over
 from secureps.roles.coordinator.transaction import Transaction

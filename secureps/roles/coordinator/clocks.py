@@ -9,7 +9,7 @@ decisions.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 
 from secureps.messages.submission import SubmissionId
@@ -180,7 +180,7 @@ class Clocks:
         """A cohort is part of a version, or came to nothing."""
         self.closed += 1
 
-    def state(self, version: int, live: frozenset[str], since: float | None) -> RuleState:
+    def state(self, version: int, live: Set[str], since: float | None) -> RuleState:
         """As the rule sees it, now and after whatever is folded next."""
         return RuleState(
             version=version,

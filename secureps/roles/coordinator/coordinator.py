@@ -38,12 +38,14 @@ from secureps.roles.coordinator import (
     registration,
     reign,
     resubscribe,
+    scaling,
     scheduler,
     submissions,
 )
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.founding import LATER
 from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.receipts import OpenReceipts
 from secureps.roles.coordinator.seat import Seat
 from secureps.roles.coordinator.sessions import Sessions
@@ -116,6 +118,7 @@ class Coordinator(Seat):
             )
         self._layout: Layout | None = None
         self._telemetry = Window()
+        self._load = Load()
         self._cache = Cache()
         self._until: float | None = None
 
@@ -127,6 +130,7 @@ class Coordinator(Seat):
             self._follower.apply(record)
             self._settings = replace(self._settings, roster=self._follower.roster)
         self._federation.apply(at, record)
+        self._sessions.changes.forget()
         self._lay_out()
 
     def folded(self) -> Fold:
@@ -141,6 +145,7 @@ class Coordinator(Seat):
             self.apply(0.0, record)
         enough = {name: g.open_receipts.enough for name, g in self._federation.groups.items()}
         self._federation = from_state(CoordinatorState, fold.state)
+        self._sessions.changes.forget()
         for name, group in self._federation.groups.items():
             group.open_receipts.enough = enough[name]
 
@@ -236,7 +241,7 @@ class Coordinator(Seat):
 
     def live(self, now: float) -> frozenset[str]:
         """Clients whose lease runs."""
-        return self._sessions.live(now)
+        return frozenset(self._sessions.live(now))
 
     @property
     def servers(self) -> tuple[requests.ServerStatus, ...]:
@@ -266,7 +271,6 @@ class Coordinator(Seat):
                 if waits := membership.join(tx, self._settings, event):
                     return waits
                 self._renew(tx.now, client)
-                tx.live |= {client}
                 assert tx.federation.pinned is not None
                 epoch = tx.federation.pinned.placement.epoch
                 self._sessions.located[client] = tx.federation.addresses, epoch
@@ -293,7 +297,6 @@ class Coordinator(Seat):
             case requests.Retire(party):
                 self._same(sender, party)
                 self._sessions.leave(party)
-                tx.live -= {party}
                 membership.retire(tx, event)
             case requests.Decline(party):
                 self._same(sender, party)
@@ -340,6 +343,7 @@ class Coordinator(Seat):
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
+                self._load.take(event)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():
@@ -363,7 +367,6 @@ class Coordinator(Seat):
         self._sessions.away.pop(party, None)
         self._sessions.forget_adopted(party)
         self._sessions.told.add(party)
-        tx.watchers |= {party}
         membership.tell_roster(tx, self._follower, event)  # orders name who is new on it
         if not reign.name_itself(tx, event):
             self._repeat(tx, event)
@@ -417,15 +420,16 @@ class Coordinator(Seat):
             self._layout = self._plan.layout(pinned.run.schema)
 
     def _tx(self, now: float) -> Transaction:
+        everybody, evaluator = self._settings.roster.names("client"), self._plan.evaluator
         return Transaction(
             now=now,
             plan=self._plan,
             federation=self._federation,
             layout=self._layout,
-            clients=self._settings.roster.names("client") - {self._plan.evaluator},
+            clients=everybody - {evaluator} if evaluator else everybody,
             holders=tuple(sorted(self._settings.roster.names("holder"))),
             live=self._sessions.live(now),
-            watchers=frozenset(self._sessions.watchers),
+            watchers=self._sessions.watchers,
             sessions=self._sessions,
             cache=self._cache,
         )
@@ -433,8 +437,12 @@ class Coordinator(Seat):
     def _close_turn(self, tx: Transaction) -> Step:
         self._lay_out()
         tx.layout = self._layout
-        self._until = scheduler.advance(tx) if reign.rules(tx) else None
+        if rules := reign.rules(tx):
+            scaling.advance(tx, self._load)
+        self._until = scheduler.advance(tx) if rules else None
         self._telemetry.measure(tx)
+        if self._plan.section.scaling is not None:
+            self._load.measure(tx)
         return tx.step
 
     def _renew(self, now: float, client: str) -> None:

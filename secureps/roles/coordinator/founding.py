@@ -88,7 +88,10 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     layout = plan.layout(schema)
     if schema.told != {spec.name for spec in layout.frozen or ()}:
         raise WrongShape("a model has digests of the tensors that the plan freezes, and no others")
-    shards = {name: s.weight for name, s in sorted(federation.shards.items())}
+    here = sorted(federation.shards.items())
+    if plan.section.scaling is not None:  # the others are there to be added
+        here = here[: plan.section.shards]
+    shards = {name: s.weight for name, s in here}
     copies = plan.section.replicas
     ranks = {g.name: place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups}
     held = {group: list(zip(*of, strict=True)) for group, of in ranks.items()}
@@ -99,7 +102,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
     tx.write(RunPinned(run, placement, addresses))
     committees.form(tx, settings)
     for party in sorted(tx.watchers):
-        if party in shards or party in holders:
+        if party in shards or party in holders or tx.spare(party):
             tx.order(party, make_configure(tx))
     for group in federation.groups.values():
         if plan.given(group.name):
@@ -140,17 +143,17 @@ def choose_founder(tx: Transaction) -> None:
     """
     federation, groups = tx.federation, tx.federation.groups.values()
     awaited = [g for g in groups if g.phase is Phase.FOUNDING and not tx.plan.given(g.name)]
-    here = [client for client in federation.members if client in tx.trainers] if awaited else []
-    if not here:
+    here = next(filter(tx.trains, federation.members), None) if awaited else None
+    if here is None:
         return
     wanted = []
     for group in awaited:
         asked = tx.sessions.asked.intersection(group.receipts)
-        gone = tuple(id for id in asked if id.client not in tx.trainers)
+        gone = tuple(id for id in asked if not tx.trains(id.client))
         tx.drop(group.name, gone, "a shard lost its blocks, and its client is away")
-        if gone or (not group.receipts and federation.founder not in tx.trainers):
+        if gone or (not group.receipts and not tx.trains(federation.founder)):
             wanted.append(group)
-    if wanted and federation.founder not in tx.trainers:
-        tx.write(FounderChosen(here[0]))
+    if wanted and not tx.trains(federation.founder):
+        tx.write(FounderChosen(here))
     for group in wanted:
         tx.order(federation.founder, recovery.make_invite(tx, group, federation.founder))

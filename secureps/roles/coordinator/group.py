@@ -5,7 +5,7 @@ What must not live here: records of the whole federation (`roles.coordinator.sta
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import assert_never
@@ -131,7 +131,7 @@ class GroupState:
         """What the client's next update is trained from, if `version` is the newest."""
         return Base(version, 0) if self.stream is None else self.stream.next_base(client, version)
 
-    def round_state(self, live: frozenset[str], left_out: int = 0) -> RuleState:
+    def round_state(self, live: Set[str], left_out: int = 0) -> RuleState:
         """What the rule may look at."""
         return RuleState(
             version=self.version,

@@ -116,7 +116,6 @@ def revoke(tx: Transaction, roster: Roster) -> None:
     for client in tx.federation.members:
         if client not in roster and tx.federation.isolated.get(client) != REVOKED:
             tx.sessions.leave(client)
-            tx.live -= {client}
             tx.write(records.ClientRevoked(client))
             for group in tx.federation.groups.values():
                 if group.phase is Phase.HOLDING and client in group.weights:
@@ -145,7 +144,7 @@ def tell_roster(tx: Transaction, follower: RosterFollower, known: Subscribe) -> 
 
 
 def _tell(tx: Transaction, party: str, roster: Roster) -> None:
-    text = roster.to_bytes().decode()
+    text = roster.text
     tx.order(party, RosterChanged(tx.federation.incarnation, text))
 
 

@@ -11,9 +11,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 
 from secureps.messages.acts import Act, ShardDeed
-from secureps.messages.coordinator_records import PlacementMoved, ShardLeft
+from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
+from secureps.messages.moves import BALANCE
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement
+from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.acted import stand_still
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.judgements import Evaluations
@@ -28,7 +30,8 @@ class Moving:
 
     Args:
         left: shards that are part of the run no more, and why; removed: those by an operator.
-        what: the `ShardDeed` that is not done yet, empty if there is none; shard: whom it is of.
+        what: the `ShardDeed` that is not done yet, or BALANCE; empty if there is none; shard: whom
+            it is of; assigned: the blocks that move between shards, of BALANCE.
         before: while blocks move, the placement that they had, in which each is whole where it is;
             target: the one that they get; since: when that began.
         kept: a checkpoint was begun since, of which whoever gains blocks has its part.
@@ -38,6 +41,7 @@ class Moving:
     removed: set[str] = field(default_factory=set)
     what: str = ""
     shard: str = ""
+    assigned: tuple[BlockAssigned, ...] = ()
     before: Placement | None = None
     target: Placement | None = None
     since: float = 0.0
@@ -69,7 +73,7 @@ class Moving:
     def apply(
         self,
         at: float,
-        record: Act | ShardLeft | PlacementMoved,
+        record: Act | MovingRecord,
         pinned: RunPinned,
         groups: Collection[GroupState],
         evaluations: Evaluations,
@@ -83,10 +87,13 @@ class Moving:
                 new = old.without(shard)
                 self._leave(shard, reason, removed)
                 self.before = self.target = None
-                if self.shard == shard:
-                    self.what = self.shard = ""
+                if self.shard == shard or self.what == BALANCE:
+                    self._settle()
                 for group in groups:
                     group.states.pop(shard, None)
+            case ScalingDecided(blocks=blocks):
+                if blocks:
+                    self.what, self.assigned = BALANCE, blocks
             case PlacementMoved(new, target):
                 if new == self.target:
                     self._end()
@@ -103,7 +110,7 @@ class Moving:
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
             self._leave(act.party)  # a spare one: what others move goes on
             if self.shard == act.party:
-                self.what = self.shard = ""
+                self._settle()
             return
         self.what, self.shard = act.what, act.party
         if act.what == ShardDeed.ADD:
@@ -119,7 +126,12 @@ class Moving:
         if self.what == ShardDeed.REMOVE:
             self._leave(self.shard)
         self.before = self.target = None
+        self._settle()
+
+    def _settle(self) -> None:
+        """Nothing is to move."""
         self.what = self.shard = ""
+        self.assigned = ()
 
 
 def _files(group: GroupState, old: Placement, new: Placement) -> None:

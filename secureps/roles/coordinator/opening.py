@@ -91,7 +91,7 @@ def kept(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
     looks first, while there is time. What too few are left to open stays back until more are.
     """
     opened = group.open_receipts
-    stuck = unopenable(tx, group).intersection(opened.ready)
+    stuck = frozenset(id for id in unopenable(tx, group) if id in opened.ready)
     if not group.suspicion.flawed or last_look(tx, group) is None:
         return stuck
     ids = (id for client in group.suspicion.flawed for id in opened.clients.get(client, ()))

@@ -183,7 +183,7 @@ def make_invite(tx: Transaction, group: GroupState, client: str) -> Invite | Sea
 
     Or to seal once more, under another sequence, what a burnt cohort had of it.
     """
-    number, seconds = tx.federation.incarnation, tx.plan.group(group.name).rule.deadline
+    number, seconds = tx.federation.incarnation, tx.deadline(group.name)
     if not group.streaming:
         again, evaluates = sends_again(tx, group, client), evaluation.asked(tx, group, client)
         base = Base(group.version, 0)

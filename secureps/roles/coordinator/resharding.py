@@ -17,7 +17,7 @@ from __future__ import annotations
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
-from secureps.messages.moves import Move
+from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
@@ -120,6 +120,8 @@ def told(tx: Transaction) -> str:
             text = f"blocks move to {moving.shard}, which is added"
         case ShardDeed.DRAIN | ShardDeed.REMOVE:
             text = f"blocks move from {moving.shard} to others"
+        case _ if moving.what == BALANCE:
+            text = "blocks move to shards with less to do"
         case _:
             text = "blocks are copied again, since a shard has left"
     waits = _waits(tx)
@@ -151,9 +153,7 @@ def advance(tx: Transaction) -> None:
         here = shards is not None and tx.watchers.issuperset({*shards, *placement.shards})
         if shards is None or not here or not _between(tx):
             return
-        weights = {name: federation.shards[name].weight for name in shards}
-        joins = moving.shard if moving.what == ShardDeed.ADD else ""
-        held = move_copies(placement.held, weights, tx.plan.section.replicas, joins)
+        held = _held(tx, shards)
         target = Placement.by_block(placement.epoch + 2, shards, held)
         tx.write(PlacementMoved(placement.joined(target), target))
         departures.go_on(tx)
@@ -175,9 +175,25 @@ def _wanted(tx: Transaction) -> tuple[str, ...] | None:
             return (*placement.shards, moving.shard) if here else None
         case ShardDeed.DRAIN | ShardDeed.REMOVE:
             return tuple(s for s in placement.shards if s != moving.shard)
+    if moving.what == BALANCE:
+        return placement.shards
     copies = min(tx.plan.section.replicas, len(placement.shards))
     thin = tx.cache.of("thin", placement.epoch, lambda: _least(placement) < copies)
     return placement.shards if thin else None
+
+
+def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
+    """Where blocks are to lie on these shards."""
+    federation, moving, held = tx.federation, tx.federation.moving, _placement(tx).held
+    if moving.what == BALANCE:
+        for each in moving.assigned:
+            own = held[each.group][each.block]
+            taken = (each.taker if shard == each.giver else shard for shard in own)
+            held[each.group][each.block] = tuple(taken)
+        return held
+    weights = {name: federation.shards[name].weight for name in shards}
+    joins = moving.shard if moving.what == ShardDeed.ADD else ""
+    return move_copies(held, weights, tx.plan.section.replicas, joins)
 
 
 def _least(placement: Placement) -> int:

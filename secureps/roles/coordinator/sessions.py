@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from secureps.messages.requests import Subscribe
 from secureps.messages.run import ShardAddress
 from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator.attendance import Attendance, Changes
 
 Located = tuple[tuple[ShardAddress, ...], int]
 """Where shards are, and the epoch of the placement of blocks on them."""
@@ -60,8 +61,12 @@ class Sessions:
     """Key holders on whose word a higher incarnation was begun."""
     asks_other: bool = False
     """Whether another coordinator is asked if this one is over, and has not answered."""
+    changes: Changes = field(default_factory=Changes)
+    """Clients that came, went or moved, for `attendance` to follow."""
+    attendance: dict[str, Attendance] = field(default_factory=dict)
+    """Who takes part in each group, by name (`Transaction.attendance`)."""
     _leases: dict[str, float] = field(default_factory=dict)
-    _live: frozenset[str] = frozenset()
+    _live: set[str] = field(default_factory=set)
     _first: float = math.inf
     """No lease runs out before it: until then nobody need look at all of them."""
 
@@ -84,19 +89,24 @@ class Sessions:
         self._leases[client] = until
         self._first = min(self._first, until)
         if client not in self._live:
-            self._live |= {client}
+            self._live.add(client)
+            self.changes.add(client)
 
     def leave(self, client: str) -> None:
         """Its lease is over."""
         self._leases.pop(client, None)
-        self._live -= {client}
+        if client in self._live:
+            self._live.remove(client)
+            self.changes.add(client)
 
-    def live(self, now: float) -> frozenset[str]:
-        """Clients whose lease runs."""
+    def live(self, now: float) -> set[str]:
+        """Clients whose lease runs: the set itself, not a copy; for reading."""
         if now >= self._first:
-            self._leases = {client: until for client, until in self._leases.items() if until > now}
+            for client in [client for client, until in self._leases.items() if until <= now]:
+                del self._leases[client]
+                self._live.discard(client)
+                self.changes.add(client)
             self._first = min(self._leases.values(), default=math.inf)
-            self._live = frozenset(self._leases)
         return self._live
 
     @property

@@ -27,37 +27,21 @@ from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.run import ShardAddress
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.messages.submission import Receipt, SubmissionId, receipt_digest
 from secureps.privacy.ledger import Ledger
 from secureps.roles.announced_keys import AnnouncedKeys
 from secureps.roles.coordinator.acted import Acted
+from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.cohort import PreparedVersion
 from secureps.roles.coordinator.fates import Fate, Fates
 from secureps.roles.coordinator.group import GroupState, Owed, Phase
 from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.coordinator.reigns import Reigns
+from secureps.roles.coordinator.scaled import Scaled
 from secureps.roles.coordinator.timeline import Timeline
 from secureps.roles.machine import Record
-
-
-@dataclass(slots=True)
-class CheckpointState:
-    """A checkpoint in the making, or the last complete ones.
-
-    `evaluations` is how many results were there when it was ordered, for its manifest to name.
-    """
-
-    number: int
-    versions: tuple[GroupVersion, ...]
-    evaluations: int = 0
-    parts: dict[str, records.CheckpointPart] = field(default_factory=dict)
-    complete: bool = False
-
-    def version_of(self, group: str) -> int:
-        """The version of a group in this checkpoint; -1 if it is not in it."""
-        return next((gv.version for gv in self.versions if gv.group == group), -1)
-
 
 REVOKED = "its name is on the roster no more"
 """Why a client is left out that whoever issues keys has revoked."""
@@ -79,7 +63,7 @@ class CoordinatorState:
             failure: the error that it ends with (`errors.ERRORS`), empty if its plan foresees it.
         retired: members that take part no more, by their own word; why_gone: what they and those
             that rest for a while say of why, without a reason empty; isolated: clients that are
-            left out, and why; acted: what an operator has had it do.
+            left out, and why; acted: what an operator has had it do; scaled: what the load has.
         timeline: when steps of the newest cohorts were done; outside: by group, who only joined.
         answered: the newest cohort that a key holder answered for, by (holder, group); liars:
             those that were found out, and how.
@@ -116,6 +100,7 @@ class CoordinatorState:
     isolated: dict[str, str] = field(default_factory=dict)
     outside: dict[str, set[str]] = field(default_factory=dict)
     acted: Acted = field(default_factory=Acted)
+    scaled: Scaled = field(default_factory=Scaled)
     timeline: Timeline = field(default_factory=Timeline)
     evaluations: Evaluations = field(default_factory=Evaluations)
     committees: list[KeyCommittee] = field(default_factory=list)
@@ -214,13 +199,14 @@ class CoordinatorState:
     def apply(self, at: float, record: Record) -> None:
         """Folds one record; InternalError for one that is not the coordinator's."""
         self.timeline.take(at, record)
+        self.scaled.take(at, record)
         match record:
             case Incarnated() | records.StandbyFollows():
                 self.reigns.apply(record)
             case RunPinned():
                 self.reigns.apply(record)
                 self.pinned = record
-            case records.ShardLeft() | records.PlacementMoved():
+            case records.ShardLeft() | records.PlacementMoved() | ScalingDecided():
                 self._move(at, record)
             case records.ShardLocated(shard, unsafe):
                 self.shards[shard.name] = shard
@@ -454,7 +440,7 @@ class CoordinatorState:
             group.phase = Phase.OPENING
             group.reason = "every shard holds; the key holders open"
 
-    def _move(self, at: float, record: Act | records.ShardLeft | records.PlacementMoved) -> None:
+    def _move(self, at: float, record: Act | records.MovingRecord) -> None:
         """What others are asked for who are left, they may have; what shards said stays said."""
         assert self.pinned is not None
         groups, before = self.groups.values(), self.pinned

@@ -14,11 +14,18 @@ from secureps.model.layout import Layout
 from secureps.policy.cohorts.accusations import BELIEVED, missable, told, unsupported
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
-from secureps.roles.coordinator import committees, envelope_checks, evaluation, reign, resharding
+from secureps.roles.coordinator import (
+    committees,
+    envelope_checks,
+    evaluation,
+    reign,
+    resharding,
+    scaling,
+)
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import REVOKED, CoordinatorState
-from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.coordinator.transaction import Names, Transaction
 from secureps.wording import named
 
 Servers = tuple[requests.ServerStatus, ...]
@@ -61,6 +68,7 @@ def status(
         steps=federation.timeline.steps,
         burnt=federation.timeline.burnt_in_all,
         move=None if federation.finished else resharding.seen(tx),
+        scaling=scaling.seen(tx),
         checkpoint=next((c.number for c in reversed(federation.checkpoints) if c.complete), None),
     )
 
@@ -162,7 +170,7 @@ def _other_roster(roster: Roster, known: int | None) -> str:
 def why(
     plan: Plan,
     federation: CoordinatorState,
-    live: frozenset[str],
+    live: Names,
     group: GroupState,
     servers: Servers,
 ) -> str:

@@ -33,7 +33,7 @@ from secureps.roles.coordinator import (
     termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
-from secureps.roles.coordinator.transaction import GOES_ON, Transaction
+from secureps.roles.coordinator.transaction import GOES_ON, Names, Transaction
 from secureps.wording import named
 
 
@@ -43,11 +43,12 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
     if group.resigned:
         return GOES_ON
     out, retired = _left_out(tx, group), frozenset(tx.federation.retired)
-    live = tx.takers(group.name) - out
+    live = tx.attendance(group).here
     invited, reason = _admitted(tx, group, live)
     if invited or retired:
         spent = termination.exhausted(tx, termination.next_version(tx))
-        invited, reason = _admitted(tx, group, live - spent)
+        if spent:
+            invited, reason = _admitted(tx, group, live - spent)
         gone = {
             "their budget is spent": (live | retired) & spent,
             "take part no more": retired - spent,
@@ -136,15 +137,16 @@ def give_up(tx: Transaction, group: GroupState, reason: str) -> None:
     tx.settle(ids)
 
 
-def _admitted(
-    tx: Transaction, group: GroupState, members: frozenset[str]
-) -> tuple[tuple[str, ...], str]:
+def _admitted(tx: Transaction, group: GroupState, members: Names) -> tuple[tuple[str, ...], str]:
     """Whom the rule admits if these are live, and why not the first of those that it does not."""
     if recovery.chooses(tx, group):
-        chosen = recovery.choice(tx, group, members)
+        chosen = recovery.choice(tx, group, frozenset(members))
         return tuple(sorted(chosen.clients)), chosen.reason
-    rule, out = tx.plan.rule(group.name), len(_left_out(tx, group))
+    rule, out = tx.rule(group.name), len(_left_out(tx, group))
     state = group.round_state(members, out)
+    first = next((rule.admit(tx.now, member, state) for member in members), None)
+    if first is not None and holds_everybody(first):
+        return (), first.reason
     answers: dict[str, Admission] = {}
     for member in sorted(members):
         answers[member] = rule.admit(tx.now, member, state)
@@ -175,7 +177,7 @@ def decide(tx: Transaction, group: GroupState) -> Wait:
     if not leave_out(tx, group):
         return tx.again
     receipts, waiting = opening.examined(tx, group)
-    decision = decided(tx, group, alike(receipts))
+    decision = decided(tx, group, receipts)
     if waiting and not isinstance(decision, Close | Wait):  # they are here, and count in time
         decision = Wait(opening.last_look(tx, group), "the deadline is over")
     match decision:
@@ -211,16 +213,27 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
     """What becomes of the open round; asked anew if anything changed, or the time has come."""
 
     def ask() -> Decision:
-        arrivals = tuple(Arrival(r.id, r.version) for r in receipts)
+        arrivals = tuple(Arrival(r.id, r.version) for r in alike(receipts))
         if recovery.chooses(tx, group):
             return recovery.decide(tx, group, arrivals)
-        return tx.plan.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
+        return tx.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
 
-    def holds(decision: Decision) -> bool:
-        until = decision.until if isinstance(decision, Wait) else None
-        return until is None or tx.now < until
-
-    arrived = (group.open_receipts.changes, opening.kept(tx, group))
     opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
-    basis = (arrived, opened, group.suspicion, tx.live)
-    return tx.cache.of(("round", group.name), basis, ask, holds)
+    moved = tx.federation.scaled.deadline
+    basis = (opening.kept(tx, group), opened, group.suspicion, moved)
+    changes = group.open_receipts.changes
+
+    def holds(known: tuple[int, Decision]) -> bool:
+        before, decision = known
+        if not isinstance(decision, Wait):
+            return before == changes
+        few = len(group.receipts) < decision.arrivals
+        return (before == changes or few) and early(tx, decision)
+
+    question = ("round", group.name)
+    return tx.cache.of(question, basis, lambda: (changes, ask()), holds)[1]
+
+
+def early(tx: Transaction, waits: Wait) -> bool:
+    """Whether the time that a decision waits for is still to come."""
+    return waits.until is None or tx.now < waits.until

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
-from secureps.policy.rules.rule import Wait
+from secureps.policy.rules.rule import Rule, Wait
+from secureps.policy.scaling.in_force import in_force, rule_in_force
+from secureps.roles.coordinator.attendance import Attendance
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Order, Step
+
+Names = set[str] | frozenset[str]
 
 GOES_ON = Wait(None, "")
 """What a step returns whose records, or those before it, say what its group waits for."""
@@ -33,7 +39,8 @@ class Transaction:
     Args:
         layout: the run's, None before it is founded.
         clients, holders: everybody on the roster in these roles, but a designated evaluator.
-        live: clients whose lease runs at `now`; watchers: who can be told.
+        live: clients whose lease runs at `now`; watchers: who can be told. Both may be what the
+            sessions have: for reading.
         sessions: what else this incarnation knows of those who are here.
         cache: what was worked out in earlier transactions.
         reasons: what groups wait for since its event, by name.
@@ -45,17 +52,16 @@ class Transaction:
     layout: Layout | None
     clients: frozenset[str]
     holders: tuple[str, ...]
-    live: frozenset[str]
-    watchers: frozenset[str]
+    live: Names
+    watchers: Names
     sessions: Sessions = field(default_factory=Sessions)
     cache: Cache = field(default_factory=Cache)
     reasons: dict[str, str] = field(default_factory=dict)
     step: Step = field(default_factory=Step)
 
-    @property
-    def trainers(self) -> frozenset[str]:
-        """Live clients that train: all but a designated evaluator."""
-        return self.live - {self.plan.evaluator}
+    def trains(self, client: str) -> bool:
+        """Whether a client is live, and no designated evaluator."""
+        return client in self.live and client != self.plan.evaluator
 
     @property
     def again(self) -> Wait:
@@ -69,6 +75,22 @@ class Transaction:
             raise Malformed(f"no group is called {name!r}")
         return found
 
+    def rule(self, group: str) -> Rule:
+        """The rule of a group, with the deadline and buffer that are in force."""
+        scaled = self.federation.scaled
+        if scaled.as_planned or group == EVALUATION:
+            return self.plan.rule(group)
+        known = scaled.deadline, scaled.buffer
+        made = partial(rule_in_force, self.plan, group, *known)
+        return self.cache.of(("rule", group), known, made)
+
+    def deadline(self, group: str) -> float:
+        """The deadline of that rule, in seconds."""
+        section, scaled = self.plan.group(group).rule, self.federation.scaled
+        if scaled.as_planned or group == EVALUATION:
+            return section.deadline
+        return in_force(section, scaled.deadline, scaled.buffer).deadline
+
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
         federation = self.federation
@@ -81,17 +103,36 @@ class Transaction:
         return self.spare(party) or self.federation.moving.dismissed(party)
 
     def takers(self, group: str, among: frozenset[str] | None = None) -> frozenset[str]:
-        """Live trainers (or those among others) that take part in a group."""
+        """Live trainers (or those among others) that take part in a group.
+
+        It looks at all of them; what is asked at every event goes by `attendance`.
+        """
         federation = self.federation
-        found = self.trainers if among is None else among
+        found = frozenset(self.live) - {self.plan.evaluator} if among is None else among
         if federation.isolated:
             found -= federation.isolated.keys()
         return found - federation.outside.get(group, frozenset())
+
+    def attendance(self, group: GroupState) -> Attendance:
+        """Who takes part in a group as it is now."""
+        federation, evaluator = self.federation, self.plan.evaluator
+        outside: Names = federation.outside.get(group.name, frozenset())
+        out = federation.isolated
+
+        def barred(client: str) -> bool:
+            return client == evaluator or client in out or client in outside
+
+        known = self.sessions.attendance.get(group.name)
+        if known is None:
+            known = self.sessions.attendance[group.name] = Attendance()
+        known.follow(group, self.sessions.changes, self.live, barred)
+        return known
 
     def write(self, record: CoordinatorRecord) -> None:
         """Journals and folds one record."""
         self.step.records.append(record)
         self.federation.apply(self.now, record)
+        self.sessions.changes.note(record)
 
     def order(self, to: str, message: AnyOrder) -> None:
         """Tells one party, if it watches."""

@@ -65,7 +65,8 @@ class MemberFold:
                 self._pinned = Pinned.of(record)
                 plan = self._pinned.plan
                 self._groups = plan.touched(self._settings.rows)
-                self._model = PulledModel({g: bool(plan.group(g).pull_bits) for g in self._groups})
+                pulled = {g: bool(plan.group(g).pull_bits) for g in self._groups}
+                self._model = PulledModel(pulled, client=self._settings.name)
                 self._out.follow_plan(plan)
                 self._weighing = self._settings.weighing(plan)
                 terms = self._settings.terms

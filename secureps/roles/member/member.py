@@ -250,7 +250,8 @@ class Member(MemberFold):
         for each in due:
             self._invites.follow(each.invite.group)
         self._gathering = Gathering()
-        part = portion(self._plan.section, self._timing.paces)
+        within = min(each.invite.seconds for each in due)
+        part = portion(self._plan.section, self._timing.paces, within)
         self._timing.begins(now, part)
         self._begin(step, Contribute(*self._model.take(), aims, part))
 
@@ -344,7 +345,8 @@ class Member(MemberFold):
             self._appraiser.decline(step, invite, evaluation.unsent(aim.group))
         if event.updates and event.figures:  # they go with the first one's receipt
             down = requests.Figure("bytes_down", float(self._model.take_account()))
-            self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down)
+            pulls = requests.Figure("pulling_seconds", self._timing.pulled)
+            self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down, pulls)
 
     # --- push ---------------------------------------------------------------------
 

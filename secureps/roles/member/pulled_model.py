@@ -14,6 +14,7 @@ from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
 from secureps.messages.orders import GroupVersion, Published
 from secureps.messages.requests import GetBlock
 from secureps.roles.machine import Call, Effect, Halt, Say, Step
+from secureps.roles.member.block_order import in_own_order
 from secureps.roles.pinned_run import Pinned
 
 
@@ -29,11 +30,13 @@ class PulledModel:
             differences from the blocks that it has.
         published: the newest version of every group that was heard of.
         pulled_bytes: since somebody last took account of them.
+        client: whose it is.
     """
 
     groups: Mapping[str, bool] = field(default_factory=dict)
     published: dict[str, Published] = field(default_factory=dict)
     pulled_bytes: int = 0
+    client: str = ""
     _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
     """Groups and blocks in which a digest is published: no other is cached or absent."""
     _cached: set[bytes] = field(default_factory=set)
@@ -80,7 +83,7 @@ class PulledModel:
         """Whether published blocks are not here; those not asked for yet are asked for."""
         if self._unasked:
             ranks = {group: pinned.placement.ranks(group) for group in self.groups}
-            for digest in self._unasked:
+            for digest in in_own_order(self.client, self._unasked):
                 group, block = next(iter(self._places[digest]))
                 base = self._held.get((group, block), b"") if self.groups[group] else b""
                 version = self.published[group].version

@@ -12,15 +12,17 @@ from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Configure
 from secureps.messages.requests import PutBlock, Welcome
 from secureps.roles.machine import Call, Step
+from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.pinned_run import Pinned
 
 
 def send(step: Step, pinned: Pinned, sealed: Sealed) -> None:
-    """Every block of a submission goes to its primary."""
-    owners = pinned.placement.of(sealed.receipt.id.group).owners
-    for each in sealed.headers:
+    """Every block of a submission goes to its primary, in its client's own order."""
+    id = sealed.receipt.id
+    owners = pinned.placement.of(id.group).owners
+    for each in in_own_order(id.client, sealed.headers):
         step.effects.append(Call(owners[each.block], PutBlock(each), attach=each.key))
 
 

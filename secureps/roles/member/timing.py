@@ -41,8 +41,9 @@ class Timing:
     """Of one client."""
 
     paces: deque[Pace] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    pulled: float = 0.0
+    """Seconds in which the newest model came that was trained from."""
     _pulls: float | None = None
-    _waited: float = 0.0
     _began: float | None = None
     _part: float = 1.0
 
@@ -53,20 +54,20 @@ class Timing:
 
     def begins(self, now: float, part: float) -> None:
         """The model is here, and training begins, with this part of the work."""
-        self._waited = 0.0 if self._pulls is None else now - self._pulls
+        self.pulled = 0.0 if self._pulls is None else now - self._pulls
         self._pulls, self._began, self._part = None, now, part
 
     def done(self, now: float) -> None:
         """Trained and sealed, if it was training that began."""
         if self._began is not None:
-            self.paces.append(Pace((now - self._began) / self._part, self._waited))
+            self.paces.append(Pace((now - self._began) / self._part, self.pulled))
         self._began = None
 
     def sent(self, seconds: float) -> None:
         """An update of the last training arrived, after so many seconds of sending."""
         if self.paces:
             last = self.paces.pop()
-            self.paces.append(Pace(last.training, max(last.transfer, self._waited + seconds)))
+            self.paces.append(Pace(last.training, max(last.transfer, self.pulled + seconds)))
 
 
 @dataclass(slots=True)

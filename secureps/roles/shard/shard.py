@@ -50,6 +50,7 @@ from secureps.roles.shard.adoption import Adoption
 from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
 from secureps.roles.shard.keys import name_under, submission_of, sum_key
+from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.noise_copies import NoiseCopies
 from secureps.roles.shard.peers import Peers
 from secureps.roles.shard.reports import held, missing_for, prepared, registering, spoilt, work_name
@@ -77,11 +78,13 @@ ALL = 1 << 62
 
 
 class Shard(ShardFoldable):
-    """The machine of one shard; the seed of its noise may be `unsafe`."""
+    """The machine of one shard; its noise's seed may be `unsafe`, and its memory have a `limit`."""
 
-    def __init__(self, address: ShardAddress, roster: Roster, unsafe: bool = False) -> None:
+    def __init__(
+        self, address: ShardAddress, roster: Roster, unsafe: bool = False, limit: Limit = UNLIMITED
+    ) -> None:
         super().__init__(address.name, roster)
-        self._address, self._unsafe = address, unsafe
+        self._address, self._unsafe, self._limit = address, unsafe, limit
         self._disk = DiskReports(address.name)
         self.troubled = self._disk.troubled
         self._busy: set[tuple[str, str, int]] = set()
@@ -241,14 +244,19 @@ class Shard(ShardFoldable):
     def _configure(self, step: Step, order: orders.Configure) -> None:
         if not self.state.founded:
             check_run(order.run, order.placement, self._roster)
-            self._write(step, RunPinned(order.run, order.placement, order.shards))
         elif self.state.pinned.run.id != order.run.id:
             raise WrongRun(other_run(self._name, self.state.run, order.run.id))
+        pins = RunPinned(order.run, order.placement, order.shards)
+        if halts := self._limit.refuses(self._name, pins):
+            step.effects += halts
+            return
+        if not self.state.founded:
+            self._write(step, pins)
         known = self.state.pinned
         if known.waits(order.placement, self._roster):  # by another roster it is told again
             step.effects.append(behind(self._name, order.placement))
         if known.moved(order.placement, self._roster) is not known:
-            self._write(step, RunPinned(order.run, order.placement, order.shards))
+            self._write(step, pins)
             self._replaced(step, known)
         if order.placement.replicas is not None:
             peers = (shard for shard in order.shards if shard.name != self._name)

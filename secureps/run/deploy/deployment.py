@@ -117,9 +117,14 @@ def _needs(explained: Explanation | None, copies: bool = False) -> Needs:
     if explained is None:
         return Needs(program + probe + more)
     of_groups = sum(group.client_memory for group in explained.groups)
-    part = explained.shard.state if copies else 0  # a third is read, as much again is on its way
+    part = _versions(explained) if copies else 0  # a third is read, as much again is on its way
     shard = explained.shard.memory + probe + more + part
     return Needs(program + probe + more, shard, program + of_groups)
+
+
+def _versions(explained: Explanation) -> int:
+    """Bytes of three versions of a shard's blocks, wherever they lie."""
+    return max(explained.shard.state, explained.shard.files)
 
 
 def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
@@ -127,7 +132,7 @@ def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
         return cluster
     if explained is None:
         return replace(cluster, storage="10Gi")
-    models = 3 * explained.shard.state  # of checkpoints, beside those that are served
+    models = 3 * _versions(explained)  # of checkpoints, beside those that are served
     gibibytes = -(-2 * (explained.shard.disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 

@@ -283,6 +283,7 @@ class _Party:
             case "shard":
                 made["coordinator"] = ",".join(map(self.cluster.inside, self.cluster.coordinators))
                 made["advertise"] = self.cluster.address(self.kit.name)
+                made |= self.federation.plan.section.shard_memory
             case _:
                 made["coordinator"] = self._coordinator
                 plan = self.federation.plan

@@ -202,7 +202,8 @@ def _settings(
         made["checkpoint_copies"] = batch.copies
     if role == "coordinator":
         return made | {"plan": str(file)}
-    return made | {"coordinator": f"127.0.0.1:{batch.port}", "advertise": f"{_HERE}:{port}"}
+    own = {"coordinator": f"127.0.0.1:{batch.port}", "advertise": f"{_HERE}:{port}"}
+    return made | own | plan.section.shard_memory
 
 
 def _aggregator(batch: Batch, serving: Sequence[str], needs: Needs) -> str:

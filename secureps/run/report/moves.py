@@ -21,7 +21,7 @@ QUIET = 10.0
 
 def told(move: Move) -> str:
     """How far a move is, in a line: "drain-shard shard-1: 3 of 12 blocks, 0.9 MB of 3.1 MB"."""
-    what = f"{move.what} {move.shard}" if move.what else "copies that were lost"
+    what = f"{move.what} {move.shard}".strip() or "copies that were lost"
     blocks = f"{move.moved} of {move.blocks} blocks"
     text = f"{what}: {blocks}, {size(move.moved_bytes)} of {size(move.bytes)}"
     return printable(f"{text}; {move.reason}" if move.reason else text)

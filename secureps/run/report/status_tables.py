@@ -28,7 +28,9 @@ from secureps.messages.requests import (
     Status,
 )
 from secureps.messages.run import STANDBY
+from secureps.messages.scaling import ScalingStatus
 from secureps.policy.cohorts import accusations
+from secureps.roles.shard.memory_report import MemoryUsed, memory_used
 from secureps.run.report.group_labels import line, table
 from secureps.run.report.moves import told
 from secureps.run.report.tables import filled
@@ -79,6 +81,7 @@ def _rows(part: Table | Text, console: Console) -> Iterable[Text]:
 def record(status: Status) -> dict[str, Any]:
     """The status as plain values for JSON; an epsilon that protects nobody is None."""
     known = {h.shard: h for h in status.holdings}
+    used = memory_used(status.telemetry)
     return {
         "run": status.run.hex(),
         "incarnation": status.incarnation,
@@ -86,6 +89,7 @@ def record(status: Status) -> dict[str, Any]:
         "failure": status.failure,
         "paused": status.paused,
         "move": asdict(status.move) if status.move is not None else None,
+        "scaling": asdict(status.scaling) if status.scaling is not None else None,
         "checkpoint": status.checkpoint,
         "burnt": status.burnt,
         "steps": [asdict(each) for each in status.steps],
@@ -96,7 +100,9 @@ def record(status: Status) -> dict[str, Any]:
         "members": [asdict(m) | {"epsilon": finite(m.epsilon)} for m in status.members],
         "servers": [asdict(s) | {"state": _state(s)} for s in status.servers],
         "shards": [
-            asdict(s) | {"blocks": held.blocks, "bytes": held.bytes}
+            asdict(s)
+            | {"blocks": held.blocks, "bytes": held.bytes}
+            | {"memory": asdict(used[s.name]) if s.name in used else None}
             for s in status.shards
             for held in (known.get(s.name, Holding(s.name, 0, 0)),)
         ],
@@ -120,11 +126,12 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     Args:
         clients: of how many there is a row at most; None: of all.
     """
+    used = memory_used(status.telemetry)
     status = _printable(replace(status, telemetry=()))  # a hostile coordinator's, perhaps
     if not status.run:
         here = ", ".join(server.name for server in status.servers if server.registered)
         yield Text(f"{line(status.groups)} (registered: {here or 'nobody'})")
-        yield from _servers(status)
+        yield from _servers(status, used)
         return
     started = starts(status.incarnation) or "running"
     yield Text(f"run {status.run.hex()[:16]}: {status.finished or status.paused or started}")
@@ -141,7 +148,19 @@ def tables(status: Status, clients: int | None = None) -> Iterable[Table | Text]
     )
     if status.move is not None:
         yield Text(told(status.move), "cyan")
-    yield from _servers(status)
+    if status.scaling is not None:
+        yield Text("\n".join(scaling(status.scaling)))
+    yield from _servers(status, used)
+
+
+def scaling(own: ScalingStatus) -> Iterator[str]:
+    """What follows the load, and the newest decisions about it with their reasons."""
+    yield f"scaling by {own.policy}: {own.off or 'on'}"
+    if own.loads:
+        came = (f"{each.shard} {size(each.bytes_per_second)}/s" for each in own.loads)
+        yield f"  came to {', '.join(came)}"
+    for step in own.steps:
+        yield f"  at {step.at:.0f} s: {step.what}: {step.reason}"
 
 
 def _clients(
@@ -165,7 +184,7 @@ def _standing(member: MemberStatus) -> str:
     return member.state.partition(":")[0]
 
 
-def _servers(status: Status) -> Iterable[Table]:
+def _servers(status: Status, used: Mapping[str, MemoryUsed]) -> Iterable[Table]:
     yield filled(
         "servers",
         ("server", "role", "state"),
@@ -178,6 +197,8 @@ def _servers(status: Status) -> Iterable[Table]:
         ("shard", "address", "weight", "blocks", "of the model"),
         [(s.name, s.advertise, f"{s.weight:g}", *held.get(s.name, none)) for s in status.shards],
     )
+    if limited := [(s.name, used[s.name].told) for s in status.shards if s.name in used]:
+        yield filled("values and optimizer state in memory", ("shard", "at its newest"), limited)
 
 
 def _state(server: ServerStatus) -> str:

@@ -7,6 +7,7 @@ leaving the network.
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -55,6 +56,8 @@ def cut_off(
         ConfigError: this system lets no process leave the network.
         SecurepsError: the script makes no trainer.
     """
+    if not hasattr(os, "fork"):  # nor could it be handed a socket
+        raise _unable(f"{sys.platform} has no network namespaces")
     near, far = socket.socketpair()
     # It leaves nothing compiled beside a script whose folder was held against a digest.
     command = (sys.executable, "-PB", "-m", f"{__package__}.no_network", str(far.fileno()))
@@ -66,11 +69,7 @@ def cut_off(
             calls = Calls(channel)
             calls.receive()
         except ConfigError as error:
-            raise ConfigError(
-                f"network = false: this system lets no process leave the network ({error}): allow "
-                "user namespaces, or run the client where it has no network but the way to the "
-                "servers, and leave the key out"
-            ) from None
+            raise _unable(error) from None
         where = {"script": str(script.absolute()), "state": str(state.absolute())}
         told, _ = calls.ask({**where, "settings": dict(settings), "name": name})
         yield CutOffTrainer(calls, [each for each in told.get("has", ()) if each in OPTIONAL])
@@ -78,6 +77,14 @@ def cut_off(
         channel.close()
         process.kill()
         process.wait()
+
+
+def _unable(why: object) -> ConfigError:
+    return ConfigError(
+        f"network = false: this system lets no process leave the network ({why}): allow user "
+        "namespaces, or run the client where it has no network but the way to the servers, and "
+        "leave the key out"
+    )
 
 
 class Calls:

@@ -13,13 +13,14 @@ the parties in one process (`run.simulate.simulation`).
 
 from __future__ import annotations
 
+import gc
 import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +34,7 @@ from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, DiskFailed, naming
 from secureps.files.objects import ObjectStore
 from secureps.messages.outcome import Outcome
+from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.spending import adjacency, spent
@@ -65,6 +67,10 @@ Engine = Literal["here", "ray"]
 REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures in virtual time: all others are seconds of this machine."""
 
+FIRST = 1
+"""The version that is made when all have joined who come at the beginning: what is in memory then
+stays, and no collection of what is not used any more need look at it."""
+
 OFTEN = 1000
 """Events between two reads of the window of reports, which must not overflow."""
 
@@ -83,7 +89,7 @@ class Scenario:
     source: Path
     """The script's file."""
 
-    @property
+    @cached_property
     def clients(self) -> tuple[str, ...]:
         """The clients' names."""
         return client_names(self.section.clients)
@@ -298,7 +304,8 @@ class Play:
         self.metrics = Metrics(self.tell, True, REPEATABLE)
         self._dropped: set[tuple[str, int]] = set()
         self._gone: set[str] = set()
-        self._links = Links(scenario.delays, scenario.section.seed)
+        self._waited = 0
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -326,7 +333,7 @@ class Play:
             scenario.plan,
             Cast(trainers, seed, self._cost),
             self.folder,
-            Conditions(delay=self._delay, late=frozenset(self._away)),
+            Conditions(delay=self._delay, late=frozenset(self._away), adding=self._adding),
             initial,
         )
         for name, stay in scenario.stays.items():
@@ -347,6 +354,8 @@ class Play:
             if versions != self._seen:
                 self._gather()
                 say(self._publish(versions))
+                if min(self._seen.values()) < FIRST:
+                    gc.freeze()  # all clients are there by now, and stay
                 self._seen = versions
                 if self.copies is not None:
                     self.copies.copy()  # what is in the way now is told at the end, if it still is
@@ -354,7 +363,11 @@ class Play:
                 self.metrics.take(self.simulation.coordinator.telemetry)
             return self._over()
 
-        self.simulation.run(until)
+        gc.freeze()
+        try:
+            self.simulation.run(until)
+        finally:
+            gc.unfreeze()
         self._gather()
 
     def _gather(self) -> None:
@@ -397,9 +410,16 @@ class Play:
     def _over(self) -> bool:
         if not self.simulation.coordinator.federation.finished:
             return False
-        away = self._gone | self._away
-        here = [name for name in self.scenario.clients if name not in away]
-        return all(self.simulation.parties[name].halted.done() for name in here)
+        names = self.scenario.clients
+        for _ in names:  # on from whoever was waited for last: nobody looks at all at every event
+            if self._plays(names[self._waited]):
+                return False
+            self._waited = (self._waited + 1) % len(names)
+        return True
+
+    def _plays(self, name: str) -> bool:
+        here = name not in self._gone and name not in self._away
+        return here and not self.simulation.parties[name].halted.done()
 
     def _publish(self, versions: Mapping[str, int]) -> str:
         """Adds lines for the groups with a new version; returns them in words."""
@@ -470,8 +490,16 @@ class Play:
             self.simulation.start(name)
 
     def _delay(self, sender: str, to: str, message: Any) -> float:
-        up = sender.startswith("client-")
-        client = sender if up else to
-        if not client.startswith("client-"):
-            return 0.0
-        return self._links.seconds(client, up, message, self.simulation.loop.now())
+        if isinstance(message, Prepared):
+            own = self.scenario
+            return own.delays.version_seconds(own.section.seed, message.group, message.version)
+        now, ends, slowest = self.simulation.loop.now(), ((sender, True), (to, False)), 0.0
+        for name, sends in ends:
+            if name.startswith("client-"):
+                slowest = max(slowest, self._links.seconds(name, sends, message, now))
+            elif name.startswith("shard-"):
+                slowest = max(slowest, self._links.of_shard(name, sends, message, now))
+        return slowest
+
+    def _adding(self, shard: str, blocks: int) -> float:
+        return self._links.adding(shard, blocks, self.simulation.loop.now())

@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from secureps.messages.encoding import file_digest, payload_digest
 from secureps.messages.run import COORDINATOR, STANDBY, ShardAddress
 from secureps.messages.schema import Schema
 from secureps.model.layout import GroupLayout
+from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.standby import TAKES_OVER
@@ -103,7 +105,9 @@ class Conditions:
     """The network, stores of payloads and journals (default: memory), late clients, and meters.
 
     `late` are parties that begin when somebody calls `Simulation.start`, and so do `spares`, which
-    are shards beyond those of the plan; with a `standby` the coordinator has one.
+    are shards beyond those of the plan; with a `standby` the coordinator has one. `memory` is each
+    shard's, in bytes; `adding` is the virtual seconds that a shard takes to add up blocks of
+    updates.
     """
 
     delay: DelayOf = no_delay
@@ -113,7 +117,9 @@ class Conditions:
     late: frozenset[str] = frozenset()
     spares: int = 0
     standby: bool = False
+    memory: int | None = None
     meter: Callable[[str], Meter] = lambda name: Meter()
+    adding: Callable[[str, int], float] = lambda shard, blocks: 0.0
 
 
 class Simulation:
@@ -134,14 +140,15 @@ class Simulation:
         self._folder = folder
         self._conditions = conditions or Conditions()
         self._initial = initial
-        self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares)
+        more = most_shards(plan.section) - plan.section.shards
+        self._kit = memory_kit(plan, tuple(cast.trainers), self._conditions.spares + more)
         self.network = self._conditions.network(self.loop, self._conditions.delay)
         self._stores: dict[str, Stores] = {}
         self._seeds: dict[str, Seed] = {}
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
-        shards, holders = shard_names(plan.section.shards), holder_names(plan.holders)
+        shards, holders = shard_names(most_shards(plan.section)), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
             if name not in self._conditions.late:
@@ -305,7 +312,10 @@ class Simulation:
         if name.startswith("shard-"):
             address = ShardAddress(name, "in-process", 1.0)
             seed = self._seeds.get(name, self._cast.seed)
-            settings = assemble.ShardSettings(address, seed, self.checkpoints)
+            memory, add = self._conditions.memory, partial(self._conditions.adding, name)
+            settings = assemble.ShardSettings(
+                address, seed, self.checkpoints, memory=memory, adding=add
+            )
             return assemble.make_shard(public, settings, stores, around)
         identity = self._kit.identities[name]
         if name in self._kit.secrets:

@@ -33,7 +33,8 @@ from secureps.wording import named
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
-    from secureps.policy.plan import Plan
+    from secureps.policy.checks.scaling import most_shards
+from secureps.policy.plan import Plan
 
 RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
 """Names that mean one party in every run of `up`."""
@@ -108,7 +109,7 @@ class Origin:
         plan: the file; paths in it are relative to its folder.
         directory: of work; paths in a script's settings are relative to it.
         began: seconds since 1970.
-        copies, standby: as in `Order`.
+        copies, standby, pin: as in `Order`.
     """
 
     plan: Path
@@ -117,6 +118,7 @@ class Origin:
     began: float
     copies: str | None = None
     standby: bool = False
+    pin: str = "off"
 
     @classmethod
     def of(
@@ -125,9 +127,10 @@ class Origin:
         unsafe_seed: int | None,
         copies: str | None = None,
         standby: bool = False,
+        pin: str = "off",
     ) -> Origin:
         """The origin of a run that begins now."""
-        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby)
+        return cls(plan.resolve(), Path.cwd(), unsafe_seed, time.time(), copies, standby, pin)
 
     def write(self, folder: RunFolder) -> None:
         """Writes the file in a run's folder, which is then complete."""
@@ -143,7 +146,7 @@ class Origin:
             plan, directory = Path(record["plan"]), Path(record["directory"])
             seed, began = record["unsafe_seed"], float(record["began"])
             more = (record.get("copies"), bool(record.get("standby", False)))
-            return cls(plan, directory, seed, began, *more)
+            return cls(plan, directory, seed, began, *more, str(record.get("pin", "off")))
         except FileNotFoundError:
             other = f"no origin.json; {_runs(folder.root)}"
             if folder.checkpoints.is_dir():
@@ -177,7 +180,9 @@ class Cast:
     def of(cls, plan: Plan, clients: int) -> Cast:
         """Names the parties of a plan."""
         return cls(
-            shard_names(plan.section.shards), holder_names(plan.holders), client_names(clients)
+            shard_names(most_shards(plan.section)),
+            holder_names(plan.holders),
+            client_names(clients),
         )
 
 
@@ -249,12 +254,15 @@ def write_servers(
     coordinator: str,
     unsafe_seed: int | None,
     copies: str | None = None,
+    pin: str = "off",
 ) -> None:
     """The configuration of shards and key holders, who dial the coordinator at HOST:PORT."""
     for shard in cast.shards:
         own = {"listen": LISTEN, "coordinator": coordinator, **_checkpoints(folder, copies)}
         repeated = {} if unsafe_seed is None else {"unsafe_seed": unsafe_seed, **INSECURE}
-        write_config(folder, shard, {**own, **repeated})
+        pinned = {} if pin == "off" else {"pin": pin}
+        own |= plan.section.shard_memory
+        write_config(folder, shard, {**own, **repeated, **pinned})
     write_holders(folder, plan, cast.holders, coordinator, folder.kit)
 
 

@@ -80,6 +80,7 @@ class Order:
     copies: str | None = None
     beside: Callable[[Path], AbstractContextManager[None]] = nothing_beside
     standby: bool = False
+    pin: str = "off"
 
     @property
     def processes(self) -> dict[str, str]:
@@ -162,7 +163,7 @@ class Programs:
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
         servers = ", ".join((*cast.shards, *cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
-        own = (address, self.order.unsafe_seed, self.copies)
+        own = (address, self.order.unsafe_seed, self.copies, self.order.pin)
         write_servers(self.folder, self.plan, cast, *own)
         for shard in cast.shards:
             supervisor.start(self._server("shard", shard))
@@ -228,6 +229,8 @@ class Programs:
         arguments += ["--kit", str(self.folder.kit), "--state", str(self.folder.state(name))]
         if self.order.unsafe_seed is not None:
             arguments += ["--unsafe-seed", str(self.order.unsafe_seed), "--insecure-for-tests"]
+        if self.order.pin != "off":
+            arguments += ["--pin", self.order.pin]
         if self.federation.site is not None:
             arguments += ["--site", str((self.order.plan.parent / self.federation.site).resolve())]
         for key, value in self.settings(partition).items():

@@ -58,6 +58,7 @@ from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
 from secureps.run.up.resume_state import ResumeState
 from secureps.run.up.watch import Outcome, Watch, Watched, version_0
 from secureps.run.warm import warm_once
+from secureps.service.pinning import refuse_pin
 from secureps.store.atomic_file import replace_text
 
 
@@ -77,6 +78,7 @@ def up(order: Order, console: Console) -> Path:
     if (copies := order.copies or federation.checkpoint_copies) is not None:
         with naming("checkpoint_copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server
+    refuse_pin(order.pin)
     cast = Cast.of(plan, federation.clients)
     root = order.out if order.out is not None else default_root(plan)
     heading = _heading(order, plan, root)
@@ -94,7 +96,8 @@ def up(order: Order, console: Console) -> Path:
             for part in founding.tables():
                 console.print(part)
             plan = founding.write(folder.root)
-        Origin.of(order.plan, order.unsafe_seed, order.copies, order.standby).write(folder)
+        own = (order.unsafe_seed, order.copies, order.standby, order.pin)
+        Origin.of(order.plan, *own).write(folder)
         with claimed(folder.root):
             _play(Programs(order, folder, plan, federation, cast, spawns), heading, console)
     return folder.root
@@ -134,7 +137,7 @@ def resume(
         )
     plan, federation = _read(folder.plan, origin.plan.parent)
     own = (origin.unsafe_seed, environment, extras.absolute(), origin.copies)
-    order = Order(origin.plan, folder.root, *own, standby=origin.standby)
+    order = Order(origin.plan, folder.root, *own, standby=origin.standby, pin=origin.pin)
     # what the stopped play wrote elsewhere stays; this one's begins anew, with all versions
     again = Path(f"{folder.root.name}-resumed-{time.strftime('%Y%m%d-%H%M%S')}")
     heading = _heading(order, plan, again)

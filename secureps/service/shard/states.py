@@ -2,8 +2,8 @@
 
 A version comes from memory, from its state file, from this shard's part of any checkpoint that
 holds it, or is computed again from the version before it; in each case its state file has the
-digest on record afterwards. What must not live here: sums, and
-how a version is made (`service.shard.worker`).
+digest on record afterwards. What must not live here: sums, how a version is made
+(`service.shard.worker`), and which are in memory (`service.shard.tiers`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,14 +21,24 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from secureps.errors import ClientError, DamagedStore, PeerError
-from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed
-from secureps.model.optimizer import OptimizerState
 from secureps.policy.block_deltas import Codes
+from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
+from secureps.service.shard.group_values import (
+    GroupValues,
+    digest_of,
+    from_tensors,
+    only,
+    published,
+    to_tensors,
+    together,
+)
+from secureps.service.shard.tiers import Tiers
 from secureps.store.checkpoint import (
+    Filed,
     Tensors,
     checkpoint_directories,
     checkpoint_path,
@@ -37,24 +47,9 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
+from secureps.store.mapped_state import checked, filed_tensors, map_state
 
 log = logging.getLogger("secureps")
-
-Values = NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class GroupValues:
-    """A group's own blocks at one version: values and optimizer state by block.
-
-    `codes` are the differences from the version before, where clients pull those.
-    """
-
-    version: int
-    values: Mapping[int, Values]
-    optimizer: Mapping[int, OptimizerState]
-    codes: Mapping[int, Codes] = field(default_factory=dict)
-
 
 Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 """A function that computes a version from a task and the version before (None for version 0)."""
@@ -79,14 +74,21 @@ class ShardFolders:
 
 
 class States:
-    """All versions that a shard has on record; the newest are in memory too."""
+    """All versions that a shard has on record; the newest are in memory too, within its limit."""
 
-    def __init__(self, name: str, state: ShardState, folders: ShardFolders, make: Make) -> None:
+    def __init__(
+        self,
+        name: str,
+        state: ShardState,
+        folders: ShardFolders,
+        make: Make,
+        limit: Limit = UNLIMITED,
+    ) -> None:
         self._name = name
         self._state = state
         self._folders = folders
         self._make = make
-        self._newest: dict[str, dict[int, GroupValues]] = {}
+        self.tiers = Tiers(name, state, folders.states, limit)
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
 
     def keep(self, group: str, made: GroupValues) -> bytes:
@@ -101,21 +103,55 @@ class States:
         return self.values(group, version).codes if known is None else known
 
     def _hold(self, group: str, made: GroupValues) -> None:
-        self._newest.setdefault(group, {})[made.version] = made
-        self._codes.setdefault(group, {})[made.version] = made.codes
+        self.tiers.hold(group, made)
+        if not (self.tiers.bounded or made.mapped):
+            self._codes.setdefault(group, {})[made.version] = made.codes
 
     def values(self, group: str, version: int) -> GroupValues:
-        """Reads or recomputes a version that is on record.
+        """Reads, maps or recomputes a version that is on record.
 
         Raises:
             DamagedStore: no copy of it is whole, and neither is what it was computed from.
         """
-        known = self._newest.get(group, {}).get(version)
-        if known is not None:
-            return known
-        found = self._found(group, version)
+        known = self.tiers.get(group, version)
+        return self._waited_for(group, version) if known is None else known
+
+    def _waited_for(self, group: str, version: int) -> GroupValues:
+        with self.tiers.waiting():
+            found = self._found(group, version)
         self._hold(group, found)
         return found
+
+    def published(self, group: str, version: int, block: int) -> memoryview:
+        """What clients pull of a block; of a file, that block alone is read.
+
+        Raises:
+            DamagedStore: as `values`.
+            KeyError: it is no block of this version here.
+        """
+        known = self.tiers.get(group, version)
+        if known is None and not self._comes(group, version):
+            with self.tiers.waiting():
+                view = self._as_it_lies(group, version, block)
+            if view is not None:
+                return view
+        return published((known or self._waited_for(group, version)).values[block])
+
+    def _comes(self, group: str, version: int) -> bool:
+        """Whether a version is to come into memory from its file."""
+        try:
+            size = self._file(group, version).stat().st_size
+        except OSError:
+            return True  # it is made again
+        return self.tiers.takes(group, version, size)
+
+    def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
+        """A block as its file has it; None if it is not whole there."""
+        with suppress(DamagedStore, KeyError, ValueError):
+            record = self._state.group(group).states[version]
+            digest = record.blocks[self._state.own(group).index(block)]
+            return checked(self._file(group, version), tensor_name(group, block), digest)
+        return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
         """The task, with the digests of the state file that it made; raises DamagedStore."""
@@ -141,12 +177,12 @@ class States:
             if found is None:
                 raise
             whole = found
-        self._hold(group, _group_values(version, whole))
+        self._hold(group, from_tensors(version, whole))
 
     def block(self, group: str, version: int, block: int) -> bytes:
         """The tensors of one block of a version, for another shard; raises as `values` does."""
         head = tensor_name(group, block)
-        made = _tensors(group, self.values(group, version))
+        made = to_tensors(group, self.values(group, version))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
@@ -163,7 +199,7 @@ class States:
         try:
             for part in parts:
                 tensors |= load(part)
-            found = _group_values(version, tensors)
+            found = from_tensors(version, tensors)
             whole = tuple(found.values) == self._state.own(group)
         except (SafetensorError, ValueError, KeyError, IndexError):
             whole = False
@@ -177,7 +213,7 @@ class States:
                 "computes wrongly; begin a new run from the last checkpoint"
             )
         self._hold(group, found)
-        blocks = tuple(_digest(values) for values in found.values.values())
+        blocks = tuple(digest_of(values) for values in found.values.values())
         return replace(order, blocks=order.blocks or blocks, state=digest)
 
     def _joined(self, task: AdoptState, parts: Sequence[bytes]) -> Commit:
@@ -193,17 +229,17 @@ class States:
         try:
             for part in parts:
                 tensors |= load(part)
-            found = _group_values(version, tensors)
+            found = from_tensors(version, tensors)
         except (SafetensorError, ValueError, KeyError, IndexError):
             what = "what other shards gave of it is damaged"
             raise DamagedStore(f"{self._name}: version {version} of {group}: {what}") from None
         if lacking := {b: digest for b, digest in wanted.items() if b not in found.values}:
-            found = _together(found, self._here(group, version, lacking))
-        if any(_digest(found.values[block]) != digest for block, digest in wanted.items()):
+            found = together(found, self._here(group, version, lacking))
+        if any(digest_of(found.values[block]) != digest for block, digest in wanted.items()):
             text = f"{self._name}: version {version} of {group}: other shards have other blocks"
             raise DamagedStore(f"{text} than were published: one of them computes wrongly")
         path = self._path(group, version, task.epoch)
-        tensors = _tensors(group, _only(found, own))
+        tensors = to_tensors(group, only(found, own))
         return replace(order, state=write_state(path, tensors, {"version": str(version)}))
 
     def _here(self, group: str, version: int, wanted: Mapping[int, bytes]) -> GroupValues:
@@ -222,8 +258,8 @@ class States:
             with suppress(DamagedStore, ClientError, ValueError, KeyError):
                 if read_metadata(part).get(f"version.{group}") != str(version):
                     continue
-                found = _group_values(version, read_state(part, None, f"{group}/")[0])
-                if all(_digest(found.values[block]) == each for block, each in wanted.items()):
+                found = from_tensors(version, read_state(part, None, f"{group}/")[0])
+                if all(digest_of(found.values[block]) == each for block, each in wanted.items()):
                     log.warning("%s: %s; taken from %s", self._name, gone, part)
                     return found
         raise gone
@@ -247,22 +283,33 @@ class States:
 
     def write_part(self, number: int, versions: tuple[GroupVersion, ...]) -> Checkpointed:
         """Writes this shard's part of a checkpoint; its metadata say which versions it holds."""
-        tensors: dict[str, NDArray[np.generic]] = {}
+        tensors: dict[str, NDArray[np.generic] | Filed] = {}
         metadata = {"shard": self._name}
         for at in versions:
             if self._state.own(at.group):
-                tensors |= _tensors(at.group, self.values(at.group, at.version))
+                tensors |= self._to_copy(at.group, at.version)
                 metadata |= {f"version.{at.group}": str(at.version)}
         path = self._part(checkpoint_path(self._folders.checkpoints, number))
         digest = write_state(path, tensors, metadata, None)
         return Checkpointed(self._name, number, path.name, path.stat().st_size, digest)
 
+    def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
+        """The tensors of a version for another file: of what is not in memory, where they lie."""
+        made = self.tiers.held(group).get(version)
+        if made is None and not self._comes(group, version):
+            with suppress(DamagedStore, KeyError):
+                record = self._state.group(group).states[version]
+                return filed_tensors(self._file(group, version), record.state)
+        return to_tensors(group, made or self.values(group, version))
+
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
-        held, codes = self._newest.get(group, {}), self._codes.get(group, {})
+        held, codes = self.tiers.held(group), self._codes.get(group, {})
         known, own = self._state.group(group), set(self._state.own(group))
-        for old in [v for v, made in held.items() if v < version - 1 or made.values.keys() != own]:
-            if held.pop(old).values.keys() != own:
+        newest = version - (not self.tiers.bounded)
+        for old in [v for v, made in held.items() if v < newest or made.values.keys() != own]:
+            self.tiers.forget(group, old)
+            if held[old].values.keys() != own:
                 codes.pop(old, None)
         for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
@@ -318,12 +365,14 @@ class States:
         record = self._state.group(group).states.get(version)
         if record is None:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
-        tensors: Tensors
+        path = self._file(group, version)
         try:
-            tensors, _ = read_state(self._file(group, version), record.state)
+            if not self._comes(group, version):
+                return from_tensors(version, map_state(path, record.state), mapped=True)
+            tensors: Tensors = read_state(path, record.state)[0]
         except DamagedStore as damage:
             tensors = self._from_part(group, version, record.state, damage)
-        return _group_values(version, tensors)
+        return from_tensors(version, tensors)
 
     def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:
         """Restores a state file from a part of a checkpoint, and returns its tensors.
@@ -393,72 +442,7 @@ class States:
         return directory / f"{self._name}.safetensors"
 
     def _write(self, group: str, made: GroupValues) -> bytes:
-        return self._write_tensors(group, made.version, _tensors(group, made))
+        return self._write_tensors(group, made.version, to_tensors(group, made))
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
         return write_state(self._file(group, version), tensors, {"version": str(version)})
-
-
-def published(values: Values) -> memoryview:
-    """What clients pull of a block, and what its digest is of: float32 LE, read-only."""
-    return values.astype("<f4", copy=False).view(np.uint8).data.toreadonly()
-
-
-def _digest(values: Values) -> bytes:
-    return payload_digest(published(values))
-
-
-def _together(first: GroupValues, others: GroupValues) -> GroupValues:
-    """The blocks of both."""
-    return GroupValues(
-        first.version,
-        {**others.values, **first.values},
-        {**others.optimizer, **first.optimizer},
-        {**others.codes, **first.codes},
-    )
-
-
-def _only(made: GroupValues, own: Iterable[int]) -> GroupValues:
-    """These blocks of it, in their order."""
-    blocks = tuple(own)
-    return GroupValues(
-        made.version,
-        {block: made.values[block] for block in blocks},
-        {block: made.optimizer[block] for block in blocks},
-        {block: made.codes[block] for block in blocks if block in made.codes},
-    )
-
-
-def _tensors(group: str, made: GroupValues) -> dict[str, NDArray[np.generic]]:
-    """The tensors of a state file."""
-    tensors: dict[str, NDArray[np.generic]] = {}
-    for block, values in made.values.items():
-        state = made.optimizer[block]
-        tensors[tensor_name(group, block)] = values
-        tensors[tensor_name(group, block, "step")] = np.array([state.step], dtype=np.int64)
-        for slot, array in state.slots.items():
-            tensors[tensor_name(group, block, slot)] = array
-    for block, codes in made.codes.items():
-        tensors[tensor_name(group, block, "codes")] = codes
-    return tensors
-
-
-def _group_values(version: int, tensors: Tensors) -> GroupValues:
-    """Reads the tensors that `_tensors` made."""
-    values: dict[int, Values] = {}
-    slots: dict[int, dict[str, Values]] = {}
-    steps: dict[int, int] = {}
-    codes: dict[int, Codes] = {}
-    for name, array in tensors.items():
-        _, number, *slot = name.split("/")
-        block = int(number)
-        if not slot:
-            values[block] = array.astype(np.float32)
-        elif slot == ["step"]:
-            steps[block] = int(array[0])
-        elif slot == ["codes"]:
-            codes[block] = array
-        else:
-            slots.setdefault(block, {})[slot[0]] = array.astype(np.float32)
-    optimizer = {b: OptimizerState(steps[b], slots.get(b, {})) for b in values}
-    return GroupValues(version, values, optimizer, codes)

@@ -16,24 +16,23 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import load as load_safetensors
 
 from secureps.buffers import Buffers
-from secureps.crypto.backend import Backend
 from secureps.crypto.cipher import Cipher, Opener
 from secureps.crypto.suite import on_backend
 from secureps.errors import ClientError, DamagedStore, InternalError, Malformed, Refused
 from secureps.files.initial_file import initial_path
-from secureps.messages.encoding import file_digest, payload_digest
+from secureps.messages.encoding import file_hasher, payload_digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.requests import Figure, GetBlock, GetSum, PutBlock, Request, Telemetry
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import FOUNDING, OPENED, UPDATE, Cohort
 from secureps.model.layout import GroupLayout
-from secureps.model.optimizer import OptimizerState
-from secureps.policy.block_deltas import Codes
+from secureps.model.optimizer import Values
+from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.privacy.adaptive import FIRST
 from secureps.roles.shard.keys import noise_key, state_key, sum_key
+from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import (
     AdoptState,
@@ -51,10 +50,19 @@ from secureps.roles.shard.tasks import (
 )
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
+from secureps.service.shard.devices import PROCESSOR, ShardDevices
+from secureps.service.shard.group_values import (
+    GroupValues,
+    in_memory,
+    laid_out,
+    published,
+)
 from secureps.service.shard.noise import KeptNoise, ShardNoise
-from secureps.service.shard.states import GroupValues, ShardFolders, States, Values, published
-from secureps.service.shard.stepping import Stepping
+from secureps.service.shard.states import ShardFolders, States
+from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.worker import Worker
+from secureps.store.checkpoint import digest_of_file
+from secureps.store.mapped_state import map_state
 from secureps.store.spool import Spool
 
 log = logging.getLogger("secureps")
@@ -76,7 +84,8 @@ class ShardWorker(Worker):
 
     Args:
         threads: that add, open and step blocks; the results do not depend on their number.
-        backend: opens ring elements; None for the processor.
+        devices: what opens ring elements and steps blocks beside the processor.
+        limit: of what is resident.
     """
 
     def __init__(
@@ -87,16 +96,23 @@ class ShardWorker(Worker):
         folders: ShardFolders,
         noise: ShardNoise,
         threads: int = 1,
-        backend: Backend | None = None,
+        devices: ShardDevices = PROCESSOR,
+        limit: Limit = UNLIMITED,
     ) -> None:
-        self._backend = backend
+        self._devices = devices
         self._name = name
         self._state = state
         self._spool = spool
         self._noise = KeptNoise(name, state, spool, noise)
         self._threads = threads
         self._buffers = Buffers(BUFFERS)
-        self._states = States(name, state, folders, self._make)
+        self._looked_at: tuple[int, int, int] | None = None
+        self._states = States(name, state, folders, self._make, limit)
+        self.adding: Callable[[int], float] = lambda blocks: 0.0
+
+    def seconds(self, task: Task) -> float:
+        """Virtual seconds: adding up takes what `adding` says of so many blocks of updates."""
+        return self.adding(sum(map(len, task.keys))) if isinstance(task, SumCohort) else 0.0
 
     # --- payloads -----------------------------------------------------------------
 
@@ -159,13 +175,12 @@ class ShardWorker(Worker):
                 steps = range(int(since[0]) + 1, int(number) + 1)
                 return b"".join(self._states.codes(group, at)[int(block)].data for at in steps)
         try:
-            values = self._states.values(group, int(number)).values[int(block)]
+            return self._states.published(group, int(number), int(block))
         except (DamagedStore, KeyError) as error:
             here = int(number) in self._state.group(group).states
             if isinstance(error, DamagedStore) and here:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
-        return published(values)
 
     def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
         """Keeps what another shard served: the state of a block, or the noise in a sum."""
@@ -353,34 +368,45 @@ class ShardWorker(Worker):
         return self._stepped(task, before)
 
     def _founded(self, task: MakeState) -> GroupValues:
-        group = task.group
+        group, layout = task.group, self._layout(task.group)
         own, init = self._state.own(group), self._state.pinned.plan.optimizer(group).init
+        sizes = {block: layout.span(block)[1] - layout.span(block)[0] for block in own}
+        allocate = self._states.tiers.allocate(group, FLOAT_BYTES * sum(sizes.values()))
+        values = laid_out(sizes, allocate)
         if task.keys is not None:
-            parts = [np.frombuffer(self._block(key), dtype="<f4") for key in task.keys]
-            values = {b: part.astype(np.float32) for b, part in zip(own, parts, strict=True)}
+            for block, key in zip(own, task.keys, strict=True):
+                values[block][:] = np.frombuffer(self._block(key), dtype="<f4")
         else:
-            flat, layout = self._initial(group), self._layout(group)
-            values = {b: flat[slice(*layout.span(b))] for b in own}
-        return GroupValues(0, values, {b: init(v) for b, v in values.items()})
+            flat = self._initial(group)
+            for block in own:
+                values[block][:] = flat[slice(*layout.span(block))]
+        optimizer = {block: init(each) for block, each in values.items()}
+        return GroupValues(0, values, optimizer, mapped=allocate is not in_memory)
 
     def _initial(self, group: str) -> Values:
         plan = self._state.pinned.plan
         if group == EVALUATION:
             return np.zeros(self._layout(group).size, dtype=np.float32)
+        place = plan.section.initial or ""
         try:
-            data = initial_path(plan.section.initial or "").read_bytes()
+            path = initial_path(place)
+            found = path.stat()
         except OSError as error:
-            raise DamagedStore(f"{plan.section.initial}: {error.strerror}") from None
-        if file_digest(data).hex() != plan.initial_digest:
-            raise DamagedStore(f"{plan.section.initial} is not the file that the run is founded on")
-        return self._layout(group).flatten(load_safetensors(data))
+            raise DamagedStore(f"{place}: {error.strerror}") from None
+        known = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if known != self._looked_at:  # once for all groups: it may be larger than memory
+            if digest_of_file(path, file_hasher).hex() != plan.initial_digest:
+                raise DamagedStore(f"{place} is not the file that the run is founded on")
+            self._looked_at = known
+        return self._layout(group).flatten(map_state(path, None))
 
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
         made = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
-        report = Telemetry(self._name, cohort.group, cohort.version, figures)
+        own = (*figures, *self._states.tiers.figures())
+        report = Telemetry(self._name, cohort.group, cohort.version, own)
         return self._ready(cohort.group, made, cohort.number, report)
 
     def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
@@ -388,11 +414,12 @@ class ShardWorker(Worker):
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
-        stepping = Stepping(plan, layout, cohort, before)
+        allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
+        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
 
-        def stepped(at: tuple[int, int]) -> tuple[Values, OptimizerState, Codes | None]:
+        def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
-            return stepping.step(block, self._opened(task, place, block, opener))
+            return stepping.step(block, partial(self._opened, task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
         return GroupValues(
@@ -400,6 +427,7 @@ class ShardWorker(Worker):
             {block: values for block, (values, _, _) in made.items()},
             {block: state for block, (_, state, _) in made.items()},
             {block: codes for block, (_, _, codes) in made.items() if codes is not None},
+            mapped=allocate is not in_memory,
         )
 
     def _has_scale(self, group: str, block: int) -> bool:
@@ -412,7 +440,8 @@ class ShardWorker(Worker):
         weights = [member.weight for member in task.cohort.members]
         try:
             kind = self._cipher(task.cohort.group)
-            kind = kind if self._backend is None else on_backend(kind, self._backend)
+            backend = self._devices.opening
+            kind = kind if backend is None else on_backend(kind, backend)
             return kind.opener(place, task.key, weights)
         except ClientError as error:
             raise _DoesNotOpen(str(error)) from error

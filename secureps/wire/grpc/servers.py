@@ -9,7 +9,6 @@ live here: what messages mean, keys, and the dialling side (`wire.grpc.client`).
 from __future__ import annotations
 
 import asyncio
-import resource
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -31,6 +30,7 @@ from secureps.errors import (
     SecurepsError,
     Unreachable,
 )
+from secureps.exhaustion import most_files
 from secureps.messages.records import RefusedRequests
 from secureps.messages.requests import (
     AskBlock,
@@ -406,8 +406,8 @@ def connections() -> int:
     The other half is for what the party itself opens. Above it gRPC closes new connections,
     where a process without descriptors could neither accept nor write its journal.
     """
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return MOST_CONNECTIONS if soft == resource.RLIM_INFINITY else min(soft // 2, MOST_CONNECTIONS)
+    files = most_files()
+    return MOST_CONNECTIONS if files is None else min(files // 2, MOST_CONNECTIONS)
 
 
 def _bind(link: Link, server: Any, listen: str) -> int:

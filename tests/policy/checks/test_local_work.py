@@ -68,6 +68,14 @@ def test_the_default_target_is_the_shortest_deadline() -> None:
     assert portion(section, [Pace(20.1, 0.0)]) == 0.5
 
 
+def test_where_deadlines_follow_the_load_so_does_the_work() -> None:
+    pace = [Pace(20.0, 0.0)]
+    assert portion(make_plan(work={"target_seconds": 20.0}).section, pace, 5.0) == 1.0
+    scaled = make_plan(work={"target_seconds": 20.0}, scaling={}).section
+    assert portion(scaled, pace, 5.0) == 0.25
+    assert portion(scaled, pace, 50.0) == 1.0, "a longer one has nobody do more than the plan says"
+
+
 def test_a_least_part_is_a_power_of_two() -> None:
     assert part([Pace(9e9, 0.0)], target_seconds=1.0, least=2**-6) == 2**-6
     assert part([Pace(9e9, 0.0)], target_seconds=1.0, least=1.0) == 1.0

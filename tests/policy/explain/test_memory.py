@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from secureps.errors import ConfigError
 from secureps.policy.explain.memory import MemoryUse, Service, footprint
 from secureps.policy.plan import Plan
 from tests.kits import explained
@@ -31,6 +32,7 @@ def test_every_part_is_counted() -> None:
         uploads=12 * 32 + 12 * 32,
         connections=3 * 128,
         disk=4 * 4 * 32,
+        files=3 * 4 * 60,
     )
 
 
@@ -59,6 +61,33 @@ def test_what_clients_do_not_pull_yet_is_counted_and_so_are_differences() -> Non
     block = 1 + 2 * 4  # of 15 values; six of them are shorter than the block
     whole = plan.sized({"all": 60})[0].blocks
     assert need(plan, 60).state == 3 * 4 * 60 * 2 + whole * 6 * block
+
+
+@pytest.mark.parametrize(
+    ("memory", "state"), [(None, 3 * 240), (1 << 20, 2 * 240), (400, 240), (240, 0)]
+)
+def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, state: int) -> None:
+    """A quarter is for the one that is made; what does not fit lies in files alone."""
+    plan, service = make_plan(group=[{"rule": RULE}]), replace(SERVICE, memory=memory)
+    made = need(plan, 60, service)
+    assert (made.state, made.files, made.limit) == (state, 3 * 240, memory)
+    assert made.memory == need(plan, 60).memory - 3 * 240 + state
+
+
+@pytest.mark.parametrize(
+    ("tier", "memory", "state"),
+    [("mapped", None, 0), ("mapped", 1 << 20, 0), ("resident", 1 << 20, 3 * 240)],
+)
+def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int) -> None:
+    made = need(
+        make_plan(group=[{"rule": RULE, "tier": tier}]), 60, replace(SERVICE, memory=memory)
+    )
+    assert (made.state, made.files) == (state, 3 * 240)
+
+
+def test_too_little_is_refused() -> None:
+    with pytest.raises(ConfigError, match="too little"):
+        need(make_plan(), 60, replace(SERVICE, memory=239))
 
 
 def test_ciphertexts_are_summed_in_memory() -> None:

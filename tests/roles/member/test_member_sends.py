@@ -110,6 +110,7 @@ def test_blocks_go_to_their_shards_and_then_the_receipt() -> None:
     assert told.figures == (
         figure,
         requests.Figure("bytes_down", 240.0),
+        requests.Figure("pulling_seconds", 0.0),
         requests.Figure("network_seconds", 3.0),
     )
     assert dataclasses.replace(told, figures=()) == requests.Telemetry("c0", "all", 1, ())

@@ -16,6 +16,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import GroupPlacement, Placement
 from secureps.model.layout import GroupLayout
 from secureps.roles.machine import Call, Halt, Say, Step
+from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.member.tasks import Evaluate
 from secureps.roles.pinned_run import Pinned
@@ -72,6 +73,7 @@ class Puller:
         self.pulled = PulledModel(dict.fromkeys(blocks, False))
 
     def asks(self) -> list[tuple[str, str, int, int]]:
+        """By group, version and block: the order is each client's own."""
         step = Step()
         lacks = self.pulled.lacking(self.run, step)
         assert lacks or not step.effects
@@ -81,7 +83,7 @@ class Puller:
             assert isinstance(each.message, requests.GetBlock)
             wanted = each.message
             asked.append((each.to, wanted.group, wanted.version, wanted.block))
-        return asked
+        return sorted(asked, key=lambda ask: ask[1:])
 
     @property
     def lacks(self) -> bool:
@@ -94,6 +96,19 @@ class Puller:
 
 
 A, B = SHARDS
+
+
+def test_clients_ask_each_from_a_block_of_its_own_on() -> None:
+    run, first = pinned({"w": 4}), set[int]()
+    for client in "abcdefgh":
+        pulled, step = PulledModel({"w": False}, client=client), Step()
+        publish(pulled, "w", 0, *"abcd")
+        assert pulled.lacking(run, step)
+        calls = [effect.message for effect in step.effects if isinstance(effect, Call)]
+        asked = [ask.block for ask in calls if isinstance(ask, requests.GetBlock)]
+        assert asked == in_own_order(client, range(4))
+        first.add(asked[0])
+    assert len(first) > 1
 
 
 def test_what_is_published_is_asked_for_once_and_what_stays_is_kept() -> None:

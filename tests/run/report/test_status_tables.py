@@ -21,17 +21,20 @@ from secureps.messages.evaluation import (
 from secureps.messages.moves import Holding, Move
 from secureps.messages.requests import (
     AskStatus,
+    Figure,
     GroupStatus,
     Join,
     MemberStatus,
     Register,
     ServerStatus,
     Status,
+    Telemetry,
 )
 from secureps.messages.run import ShardAddress
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
+from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.run.report.status_tables import evaluations, record, show, show_fitting, show_json
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
@@ -112,6 +115,26 @@ def test_json_says_the_same_in_one_line() -> None:
     assert told_record["members"][0]["unsafe"]
     held = [(shard["name"], shard["blocks"], shard["bytes"]) for shard in told_record["shards"]]
     assert held == [("shard-0", 3, 768), ("shard-1", 0, 0)]
+
+
+def test_shards_with_a_limit_say_how_full_it_is() -> None:
+    values = (64e6, 48e6, 9.0, 1.0, 0.002)
+    names = (MEMORY, RESIDENT, HITS, WAITS, WAIT_SECONDS)
+    figures = tuple(Figure(name, value) for name, value in zip(names, values, strict=True))
+    status = dataclasses.replace(STATUS, telemetry=(Telemetry("shard-0", "all", 3, figures),))
+    screen, told = console()
+    show(status, screen)
+    assert "48.0 MB of 64.0 MB; 90% hits; 1 wait, 2.0 ms each" in told.getvalue()
+    assert [shard["memory"] for shard in record(status)["shards"]] == [
+        {
+            "memory": 64_000_000,
+            "resident": 48_000_000,
+            "hits": 9,
+            "waits": 1,
+            "wait_seconds": 0.002,
+        },
+        None,
+    ]
 
 
 def test_a_watch_shows_what_the_terminal_has_room_for_and_who_is_gone_first() -> None:

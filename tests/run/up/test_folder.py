@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.config.sections import parse, read_toml
+from secureps.config.sections import memory_bytes, parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.crypto.bfv import BfvSecretKey
 from secureps.crypto.cipher import Opening
@@ -82,3 +82,16 @@ def test_bfv_has_one_and_plain_has_none(tmp_path: Path) -> None:
         for name in names:
             assert isinstance(load_holder_secret(run.kit, name), BfvSecretKey)
         assert len(list(run.config("x").parent.glob("holder-*.toml"))) == len(names)
+
+
+def test_shards_have_the_memory_that_the_plan_says(tmp_path: Path) -> None:
+    federation = '[federation]\nscript = "x.py"\nclients = 6\nmemory = "64 MiB"\n'
+    path = tmp_path / "plan.toml"
+    path.write_text(PLAN.format(cipher="plain", more="") + federation)
+    plan = load_plan(path)
+    cast = Cast.of(plan, 6)
+    run = make_folder(tmp_path / "run", path, plan, cast)
+    write_servers(run, plan, cast, "127.0.0.1:7600", None)
+    section = parse(ServeSection, read_toml(run.config("shard-0")), "shard-0")
+    assert section.memory is not None
+    assert memory_bytes(section.memory) == 64 << 20

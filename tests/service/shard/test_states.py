@@ -17,9 +17,12 @@ from secureps.messages.records import RunPinned
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
+from secureps.policy.plan import Plan
+from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState
-from secureps.service.shard.states import GroupValues, ShardFolders, States
+from secureps.service.shard.group_values import GroupValues, digest_of
+from secureps.service.shard.states import ShardFolders, States
 from secureps.store.checkpoint import checkpoint_path, read_metadata
 from tests.kits.roles_kit import ADDRESSES, SHARDS, make_placement, make_plan, make_run
 
@@ -66,17 +69,17 @@ def same(left: GroupValues, right: GroupValues) -> bool:
 class Disk:
     """shard-a's states in a folder; versions are made again by `version`."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, plan: Plan = PLAN, limit: Limit = UNLIMITED) -> None:
+        self.folder, self.limit = folder, limit
         self.folders = ShardFolders(folder / "states", folder / "checkpoints")
         self.state = ShardState(SHARDS[0])
-        self.state.apply(RunPinned(make_run(PLAN), make_placement(PLAN), ADDRESSES))
+        self.state.apply(RunPinned(make_run(plan), make_placement(plan), ADDRESSES))
         self.made: list[int] = []
         self.states = self.restarted()
 
     def restarted(self) -> States:
         """Nothing is in memory any more."""
-        self.states = States(SHARDS[0], self.state, self.folders, self.make)
+        self.states = States(SHARDS[0], self.state, self.folders, self.make, self.limit)
         return self.states
 
     def make(self, task: MakeState | StepState, before: GroupValues | None) -> GroupValues:
@@ -88,8 +91,9 @@ class Disk:
 
     def keep(self, group: str, *numbers: int) -> None:
         for number in numbers:
-            digest = self.states.keep(group, version(group, number))
-            blocks = tuple(bytes(32) for _ in GROUPS[group])
+            made = version(group, number)
+            digest = self.states.keep(group, made)
+            blocks = tuple(digest_of(made.values[block]) for block in GROUPS[group])
             if number:
                 member = Member(SubmissionId("c0", group, number), 1, number - 1)
                 cohort = Cohort(group, number, number, 1, (member,))
@@ -121,7 +125,7 @@ def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_p
     assert [v for v in range(1, 6) if v in disk.states._codes["a-b"]] == [3, 4, 5]
     for number in (3, 4, 5):
         assert disk.states.codes("a-b", number)[2].tobytes() == bytes([10 * number + 2] * 7)
-    assert sorted(disk.states._newest["a-b"]) == [4, 5], "nothing else is read for them"
+    assert sorted(disk.states.tiers.held("a-b")) == [4, 5], "nothing else is read for them"
     assert disk.restarted().codes("a-b", 3)[2].tobytes() == bytes([32] * 7)
     with pytest.raises(DamagedStore):
         disk.states.codes("a-b", 2)

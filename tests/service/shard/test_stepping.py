@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,8 @@ from secureps.model.layout import SCALE, GroupLayout
 from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
-from secureps.service.shard.states import GroupValues
-from secureps.service.shard.stepping import PIECE, Stepping
+from secureps.service.shard.group_values import GroupValues
+from secureps.service.shard.stepping import PIECE, Stepping, gathered
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
 
@@ -72,7 +73,7 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
     stepping = Stepping(plan, layout, cohort, known)
     for lengths in ([], [8192] * 10, [layout.weight_slots + 1, 5, PIECE + 3]):
-        made, after, codes = stepping.step(2, cut(sums, lengths))
+        made, after, codes = stepping.step(2, partial(cut, sums, lengths))
         assert made.tobytes() == values.tobytes()
         assert after == state
         assert codes is None
@@ -98,14 +99,16 @@ def test_what_is_published_follows_what_the_optimizer_makes(
     values = np.random.default_rng(7).normal(size=size).astype(np.float32)
     known = GroupValues(4, {2: values}, {2: plan.optimizer("all").init(values)})
     sums = sums_of(plan, -(-size // (one_in or 1)), 5)
-    made, after, codes = Stepping(plan, layout, cohort, known).step(2, cut(sums, [4096] * 3))
+    made, after, codes = Stepping(plan, layout, cohort, known).step(
+        2, partial(cut, sums, [4096] * 3)
+    )
     assert codes is not None
     assert delta.follow(values, codes.data, cohort.version).tobytes() == made.tobytes()
     start = GroupValues(4, {2: values}, {2: exact.optimizer("all").init(values)})
-    right, _, _ = Stepping(exact, layout, cohort, start).step(2, iter([sums]))
+    right, _, _ = Stepping(exact, layout, cohort, start).step(2, lambda: iter([sums]))
     assert after.slots[EXACT].tobytes() == right.tobytes()
     assert 0 < np.abs(made - right).max() <= np.abs(right - values).max() / 7
-    again, _, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
+    again, _, _ = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
     assert again.tobytes() == made.tobytes()
 
 
@@ -126,7 +129,7 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     mean[-1] = 0
     values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
     values[-1] = clip.after(0.5, measured)
-    made, after, _ = Stepping(plan, layout, cohort, known).step(0, cut(sums, [4096] * 3))
+    made, after, _ = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
     assert made.tobytes() == values.tobytes()
     assert after == state
 
@@ -146,9 +149,9 @@ def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers()
             raise error
 
     with pytest.raises(Refused, match="does not open"):
-        stepping.step(0, opening(Refused("does not open")))
+        stepping.step(0, partial(opening, Refused("does not open")))
     with pytest.raises(Malformed, match="add up to 0"):
-        stepping.step(0, opening(None))
+        stepping.step(0, partial(opening, None))
     assert sum(opened) == 2 * sums.size
 
 
@@ -158,6 +161,16 @@ def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: 
     layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
     sums, known = sums_of(plan, size, seed), before(plan, size)
     lengths = [layout.weight_slots, *lengths]
-    whole, _, _ = Stepping(plan, layout, cohort, known).step(2, iter([sums]))
-    made, _, _ = Stepping(plan, layout, cohort, known).step(2, cut(sums, lengths))
+    whole, _, _ = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
+    made, _, _ = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
     assert made.tobytes() == whole.tobytes()
+
+
+@given(st.lists(st.integers(1, 300), max_size=12), st.integers(1, 200))
+def test_gathered_pieces_are_the_same_sums_and_few(lengths: list[int], together: int) -> None:
+    """For a device, which does many values at once as fast as a few."""
+    sums = np.arange(700)
+    pieces = [piece.copy() for piece in gathered(cut(sums, lengths), together)]
+    assert np.concatenate(pieces).tolist() == sums.tolist()
+    assert all(piece.size <= together for piece in pieces)
+    assert len(pieces) <= 2 * sums.size // together + 1

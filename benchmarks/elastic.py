@@ -1,0 +1,239 @@
+"""What policies of `[scaling]` make of servers whose load changes, in virtual time.
+
+One scenario is for choosing by; the others, kept apart from it, are what is reported: bursts of
+clients, slow links of the shards, stragglers, clients that leave. Each is played under every policy
+with the same seeds. "updates/s" is the reward as `policy.scaling.observation` has it, of the whole
+run, what moves cost included: updates that are part of versions, a second, times the part of what
+was asked for that is. "gain" is to the policy `rule` under the same seed, with the 95 % interval of
+the mean over seeds (Student's t of the logarithms).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.report import Row, report
+from secureps.config.plan import PlanSection
+from secureps.config.scenario import ShardsSection
+from secureps.config.sections import parse
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.coordinator_records import CohortClosed, RoundGivenUp, RoundOpened
+from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling_records import ScalingDecided
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.scenario.delays import Constant, Delays, LogNormal, generator
+from secureps.scenario.links import Links
+from tests.kits.federations import Walker
+
+SECONDS = 900.0
+POLICIES = ("fixed", "rule", "fitted")
+SHAPE = (64, 15)
+BLOCK = 256
+"""Integers of a block: the model has four."""
+T95 = {1: 12.71, 2: 4.30, 4: 2.78, 9: 2.26, 19: 2.09}
+"""Student's t of a 95 % interval by degrees of freedom."""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A load.
+
+    Args:
+        clients: that are there from the beginning; more: come and go, (how many, comes, leaves);
+            leave: go for good, (how many, when).
+        device: sigma of the log-normal speeds; bandwidth: bytes a second of a shard's link.
+    """
+
+    clients: int = 12
+    more: tuple[tuple[int, float, float], ...] = ()
+    leave: tuple[tuple[int, float], ...] = ()
+    device: float = 0.5
+    bandwidth: float = 12_000.0
+
+
+CHOSEN_BY = {"mixed": Scene(14, ((6, 350.0, 600.0),), ((3, 700.0),), 0.8, 9_000.0)}
+SCENES = {
+    "bursts": Scene(10, ((14, 200.0, 420.0), (14, 560.0, 760.0))),
+    "slow links": Scene(16, bandwidth=1_200.0),
+    "stragglers": Scene(20, device=1.3),
+    "leaving": Scene(24, leave=((4, 200.0), (4, 350.0), (5, 500.0))),
+}
+
+
+def plan(policy: str) -> Plan:
+    data: dict[str, Any] = {
+        "name": "elastic",
+        "versions": 100_000,
+        "shards": 2,
+        "block_size": BLOCK,
+        "checkpoint_every": 1000,
+        "lease": 60.0,
+        "local": ["*.count"],
+        "cipher": {"name": "plain", "capacity": 64},
+        "scaling": {
+            "policy": policy,
+            "every": 45.0,
+            "most_shards": 4,
+            "least_deadline": 0.125,
+            "most_deadline": 2.0,
+        },
+        "group": [
+            {
+                "range": 1.0,
+                "weighting": "uniform",
+                "rule": {"quorum": 6, "minimum": 5, "most": 64, "deadline": 40.0},
+            }
+        ],
+    }
+    return Plan(parse(PlanSection, data, "elastic"))
+
+
+@dataclass(frozen=True)
+class Played:
+    reward: float
+    versions: int
+    lost: float
+    decisions: int
+    shards: float
+
+
+def play(policy: str, scene: Scene, seed: int) -> Played:
+    count = scene.clients + sum(each[0] for each in scene.more)
+    names = client_names(count)
+    delays = Delays(
+        train=LogNormal(6.0, 0.3), device=LogNormal(1.0, scene.device), network=Constant(0.05)
+    )
+    links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
+
+    def cost(name: str, task: object) -> float:
+        aims = getattr(task, "aims", None)
+        return delays.train_seconds(seed, name, aims[0].version) if aims else 0.0
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        now, slowest = made.loop.now(), 0.0
+        for name, sends in ((sender, True), (to, False)):
+            if name.startswith("shard-"):
+                slowest = max(slowest, links.of_shard(name, sends, message, now))
+            elif name.startswith("client-"):
+                slowest = max(slowest, links.seconds(name, sends, message, now))
+        return slowest
+
+    with tempfile.TemporaryDirectory(prefix="secureps-elastic-") as folder:
+        late = frozenset(names[scene.clients :])
+        conditions = Conditions(
+            delay=delay,
+            late=late,
+            adding=lambda shard, blocks: links.adding(shard, blocks, made.loop.now()),
+        )
+        trainers = {name: Walker(i, SHAPE) for i, name in enumerate(names)}
+        cast = Cast(trainers, UnsafeSeed(seed), cost)
+        made = Simulation(plan(policy), cast, Path(folder), conditions)
+        first = scene.clients
+        for number, comes, leaves in scene.more:
+            for name in names[first : first + number]:
+                made.loop.call_later(comes, lambda name=name: made.start(name))  # type: ignore[misc]
+                made.loop.call_later(leaves, lambda name=name: made.kill(name))  # type: ignore[misc]
+            first += number
+        going = sorted(
+            names[: scene.clients], key=lambda name: generator(seed, name, 0, "leaves").random()
+        )
+        for number, when in scene.leave:
+            for name in going[:number]:
+                made.loop.call_later(when, lambda name=name: made.kill(name))  # type: ignore[misc]
+            going = going[number:]
+        made.loop.call_later(SECONDS, lambda: None)
+        made.run(lambda: made.loop.now() >= SECONDS)
+        try:
+            return _measured(made)
+        finally:
+            made.close()
+
+
+def _measured(made: Simulation) -> Played:
+    asked = included = versions = decisions = 0
+    held, since, shards = 0.0, 0.0, 2
+    invited = 0
+    for at, record in made._stores[COORDINATOR].journal.replay():
+        match record:
+            case RoundOpened(invited=names):
+                invited = len(names)
+            case CohortClosed(cohort):
+                asked, included = asked + invited, included + len(cohort.members)
+                versions += 1
+            case RoundGivenUp():
+                asked += invited
+            case ScalingDecided():
+                decisions += bool(record.what or record.deadline != 1.0)
+                held += record.shards * (at - since)
+                since, shards = at, record.shards
+            case _:
+                pass
+    kept = included / max(asked, 1)
+    held += shards * (SECONDS - since)
+    return Played(included / SECONDS * kept, versions, 1 - kept, decisions, held / SECONDS)
+
+
+def gain(of: list[Played], rule: list[Played]) -> tuple[float, float, float]:
+    """The mean factor on the rule's reward, and its interval."""
+    logs = [math.log(a.reward / b.reward) for a, b in zip(of, rule, strict=True)]
+    mean = statistics.fmean(logs)
+    if len(logs) < 2:
+        return math.exp(mean), 0.0, math.inf
+    half = T95.get(len(logs) - 1, 2.0) * statistics.stdev(logs) / math.sqrt(len(logs))
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+
+
+def rows(scenes: dict[str, Scene], seeds: range) -> list[Row]:
+    made: list[Row] = []
+    everything: dict[str, list[Played]] = {policy: [] for policy in POLICIES}
+    for name, scene in scenes.items():
+        found = {policy: [play(policy, scene, seed) for seed in seeds] for policy in POLICIES}
+        for policy in POLICIES:
+            made.append(_row(name, policy, found))
+            everything[policy] += found[policy]
+    if len(scenes) > 1:
+        made += [_row("all", policy, everything) for policy in POLICIES]
+    return made
+
+
+def _row(scene: str, policy: str, found: dict[str, list[Played]]) -> Row:
+    own = found[policy]
+    factor, low, high = gain(own, found["rule"])
+    return {
+        "scenario": scene,
+        "policy": policy,
+        "updates/s": statistics.fmean(each.reward for each in own),
+        "versions": statistics.fmean(float(each.versions) for each in own),
+        "lost": statistics.fmean(each.lost for each in own),
+        "shards": statistics.fmean(each.shards for each in own),
+        "decisions": statistics.fmean(float(each.decisions) for each in own),
+        "gain": factor,
+        "from": low,
+        "to": high,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--tuning", action="store_true", help="the scenario that was chosen by")
+    parser.add_argument("--only", choices=sorted(SCENES))
+    own = parser.parse_args()
+    scenes = CHOSEN_BY if own.tuning else SCENES
+    if own.only:
+        scenes = {own.only: SCENES[own.only]}
+    seeds = range(1000, 1000 + own.seeds) if own.tuning else range(own.seeds)
+    title = f"policies of scaling, {own.seeds} seeds, {SECONDS:g} virtual seconds each"
+    report("elastic-tuning" if own.tuning else "elastic", title, rows(scenes, seeds))
+
+
+if __name__ == "__main__":
+    main()

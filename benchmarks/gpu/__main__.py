@@ -1,0 +1,167 @@
+"""Measures section by section, the most important first, for as long as it may take.
+
+What a section finds is written before the next begins; one that fails is told, and the others go
+on. A machine without a CUDA device says so, and measures nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import record_level
+from benchmarks.gpu import codec, neighbours, sealing, training
+from benchmarks.gpu.timing import FULL, TINY, Sizes, Timed, one_thread
+from benchmarks.report import RESULTS, Row, machine, show
+from secureps.errors import ConfigError
+from secureps.gpu.device import device as kernels_device
+from secureps.gpu.device import has_device_file
+from secureps.wording import one_line
+
+SECONDS = 400.0
+"""Within which a section may begin."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is measured, and with what.
+
+    Args:
+        kernels: the same device for kernels of Triton; None where there is no Triton.
+        why: there are no kernels.
+    """
+
+    device: torch.device
+    sizes: Sizes
+    kernels: Timed | None
+    why: str = ""
+
+    @property
+    def name(self) -> str:
+        """Of the device, for people."""
+        if self.device.type == "cuda":
+            return str(torch.cuda.get_device_name(self.device))
+        return "a CPU in a device's place, in a tiny form"
+
+
+def _kernels(of: Callable[[Timed, Sizes], Iterator[Row]]) -> Callable[[Bench], Iterator[Row]]:
+    def rows(bench: Bench) -> Iterator[Row]:
+        if bench.kernels is None:
+            raise ConfigError(bench.why)
+        return of(bench.kernels, bench.sizes)
+
+    return rows
+
+
+def _tensors(
+    of: Callable[[torch.device, Sizes], Iterator[Row]],
+) -> Callable[[Bench], Iterator[Row]]:
+    return lambda bench: of(bench.device, bench.sizes)
+
+
+def _private(narrow: bool) -> Callable[[Bench], Iterator[Row]]:
+    def rows(bench: Bench) -> Iterator[Row]:
+        tiny = bench.sizes.tiny
+        turns, steps, share = (1, 1, 16) if tiny else (3, record_level.STEPS, 1)
+        return iter(record_level.measure(bench.device, turns, steps, narrow, share))
+
+    return rows
+
+
+SECTIONS: Mapping[str, Callable[[Bench], Iterator[Row]]] = {
+    "transfers": _kernels(sealing.transfers),
+    "batches": _kernels(sealing.batches),
+    "whole updates": _kernels(sealing.whole),
+    "training": _tensors(training.training),
+    "shares of a step": _kernels(training.shares),
+    "updates": _tensors(codec.codecs),
+    "memory of models": _tensors(training.memory),
+    "memory of values": _tensors(codec.memories),
+    "private steps": _private(narrow=False),
+    "clients on one device": lambda bench: neighbours.neighbours(bench.device, bench.sizes.tiny),
+    "private steps, bfloat16": _private(narrow=True),
+}
+"""In the order in which they are measured."""
+
+
+def measure(bench: Bench, out: Path, seconds: float) -> dict[str, Any]:
+    """All sections, and why others are left out; written to a file after each."""
+    found: dict[str, Any] = {
+        "title": f"{bench.name}, beside one core of the same machine",
+        "device": bench.name,
+        "tiny": bench.sizes.tiny,
+        "torch": torch.__version__,
+        "machine": machine(),
+        "seconds": {},
+        "sections": {},
+        "left out": {},
+    }
+    began = time.monotonic()
+    for name, of in SECTIONS.items():
+        start, rows = time.monotonic(), list[Row]()
+        if start - began > seconds:
+            found["left out"][name] = f"{seconds:g} seconds were over"
+        else:
+            try:
+                for row in of(bench):
+                    rows.append(row)
+            except Exception as error:  # the others are measured
+                if not isinstance(error, ConfigError):
+                    traceback.print_exc()
+                said = one_line(error, lines=1) or type(error).__name__
+                found["left out"][name] = f"{type(error).__name__}: {said}"
+            if rows:
+                found["sections"][name] = rows
+                show(f"{name} ({bench.name})", rows)
+        if bench.device.type == "cuda":
+            torch.cuda.empty_cache()
+        found["seconds"][name] = round(time.monotonic() - start, 1)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(found, indent=1) + "\n")
+    for name, why in found["left out"].items():
+        print(f"{name}: left out, or not whole: {why}")
+    return found
+
+
+def with_kernels(device: torch.device, sizes: Sizes) -> Bench:
+    """The device with its kernels, if there is a Triton for them."""
+    try:
+        made = kernels_device()
+        if made.where != str(device):
+            raise ConfigError(f"kernels would run on {made.where}")
+    except ConfigError as error:
+        return Bench(device, sizes, None, one_line(error, lines=1))
+    return Bench(device, sizes, Timed(made.torch, made.where, made.name))
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda", help="cpu: all of it in a tiny form")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="no section begins after")
+    parser.add_argument("--out", type=Path, default=RESULTS / "gpu.json")
+    asked = parser.parse_args(arguments)
+    device = torch.device(asked.device)
+    if device.type == "cuda" and not (has_device_file() and torch.cuda.is_available()):
+        print("no device, and nothing measured: no driver's device file, or no torch for CUDA")
+        return
+    if device.type == "cuda" and device.index is None:
+        device = torch.device("cuda", torch.cuda.current_device())
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else bits do not repeat
+    sizes = TINY if device.type == "cpu" else FULL
+    with one_thread() if device.type == "cpu" else nullcontext():
+        measure(with_kernels(device, sizes), asked.out, asked.seconds)
+    print(f"written: {asked.out}; python -m benchmarks.gpu.page {asked.out} draws it")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,335 @@
+"""Does CPU a value stay the same with more shards and more clients, and what follows for a cluster?
+
+"flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in two
+processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
+party, for each value of each client, at 1, 2, 4 and 8 shards and at 5, 20 and 100 clients. All take
+turns, so that what else the machine does is in all of them; ratios are to 2 shards and 5 clients.
+
+"cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
+(`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
+of an update as `secureps profile` finds them. Simulated, not measured: as it is built, where an
+update is sealed as a whole before it is sent, and with each block sent as soon as it is sealed.
+
+    python -m benchmarks.scaling [--turns N] [--publish]
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc._common
+
+from benchmarks import still_client
+from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
+from benchmarks.crowd import Crowd, start_servers
+from benchmarks.crowd_processes import Seats
+from benchmarks.deployed import still_plan
+from benchmarks.large import Cost, Large, warm
+from benchmarks.report import Row, report
+from secureps.policy.block_deltas import FLOAT_BYTES
+from secureps.run import profile as profiling
+from secureps.run.report.plots import WIRE
+
+VALUES = 10_000_000
+"""More than 400,000 at each of eight shards: every case is sealed in the same ring."""
+CAPACITY = 128
+"""Of all cases, so that a value takes as many bits in each."""
+SHARDS, FEW = 2, 5
+CASES = ((1, 5), (2, 5), (4, 5), (8, 5), (2, 20), (2, 100))
+"""Shards and clients."""
+CROWDED = (2, 20)
+VERSIONS = {5: 8, 20: 4, 100: 2}
+"""Measured together, after version 1, with which everything is warm, by clients."""
+HOLDERS = 4
+"""Of `still_plan`; they work side by side, and one of them is waited for."""
+PROCESSES = 2
+"""That clients are in."""
+FLAT = 0.1
+
+RESNET152 = 60_000_000
+WORKERS, LINK = 64, 1.25e9
+"""LINK in bytes a second: 10 Gbit/s."""
+GOAL = 0.92
+STEP = 64 * 3 * 2 * 11.3e9 / 20e12
+"""Seconds of a step of ResNet-152 on 64 images, where 20 TFLOP/s are sustained: 11.3e9
+multiply-adds forward (He et al. 2016, table 1), twice as many back. To read the table by alone."""
+TRAININGS = (1, 10, 60)
+"""Seconds between two versions."""
+PICTURE = Path(__file__).parent.parent / "docs" / "assets" / "scaling.png"
+
+PARTIES = ("clients", "shards", "coordinator", "holders")
+
+
+class Crowded(Large):
+    """A federation whose clients share PROCESSES processes."""
+
+    def __init__(self, folder: Path, values: int, shards: int, clients: int, versions: int) -> None:
+        own = (folder, "rlwe", values, clients, versions)
+        super().__init__(*own, shards=shards, insecure=False, capacity=CAPACITY)
+        self.crowds = tuple(f"crowd-{number}" for number in range(min(PROCESSES, clients)))
+
+    @property
+    def parties(self) -> tuple[str, ...]:
+        return ("coordinator", *self.shards, *self.holders, *self.crowds)
+
+    def start_all(self, *_: object) -> None:
+        start_servers(self)
+        for number, name in enumerate(self.crowds):
+            words = ["-m", "benchmarks.scaling", "clients", str(self.folder), self.server]
+            words += self.clients[number :: len(self.crowds)]
+            self._running[name] = self._begin(words, self.folder / f"{name}.log")
+
+
+def _take_part(folder: Path, server: str, names: Sequence[str]) -> None:
+    """Plays clients until this process is killed."""
+    # gRPC wakes each thread that waits ten times a second, for signals: a hundred of them in one
+    # process, which no client has, would do nothing else.
+    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
+    with Crowd(Seats(folder, names, server), trainer=still_client.Still(0)):
+        threading.Event().wait()
+
+
+def measure(values: int, shards: int, clients: int) -> Cost:
+    """Of a version in the mean of several."""
+    versions = VERSIONS[clients]
+    with (
+        tempfile.TemporaryDirectory(prefix="secureps-scaling-") as folder,
+        Crowded(Path(folder), values, shards, clients, versions + 2) as parties,
+    ):
+        return warm(parties, versions)
+
+
+def by_party(cost: Cost, values: int, clients: int) -> dict[str, float]:
+    """Nanoseconds of CPU of each kind of party, for a value of a client."""
+    names = {"crowd": "clients", "shard": "shards", "holder": "holders"}
+    found = dict.fromkeys(PARTIES, 0.0)
+    for name, spent in cost.spent.items():
+        kind = name.partition("-")[0]
+        found[names.get(kind, kind)] += spent.seconds / (NANO * values * clients)
+    return found
+
+
+@dataclass(frozen=True)
+class Case:
+    """What a value costs each party in nanoseconds, in each turn."""
+
+    shards: int
+    clients: int
+    turns: tuple[dict[str, float], ...]
+    bytes_up: float
+    bytes_down: float
+
+    @property
+    def parties(self) -> dict[str, float]:
+        """Medians of the turns."""
+        return {name: statistics.median(turn[name] for turn in self.turns) for name in PARTIES}
+
+    @property
+    def all(self) -> float:
+        return statistics.median(sum(turn.values()) for turn in self.turns)
+
+
+def flat(values: int, turns: int) -> list[Case]:
+    """All cases, in turns."""
+    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in CASES}
+    sent: dict[tuple[int, int], Cost] = {}
+    for _ in range(turns):
+        for case in CASES:
+            sent[case] = measure(values, *case)
+            found[case].append(by_party(sent[case], values, case[1]))
+    return [Case(*case, tuple(found[case]), sent[case].up, sent[case].down) for case in CASES]
+
+
+def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
+    """A row for each; the goal is held against what a value costs all parties."""
+    first = next(case for case in cases if (case.shards, case.clients) == (SHARDS, FEW))
+    for case in cases:
+        ratios = [
+            sum(own.values()) / sum(other.values())
+            for own, other in zip(case.turns, first.turns, strict=True)
+        ]
+        ratio = statistics.median(ratios)
+        yield {
+            "shards": case.shards,
+            "clients": case.clients,
+            "ns/value, all": case.all,
+            **{f"ns, {name}": told for name, told in case.parties.items()},
+            "bytes up": case.bytes_up,
+            "ratio": ratio,
+            "of turns": f"{min(ratios):.2f} to {max(ratios):.2f}",
+            "": "flat" if abs(ratio - 1) <= FLAT else ("less" if ratio < 1 else "more"),
+        }
+
+
+def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.Phase]) -> Costs:
+    """The steps' costs: what the processes of a case spent, shared out as a profile's phases are.
+
+    Of coordinator and holders it is what `crowded` spent, in which more clients share what a
+    version costs whoever takes part. gRPC's part of the profile is of both ends together: half of
+    it is each end's.
+    """
+    cpu: dict[str, float] = {}
+    for phase in phases:
+        who = "" if phase.party == WIRE else f"{phase.party.strip()} "
+        name = who + phase.step
+        cpu[name] = cpu.get(name, 0.0) + phase.cpu / (NANO * values)
+    up, down = cpu["up"] / 2, cpu["down"] / 2
+    client = {
+        "make": cpu["client makes update"],
+        "send": cpu["client sends"] + up,
+        "pull": cpu["client pulls"] + down,
+    }
+    shard = {
+        "take": cpu["shard takes it in"] + cpu["shard adds"] + up,
+        "open": cpu["shard opens, steps"],
+        "serve": cpu["shard serves"] + down,
+    }
+    told, control = case.parties, crowded.parties
+    client = _shared(told["clients"], client)
+    shard = _shared(told["shards"], shard)
+    return Costs(
+        client["make"],
+        client["send"],
+        shard["take"],
+        shard["open"] * case.clients,  # once a cohort, whoever many are in it
+        shard["serve"],
+        client["pull"],
+        case.bytes_up,
+        case.bytes_down or FLOAT_BYTES,
+        NANO * values * (control["coordinator"] + control["holders"] / HOLDERS),
+    )
+
+
+def _shared(whole: float, parts: dict[str, float]) -> dict[str, float]:
+    total = sum(parts.values())
+    return {name: whole * part / total for name, part in parts.items()}
+
+
+def profiled(values: int) -> tuple[profiling.Phase, ...]:
+    """The phases of an update of the same plan, each party in turn in this process."""
+    with tempfile.TemporaryDirectory(prefix="secureps-scaling-") as folder:
+        plan = Path(folder) / "plan.toml"
+        text = still_plan("rlwe", FEW, FEW, SHARDS, capacity=CAPACITY)
+        plan.write_text(text.format(cipher="rlwe", versions=2))
+        question = profiling.Question(values=values, clients=FEW)
+        return profiling.profile(plan, question, lambda text: None).phases
+
+
+WAYS: tuple[tuple[str, bool, bool], ...] = (
+    ("sealed whole, then sent; all begin with the same block", False, False),
+    ("sealed whole, then sent; each begins with its own (as built)", False, True),
+    ("each block sent when it is sealed; all begin with the same", True, False),
+    ("each block sent when it is sealed; each begins with its own", True, True),
+)
+CLUSTERS = ((8, 1), (64, 1), (64, 4))
+"""Shards, and cores of each machine."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """A cluster, and how its workers send; seconds of a version beside its training."""
+
+    shards: int
+    cores: int
+    name: str
+    pipelined: bool
+    own_order: bool
+    pushed: float
+    seconds: float
+
+
+def ways(costs: Costs) -> list[Way]:
+    """All of them."""
+    found = []
+    for shards, cores in CLUSTERS:
+        cluster = Cluster(WORKERS, shards, RESNET152, LINK, cores)
+        for name, pipelined, own_order in WAYS:
+            times = play(costs, cluster, pipelined, own_order)
+            found.append(Way(shards, cores, name, pipelined, own_order, times.pushed, times.pulled))
+    return found
+
+
+def way_rows(found: Sequence[Way]) -> Iterator[Row]:
+    """A row for each: efficiency after so many seconds of training, and which it takes for GOAL."""
+    for way in found:
+        yield {
+            "shards": way.shards,
+            "cores": way.cores,
+            "how": way.name,
+            "push s": way.pushed,
+            "all s": way.seconds,
+            **{f"after {each} s": efficiency(each, way.seconds) for each in TRAININGS},
+            f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
+            "steps": needed(GOAL, way.seconds) / STEP,
+        }
+
+
+def draw(found: Sequence[Way], path: Path) -> None:
+    """Writes a PNG: efficiency by seconds of training between two versions."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 4.5), layout="constrained")
+    axes = figure.subplots()
+    seconds = [10 ** (k / 40) for k in range(-40, 101)]
+    colours = {(8, 1): "#9ecae1", (64, 1): "#3182bd", (64, 4): "#08306b"}
+    for way in found:
+        if not way.own_order:
+            continue
+        built = "as built" if not way.pipelined else "each block sent when sealed"
+        axes.plot(
+            seconds,
+            [efficiency(each, way.seconds) for each in seconds],
+            color=colours[way.shards, way.cores],
+            linestyle="-" if way.pipelined else "--",
+            label=f"{way.shards} shards, {way.cores} core{'s' * (way.cores > 1)}: {built}",
+        )
+    axes.axhline(GOAL, color="grey", linewidth=0.8)
+    axes.annotate(f"{GOAL:.0%}", (seconds[0], GOAL), (2, 2), textcoords="offset points")
+    axes.set_xscale("log")
+    axes.set_xlabel("seconds of training between two versions")
+    axes.set_ylabel("efficiency (1: linear)")
+    axes.set_ylim(0, 1)
+    axes.set_title(
+        f"{WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s, rlwe: simulated", fontsize=10
+    )
+    axes.legend(fontsize=8, loc="lower right")
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110, metadata={"Software": None})
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["clients"]:
+        folder, server, *names = sys.argv[2:]
+        _take_part(Path(folder), server, names)
+        return
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--values", type=int, default=VALUES, help="of the measured model")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--publish", action="store_true", help=f"draw {PICTURE.name} too")
+    given = parser.parse_args()
+    cases = flat(given.values, given.turns)
+    title = f"CPU of a value of a client, ns; {given.values:,} values, rlwe, TLS"
+    report("scaling", title, list(flat_rows(cases)))
+    known = {(case.shards, case.clients): case for case in cases}
+    own = (known[SHARDS, FEW], known[CROWDED])
+    costs = costs_of(*own, given.values, profiled(given.values))
+    steps = {name: float(value) for name, value in vars(costs).items()}
+    report("scaling-costs", "What each step costs, ns a value (control: s a worker)", [steps])
+    found = ways(costs)
+    title = f"Simulated: {WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s"
+    report("scaling-cluster", title, list(way_rows(found)))
+    if given.publish:
+        draw(found, PICTURE)
+
+
+if __name__ == "__main__":
+    main()

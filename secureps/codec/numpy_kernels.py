@@ -1,0 +1,105 @@
+"""The kernels of `codec.rounding` and `codec.delta_kernels` in plain NumPy: the same bits.
+
+What must not live here: what a grid and a difference are (`codec.grid`, `codec.delta`), and numba.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.codec.delta_kernels import BIAS
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.uint8]
+
+TOGETHER = 64
+"""Pieces of a difference that are worked on at a time, so that they stay in the cache."""
+
+_GROUP = 8
+"""Codes that fill whole bytes, and bytes of the integer that has them."""
+
+
+def round_to_grid(
+    x: NDArray[np.float32] | NDArray[np.float64],
+    share: float,
+    words: NDArray[np.uint32],
+    reach: float,
+    most: float,
+    out: NDArray[np.int32],
+) -> bool:
+    """As `codec.rounding.round_to_grid`."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        value = x.astype(np.float64) * share
+    if not np.isfinite(value).all():
+        return False
+    np.clip(value, -reach, reach, out=value)
+    value /= reach
+    value *= most
+    floor = np.floor(value)
+    value -= floor
+    value *= 2.0**32
+    floor += words < value
+    np.clip(floor, -most, most, out=floor)
+    floor += most
+    out[:] = floor
+    return True
+
+
+def code(exact: Floats, published: Floats, bits: int, length: int, out: Bytes) -> None:
+    """As `codec.delta_kernels.code`."""
+    at, step = -(-exact.size // length), TOGETHER * length
+    with np.errstate(all="ignore"):
+        for start in range(0, exact.size, step):
+            here = slice(start, start + step)
+            exponents, codes = _coded(exact[here], published[here], bits, length)
+            first = start // length
+            out[first : first + exponents.size] = exponents
+            out[at : at + codes.size] = codes
+            at += codes.size
+
+
+def _coded(exact: Floats, published: Floats, bits: int, length: int) -> tuple[Bytes, Bytes]:
+    """Exponents of some pieces, and their codes."""
+    most, size, pieces = (1 << (bits - 1)) - 1, exact.size, -(-exact.size // length)
+    apart = np.zeros(pieces * length)
+    apart[:size] = exact.astype(np.float64) - published
+    rows = apart.reshape(pieces, length)
+    sizes = np.abs(rows)
+    top = np.where(sizes < np.inf, sizes, 0.0).max(axis=1)
+    exponent = np.frexp(top)[1] - (bits - 1)
+    exponent += top > most * np.ldexp(1.0, exponent)
+    exponent = np.clip(exponent, 1 - BIAS, 129 - bits)
+    unit, per = np.ldexp(1.0, exponent)[:, None], np.ldexp(1.0, -exponent)[:, None]
+    near = np.clip(np.rint(rows * per), -most, most)
+    step = (near * unit).astype(np.float32).reshape(-1)[:size]
+    good = (np.abs(exact) < np.inf) & (np.abs(published + step) < np.inf)
+    groups = np.zeros(-(-size // _GROUP) * _GROUP, np.uint64)
+    groups[:size] = np.where(good, near.reshape(-1)[:size], 0.0).astype(np.int64) + (most + 1)
+    word = np.bitwise_or.reduce(groups.reshape(-1, _GROUP) << _shifts(bits), axis=1)
+    codes = word.astype("<u8").view(np.uint8).reshape(-1, _GROUP)[:, :bits]
+    return (exponent + BIAS).astype(np.uint8), codes.reshape(-1)
+
+
+def add_codes(values: Floats, codes: Bytes, bits: int, length: int) -> None:
+    """As `codec.delta_kernels.add_codes`."""
+    middle, mask = 1 << (bits - 1), np.uint64((1 << bits) - 1)
+    at, step = -(-values.size // length), TOGETHER * length
+    units = np.ldexp(1.0, codes[:at].astype(np.int64) - BIAS)
+    for start in range(0, values.size, step):
+        here = values[start : start + step]
+        groups = -(-here.size // _GROUP)
+        packed = np.zeros((groups, _GROUP), np.uint8)
+        packed[:, :bits] = codes[at : at + groups * bits].reshape(groups, bits)
+        at += groups * bits
+        word = packed.view("<u8").astype(np.uint64)
+        q = ((word >> _shifts(bits)) & mask).astype(np.int64).reshape(-1)[: here.size] - middle
+        first = start // length
+        unit = np.repeat(units[first : first + TOGETHER], length)[: here.size]
+        with np.errstate(over="ignore", invalid="ignore"):
+            here += (q * unit).astype(np.float32)
+
+
+def _shifts(bits: int) -> NDArray[np.uint64]:
+    """From which bit on every code of a group lies."""
+    return np.arange(_GROUP, dtype=np.uint64) * np.uint64(bits)

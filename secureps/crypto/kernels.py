@@ -1,0 +1,87 @@
+"""Which kernels of `rlwe` this process has: numba's, or NumPy's where numba cannot be imported.
+
+Both make the same integers of the same ones; who receives them cannot tell which did. What must
+not live here: kernels, and how numba's are compiled and kept (`compiled`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.compiled import compiles
+from secureps.crypto.rlwe_tables import Constants, Scale
+
+I32 = NDArray[np.int32]
+I64 = NDArray[np.int64]
+U32 = NDArray[np.uint32]
+U64 = NDArray[np.uint64]
+Opens = Callable[[U64, U32, U32, Constants, Scale, U32, U64, I64], tuple[float, bool]]
+
+
+class Kernels(NamedTuple):
+    """Those of one kind; `crypto.words`, `public_kernels`, `rlwe_kernels` and `rlwe_open` say what
+    each does.
+    """
+
+    pack_words: Callable[[U64, U64], None]
+    add_words: Callable[[U64, np.uint64, U64], None]
+    greatest_word: Callable[[U64], np.uint64]
+    reduce_words: Callable[[U64, np.uint64], None]
+    reduce_accepted: Callable[[U32, U32, U32, U32], bool]
+    binomial: Callable[[U32, I32], None]
+    transform_small: Callable[[I32, Constants, U32, U32], None]
+    seal_elements: Callable[[U32, U32, U32, U32, U32, Constants, I32, U32, U64], None]
+    open_narrow: Opens
+    open_wide: Opens
+
+
+def kernels() -> Kernels:
+    """This process's.
+
+    Raises:
+        ConfigError: as `compiled.compiles`.
+    """
+    return by_numba() if compiles() else by_numpy()
+
+
+@cache
+def by_numba() -> Kernels:
+    """Compiled ones, where they are compiled."""
+    from secureps.crypto import public_kernels, rlwe_kernels, rlwe_open, words
+
+    return Kernels(
+        words.pack_words,
+        words.add_words,
+        words.greatest_word,
+        words.reduce_words,
+        public_kernels.reduce_accepted,
+        rlwe_kernels.binomial,
+        rlwe_kernels.transform_small,
+        rlwe_kernels.seal_elements,
+        rlwe_open.open_narrow,
+        rlwe_open.open_wide,
+    )
+
+
+@cache
+def by_numpy() -> Kernels:
+    """Those that need nothing but NumPy."""
+    from secureps.crypto import numpy_open, numpy_seal, numpy_words
+
+    return Kernels(
+        numpy_words.pack_words,
+        numpy_words.add_words,
+        numpy_words.greatest_word,
+        numpy_words.reduce_words,
+        numpy_words.reduce_accepted,
+        numpy_seal.binomial,
+        numpy_seal.transform_small,
+        numpy_seal.seal_elements,
+        numpy_open.open_narrow,
+        numpy_open.open_wide,
+    )

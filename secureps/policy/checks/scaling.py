@@ -1,0 +1,33 @@
+"""Whether a plan can have its `[scaling]`.
+
+What must not live here: what it decides while a run trains (`policy.scaling`).
+"""
+
+from __future__ import annotations
+
+from secureps.config.plan import PlanSection
+from secureps.errors import PlanRefused
+
+
+def most_shards(section: PlanSection) -> int:
+    """The shards that a run has at most: the plan's, or what its `[scaling]` allows."""
+    own = section.scaling
+    return section.shards if own is None or own.most_shards is None else own.most_shards
+
+
+def refuse_unsound_scaling(section: PlanSection) -> None:
+    """PlanRefused if the shards that a run begins with are not between the least and the most."""
+    own = section.scaling
+    if own is None:
+        return
+    if not own.least_shards <= section.shards <= most_shards(section):
+        raise PlanRefused(
+            f"scaling: a run begins with {section.shards} shards, and they are to be "
+            f"{own.least_shards} to {most_shards(section)}: raise scaling.most_shards, or lower "
+            "scaling.least_shards"
+        )
+    if own.least_shards < section.replicas:
+        raise PlanRefused(
+            f"scaling.least_shards = {own.least_shards}: every block lies on {section.replicas} "
+            "shards, so there are as many at least"
+        )

@@ -1,0 +1,1 @@
+"""What follows from measured load: shards, blocks on them, deadlines, buffers."""

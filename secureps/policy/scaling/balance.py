@@ -1,0 +1,111 @@
+"""Moves row-blocks from shards that have much to do to shards that have less.
+
+A shard's time is the bytes that come for its blocks times what a byte costs it. Placement spreads
+blocks by number; where clients touch some of them more than others, one shard is late and every
+version waits for it. The largest blocks move first, each to where it takes the longest time down
+most, until that is near to what an even spread would have (the greedy rule of longest processing
+time first: Graham 1969, "Bounds on multiprocessing timing anomalies"). What must not live here:
+how load is measured, and the move itself (`roles.coordinator`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from secureps.messages.scaling_records import BlockAssigned
+from secureps.wording import counted, named
+
+UNEVEN = 1.25
+"""Times the time of an even spread that the busiest shard may have before anything moves."""
+EVEN = 1.05
+"""The same, where it is good enough."""
+GAIN = 0.9
+"""Of the longest time, the most that may be left of it for a move to be worth it."""
+MOST = 8
+"""Blocks that move at once: a move holds cohorts up, and the load may be another one by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """Blocks that are to move, and the busiest shard's time before and after, even is 1."""
+
+    blocks: tuple[BlockAssigned, ...]
+    before: float
+    after: float
+
+    @property
+    def reason(self) -> str:
+        """In words."""
+        givers = sorted({each.giver for each in self.blocks})
+        blocks = counted(len(self.blocks), "block")
+        return (
+            f"{named(givers)} had {self.before:.2f} times the work of an even spread: {blocks} to "
+            f"others, which leaves {self.after:.2f}"
+        )
+
+
+def balance(
+    held: Mapping[str, Sequence[tuple[str, ...]]],
+    loads: Mapping[str, float],
+    costs: Mapping[str, float],
+) -> Balance | None:
+    """The blocks that are to move now; None if the spread is even enough, or no move helps.
+
+    Args:
+        held: by group, of every block its shards.
+        loads: by group, bytes a second that come for all of its blocks; others have none.
+        costs: of each shard, what a byte costs it, in units of its own choice, above 0.
+    """
+    at = {
+        (group, block): list(shards)
+        for group, blocks in held.items()
+        for block, shards in enumerate(blocks)
+        if loads.get(group, 0.0) > 0
+    }
+    size = {key: loads[key[0]] / len(held[key[0]]) for key in at}
+    busy = dict.fromkeys(costs, 0.0)
+    for key, shards in at.items():
+        for shard in shards:
+            busy[shard] += size[key] * costs[shard]
+    total = sum(size[key] * len(shards) for key, shards in at.items())
+    even = total / sum(1 / cost for cost in costs.values())
+    if not total or max(busy.values()) <= UNEVEN * even:
+        return None
+    before, moved = max(busy.values()), list[BlockAssigned]()
+    while len(moved) < MOST and max(busy.values()) > EVEN * even:
+        found = _best(at, size, busy, costs)
+        if found is None:
+            break
+        moved.append(found)
+        key = (found.group, found.block)
+        del at[key]  # none moves twice
+        busy[found.giver] -= size[key] * costs[found.giver]
+        busy[found.taker] += size[key] * costs[found.taker]
+    after = max(busy.values())
+    if not moved or after > GAIN * before:
+        return None
+    return Balance(tuple(moved), before / even, after / even)
+
+
+def _best(
+    at: Mapping[tuple[str, int], Sequence[str]],
+    size: Mapping[tuple[str, int], float],
+    busy: Mapping[str, float],
+    costs: Mapping[str, float],
+) -> BlockAssigned | None:
+    """The move that leaves the busiest shard, and whoever takes from it, with the least to do."""
+    giver = max(busy, key=lambda shard: (busy[shard], shard))
+    best: tuple[float, str, int, str] | None = None
+    for key, shards in at.items():
+        if giver not in shards:
+            continue
+        rest = busy[giver] - size[key] * costs[giver]
+        for taker in costs:
+            if taker in shards:
+                continue
+            left = max(rest, busy[taker] + size[key] * costs[taker])
+            candidate = (left, *key, taker)
+            if left < busy[giver] and (best is None or candidate < best):
+                best = candidate
+    return None if best is None else BlockAssigned(best[1], best[2], giver, best[3])

@@ -1,0 +1,163 @@
+"""What a policy of `[scaling]` sees, what it may do, and what is aimed at.
+
+    reward = (updates that are part of versions, by how fresh they were) / seconds * (1 - lost)
+
+with w(tau) = (1 + tau)^-p for one of staleness tau, as a rule weighs it, and `lost` the part of
+what was asked for that came to nothing: it was late, stale or given up. That part stands for the
+loss of accuracy, which nobody measures while a run trains: clients that are always late are in no
+version, and nor is what they know. What must not live here: any policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from secureps.messages.acts import ShardDeed
+from secureps.messages.scaling_records import ScalingDecided
+
+KEPT = 32
+"""Decisions that a policy learns from, and a status shows: the newest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """Where the time of a version goes: mean seconds, by cause.
+
+    Args:
+        clients: until the cohort closed; of it `transfer` is what a model and its update take on
+            their way, the medians.
+        shards: until sums were held, and until the version was prepared.
+        holders: until the sums were opened.
+    """
+
+    clients: float
+    transfer: float
+    shards: float
+    holders: float
+
+    @property
+    def version(self) -> float:
+        """Seconds of a version."""
+        return self.clients + self.shards + self.holders
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One cohort of rounds: how many were asked, and when updates came, ascending.
+
+    Of those that did not come until it closed, nothing is known but that.
+    """
+
+    asked: int
+    arrivals: tuple[float, ...]
+    closed: float
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What no decision goes beyond.
+
+    Args:
+        deadline: of the plan, in seconds; from `least_deadline` to `most_deadline` times that.
+        buffer: of the plan, 0 where no rule has one; a version needs `minimum` updates always, and
+            under rounds `quorum` at the deadline; power: of staleness.
+    """
+
+    least_shards: int
+    most_shards: int
+    deadline: float
+    least_deadline: float
+    most_deadline: float
+    minimum: int
+    quorum: int = 0
+    buffer: int = 0
+    least_buffer: float = 1.0
+    power: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What was measured since the last decision.
+
+    Args:
+        seconds: that it is of; versions: that were made, of so many updates.
+        reward: see above; lost: the part of it that was lost.
+        live: members that are here.
+        rounds: the newest cohorts, where the rule has rounds.
+        shards: that hold blocks, by name, first to last; spares: that are here and hold none.
+        deadline, buffer: factors that are in force.
+    """
+
+    seconds: float
+    versions: int
+    updates: int
+    reward: float
+    lost: float
+    live: int
+    waits: Waits
+    rounds: tuple[Round, ...]
+    shards: tuple[str, ...]
+    spares: tuple[str, ...]
+    deadline: float = 1.0
+    buffer: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is to be done: how many shards, and the factors of deadline and buffer.
+
+    Args:
+        expected: times the reward of now; 1 where nobody says.
+    """
+
+    shards: int
+    deadline: float
+    buffer: float
+    reason: str
+    expected: float = 1.0
+
+
+class ScalingPolicy(Protocol):
+    """Decides what is done about the load. A pure function of what it is given."""
+
+    def decide(self, seen: Observation, before: Sequence[ScalingDecided], limits: Limits) -> Action:
+        """What is to be in force from now on.
+
+        Args:
+            before: the newest decisions, oldest first; each has the reward that was measured
+                until then, so that what a decision led to is in the one after it.
+        """
+
+
+def stay(seen: Observation, reason: str) -> Action:
+    """Nothing changes."""
+    return Action(len(seen.shards), seen.deadline, seen.buffer, reason)
+
+
+def within(action: Action, seen: Observation, limits: Limits) -> Action:
+    """The same within the limits, one shard at a time, and none that is not there."""
+    least = min(limits.least_shards, len(seen.shards))
+    most = min(limits.most_shards, len(seen.shards) + min(1, len(seen.spares)))
+    shards = max(least, len(seen.shards) - 1, min(action.shards, max(most, least)))
+    deadline = min(max(action.deadline, limits.least_deadline), limits.most_deadline)
+    buffer = min(max(action.buffer, limits.least_buffer), 1.0)
+    return Action(shards, deadline, buffer, action.reason, action.expected)
+
+
+def buffer_of(limits: Limits, factor: float) -> int:
+    """The updates of a version under this factor of the plan's buffer."""
+    return max(limits.minimum, round(limits.buffer * factor))
+
+
+def deed(action: Action, seen: Observation) -> tuple[str, str]:
+    """The `ShardDeed` that an action asks for, and the shard: ("", "") for none.
+
+    The first spare one comes, and the last that came goes.
+    """
+    if action.shards > len(seen.shards) and seen.spares:
+        return ShardDeed.ADD.value, seen.spares[0]
+    if action.shards < len(seen.shards):
+        return ShardDeed.DRAIN.value, seen.shards[-1]
+    return "", ""

@@ -1,0 +1,273 @@
+"""Who takes part in a group now, and who of them is free: kept up to date by what changed.
+
+With very many clients nobody looks at all of them at every event: only at those of whom something
+was written, or whose lease began or ended, since the group was looked at last. All of it follows
+from the coordinator's state and the leases, and a restart begins without it. What must not live
+here: who is asked (`roles.coordinator.asynchronous`, `roles.coordinator.synchronous`), and leases
+(`roles.coordinator.sessions`).
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Callable, Collection, Iterable, Iterator
+
+from secureps.messages import coordinator_records as records
+from secureps.messages.charge import Charge, Release
+from secureps.messages.encoding import digest
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
+from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.group import GroupState
+
+KEPT = 1 << 17
+"""Changes that are kept for groups that have not looked at them yet."""
+
+NEVER = -1
+"""Stands for the version from which a client contributed last, if it never did."""
+
+_QUIET = (
+    records.BoundAgreed,
+    records.CheckpointComplete,
+    records.CheckpointOrdered,
+    records.CheckpointPart,
+    records.CohortClosed,
+    records.CohortOpened,
+    records.FounderChosen,
+    records.KeysReleased,
+    records.RoundExtended,
+    records.ShardLocated,
+    records.ShardPrepared,
+    records.ShareReceived,
+    records.SumsHeld,
+    records.VersionCommitted,
+    Charge,
+    EnvelopeKeyAnnounced,
+    EvaluationSkipped,
+    Release,
+    VersionEvaluated,
+)
+"""Records that change neither who takes part nor who trains."""
+
+
+class Changes:
+    """The clients of whom something changed, in order; each reader knows how far it has read."""
+
+    def __init__(self) -> None:
+        self._clients: list[str] = []
+        self._began = 0
+
+    @property
+    def mark(self) -> int:
+        """Where a reader stands that has read everything."""
+        return self._began + len(self._clients)
+
+    def add(self, client: str) -> None:
+        """Something of one client changed."""
+        if len(self._clients) >= KEPT:
+            self.forget()
+        self._clients.append(client)
+
+    def forget(self) -> None:
+        """Anything may have changed: every reader looks at all clients."""
+        self._began += len(self._clients) + 1
+        self._clients.clear()
+
+    def note(self, record: object) -> None:
+        """A record was written."""
+        concerned = _concerned(record)
+        if concerned is None:
+            self.forget()
+            return
+        for client in concerned:
+            self.add(client)
+
+    def since(self, mark: int) -> list[str] | None:
+        """Those since a mark; None if they are not known, and all are to be looked at."""
+        return None if mark < self._began else self._clients[mark - self._began :]
+
+
+def _concerned(record: object) -> Collection[str] | None:
+    """Of whom a record changes what they do; None if that may be anybody."""
+    match record:
+        case (
+            records.MemberAsked(client=client)
+            | records.MemberDeclined(client=client)
+            | records.MemberEntered(client=client)
+            | records.MemberJoined(client=client)
+            | records.MemberLeft(client=client)
+            | records.MemberPassed(client=client)
+            | records.MemberRetired(client=client)
+        ):
+            return (client,)
+        case records.Received(receipt):
+            return (receipt.id.client,)
+        case records.SubmissionWithdrawn(id=id):
+            return (id.client,)
+        case records.SubmissionsDropped(ids=ids) | records.CohortReopened(missing=ids):
+            return _senders(ids)
+        case records.ReceiptExamined(flaw=""):
+            return ()
+        case _ if isinstance(record, _QUIET):
+            return ()
+    return None
+
+
+def _senders(ids: Iterable[SubmissionId]) -> Collection[str]:
+    return {id.client: None for id in ids}
+
+
+class Attendance:
+    """Of one group.
+
+    Args:
+        here: live trainers that take part, and neither sit out nor have spent their budget;
+        asked: without rounds, since when those of them train that do, ascending (infinite where
+            no clock of theirs says it). Both are kept up to date by `follow`: not to be written.
+    """
+
+    def __init__(self) -> None:
+        self.here: set[str] = set()
+        self.asked: list[float] = []
+        self._mark = -1
+        self._stream: Clocks | None = None
+        self._out: frozenset[str] = frozenset()
+        self._training: dict[str, float] = {}
+        self._free: dict[str, int] = {}
+        self._queues: dict[int, _Queue] = {}
+        self._moved: set[str] | None = None
+
+    def follow(
+        self, group: GroupState, changes: Changes, live: Collection[str], barred: Barred
+    ) -> None:
+        """Takes up what has changed.
+
+        Args:
+            live: clients whose lease runs; barred: whether one takes no part in this group.
+        """
+        touched, self._mark = changes.since(self._mark), changes.mark
+        same = group.stream is self._stream and group.sitting_out == self._out
+        if touched is None or not same:
+            self._stream, self._out = group.stream, group.sitting_out
+            self._forget()
+            for client in live:
+                self._look(client, live, barred)
+            return
+        for client in touched:
+            self._look(client, live, barred)
+        if self._moved is not None:
+            self._moved.update(touched)
+
+    def _forget(self) -> None:
+        self.here.clear()
+        self.asked.clear()
+        self._training.clear()
+        self._free.clear()
+        self._queues.clear()
+        self._moved = None
+
+    def _look(self, client: str, live: Collection[str], barred: Barred) -> None:
+        stream = self._stream
+        here = client in live and client not in self._out and not barred(client)
+        here = here and (stream is None or client not in stream.spent)
+        (self.here.add if here else self.here.discard)(client)
+        if stream is None:
+            return
+        trains = here and client in stream.training
+        since = stream.moved.get(client, math.inf) if trains else None
+        if (before := self._training.get(client)) != since:
+            if before is not None:
+                del self.asked[bisect_left(self.asked, before)], self._training[client]
+            if since is not None:
+                insort(self.asked, since)
+                self._training[client] = since
+        last = stream.sent.get(client)
+        free = (NEVER if last is None else last.version) if here and not trains else None
+        if (was := self._free.get(client)) != free:
+            if was is not None:
+                del self._free[client]
+                self._queues[was].remove(client)
+                if not self._queues[was].clients:
+                    del self._queues[was]
+            if free is not None:
+                self._free[client] = free
+                self._queues.setdefault(free, _Queue()).add(client)
+
+    # --- of groups without rounds -------------------------------------------------
+
+    def comes_and_goes(self, stream: Clocks) -> tuple[list[str], list[str]]:
+        """Who takes part and has no clock yet, and who has one and takes no part any more.
+
+        Those who were passed over have none until they send. Each is told once: the caller writes
+        it down.
+        """
+        looked, self._moved = self._moved, set()
+        clocks, here = stream.clocks, self.here
+        if looked is None:
+            return sorted(here - clocks.keys() - stream.passed), sorted(clocks.keys() - here)
+        comes = (c for c in looked if c in here and c not in clocks and c not in stream.passed)
+        return sorted(comes), sorted(c for c in looked if c in clocks and c not in here)
+
+    @property
+    def free(self) -> Collection[str]:
+        """Who takes part and does not train."""
+        return self._free.keys()
+
+    def in_order(self, closed: int) -> Iterator[str]:
+        """The same: whoever contributed longest ago first; among these, a draw that nobody chooses.
+
+        Whoever is asked meanwhile may be followed meanwhile.
+
+        Args:
+            closed: cohorts that are settled: there is another draw for each.
+        """
+        for version in sorted(self._queues):
+            if (queue := self._queues.get(version)) is not None:
+                yield from queue.drawn(closed)
+
+
+Barred = Callable[[str], bool]
+"""Whether a client takes no part in a group, whoever is live."""
+
+
+class _Queue:
+    """Free clients that contributed from one version last."""
+
+    def __init__(self) -> None:
+        self.clients: set[str] = set()
+        self._closed = -1
+        self._lots: list[tuple[bytes, str]] | None = None
+        self._first = 0
+        """Those before it are gone: whoever is asked is mostly the first."""
+
+    def add(self, client: str) -> None:
+        self.clients.add(client)
+        if self._lots is not None:
+            insort(self._lots, self._lot(client), lo=self._first)
+
+    def remove(self, client: str) -> None:
+        self.clients.discard(client)
+        if self._lots is None:
+            return
+        at = bisect_left(self._lots, self._lot(client), lo=self._first)
+        if at == self._first:
+            self._first += 1
+        else:
+            del self._lots[at]
+
+    def drawn(self, closed: int) -> Iterator[str]:
+        """The clients in the order of a draw."""
+        if self._lots is None or self._closed != closed:
+            self._closed, self._first = closed, 0
+            self._lots = sorted(map(self._lot, self.clients))
+        at = self._first
+        while at < len(self._lots):
+            lot = self._lots[at]
+            yield lot[1]
+            at = bisect_right(self._lots, lot, lo=self._first)
+
+    def _lot(self, client: str) -> tuple[bytes, str]:
+        closed = self._closed.to_bytes(8, "little")
+        return digest("secureps-asked", client.encode(), closed), client

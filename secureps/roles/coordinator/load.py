@@ -1,0 +1,200 @@
+"""What versions took, and what came to shards, since the last decision about it.
+
+Measured by the coordinator itself from its own records, but for how long models and updates are on
+their way, which clients say; of these the median counts, and nothing but `[scaling]` goes by it.
+None of it is journalled: a restart measures anew, and what was decided is on record. What must not
+live here: decisions (`roles.coordinator.scaling`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict, deque
+from statistics import fmean, median
+
+from secureps.messages import coordinator_records as records
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import Telemetry
+from secureps.messages.scaling import ShardLoad
+from secureps.messages.steps import CohortSteps
+from secureps.messages.submission import UPDATE, Cohort
+from secureps.policy.scaling.observation import Observation, Round, Waits
+from secureps.roles.coordinator.transaction import Transaction
+
+UP, DOWN = "network_seconds", "pulling_seconds"
+"""What clients say of an update's way, and of the model's (`roles.member`)."""
+NEWEST = 16
+"""Rounds that are kept, and cohorts of which the wait for each shard is."""
+TRANSFERS = 512
+"""Updates whose ways are kept."""
+LATE = 0.05
+"""Part of a version's time that sums must take for shards to count as unlike each other."""
+UNLIKE = 4.0
+"""Times as slow as the median that a shard counts at most."""
+
+
+class Load:
+    """Of one run, since `since`."""
+
+    def __init__(self) -> None:
+        self.since: float | None = None
+        self._asked: dict[str, int] = {}
+        self._came: defaultdict[str, list[float]] = defaultdict(list)
+        self._closed: dict[str, float] = {}
+        self._rounds: deque[Round] = deque(maxlen=NEWEST)
+        self._begin()
+
+    def begin(self, now: float, moved: bool = False) -> None:
+        """Measures anew from now on; who came when is kept, unless blocks have moved."""
+        self.since = now
+        if moved:
+            self._rounds.clear()
+        self._begin()
+
+    def _begin(self) -> None:
+        self.versions = 0
+        self._updates = self._lost = 0
+        self._fresh = 0.0
+        self._sent: Counter[str] = Counter()
+        self._up: deque[float] = deque(maxlen=TRANSFERS)
+        self._down: deque[float] = deque(maxlen=TRANSFERS)
+        self._steps: list[CohortSteps] = []
+        self._lags: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=NEWEST))
+
+    @property
+    def groups(self) -> int:
+        """To how many groups updates were sent; 1 at least."""
+        return max(1, len(self._sent))
+
+    def take(self, report: Telemetry) -> None:
+        """A party's own report."""
+        self._up += (f.value for f in report.figures if f.name == UP)
+        self._down += (f.value for f in report.figures if f.name == DOWN)
+
+    def measure(self, tx: Transaction) -> None:
+        """What the records of a transaction say."""
+        for record in tx.step.records:
+            if getattr(record, "group", "") == EVALUATION:
+                continue
+            match record:
+                case records.RoundOpened(group=name, invited=invited):
+                    self._asked[name], self._came[name] = len(invited), []
+                case records.Received(receipt) if receipt.purpose == UPDATE:
+                    self._sent[receipt.id.group] += receipt.size
+                    group = tx.group(receipt.id.group)
+                    if group.opened_at is not None and not group.streaming:
+                        self._came[group.name].append(tx.now - group.opened_at)
+                case records.CohortClosed(cohort) if cohort.group != EVALUATION:
+                    self._close(tx, cohort)
+                case records.RoundGivenUp(group=name):
+                    self._lost += self._asked.pop(name, 0)
+                case records.SubmissionsDropped(ids=ids):
+                    self._lost += len(ids)
+                case records.CohortBurnt(group=name):
+                    self._lost += len(tx.group(name).burnt_members)
+                case records.SumsHeld(group=name, held=held) if name in self._closed:
+                    self._lags[held.shard].append(tx.now - self._closed[name])
+                case records.VersionCommitted(group=name, version=version) if version > 0:
+                    self.versions += 1
+                    made, steps = (name, version), tx.federation.timeline.steps
+                    self._steps += [s for s in steps if (s.group, s.version) == made][-1:]
+                case _:
+                    pass
+
+    def _close(self, tx: Transaction, cohort: Cohort) -> None:
+        name, newest = cohort.group, cohort.version - 1
+        power = getattr(tx.plan.group(name).rule, "power", 0.0)
+        self._closed[name] = tx.now
+        self._updates += len(cohort.members)
+        self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
+        group = tx.group(name)
+        asked = self._asked.pop(name, None)
+        if asked is None or group.streaming or group.opened_at is None:
+            return
+        self._lost += max(0, asked - len(cohort.members))
+        came = tuple(sorted(self._came.pop(name, ())))
+        self._rounds.append(Round(max(asked, len(came)), came, tx.now - group.opened_at))
+
+    # --- what it comes to -------------------------------------------------------------
+
+    def observed(self, tx: Transaction, spares: tuple[str, ...]) -> Observation:
+        """As a policy sees it."""
+        assert self.since is not None
+        assert tx.federation.pinned is not None
+        seconds = max(tx.now - self.since, 1e-9)
+        asked = self._updates + self._lost
+        lost = self._lost / asked if asked else 0.0
+        scaled = tx.federation.scaled
+        return Observation(
+            seconds=seconds,
+            versions=self.versions,
+            updates=self._updates,
+            reward=self._fresh / seconds * (1 - lost),
+            lost=lost,
+            live=len(tx.trainers),
+            waits=self._waits(),
+            rounds=tuple(self._rounds),
+            shards=tx.federation.pinned.placement.shards,
+            spares=spares,
+            deadline=scaled.deadline,
+            buffer=scaled.buffer,
+        )
+
+    def _waits(self) -> Waits:
+        def mean(seconds: list[float]) -> float:
+            return fmean(seconds) if seconds else 0.0
+
+        done = [s for s in self._steps if s.committed is not None]
+        held = [(s.held if s.held is not None else s.closed) for s in done]
+        opened = [s.opened if s.opened is not None else h for s, h in zip(done, held, strict=True)]
+        ways = zip(done, held, opened, strict=True)
+        return Waits(
+            clients=mean([s.closed - s.began for s in done]),
+            transfer=sum(median(way) for way in (self._up, self._down) if way),
+            shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
+            holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
+        )
+
+    def by_group(self, tx: Transaction) -> dict[str, float]:
+        """Bytes of updates a second, by group."""
+        seconds = max(tx.now - (self.since or 0.0), 1e-9)
+        return {group: sent / seconds for group, sent in self._sent.items()}
+
+    def costs(self, tx: Transaction) -> dict[str, float]:
+        """What a byte costs each shard: by the weight in its file, and by how late its sums are.
+
+        Only where sums take a part of a version's time that counts, and at most UNLIKE times what
+        the weight alone says.
+        """
+        assert tx.federation.pinned is not None
+        shards = tx.federation.pinned.placement.shards
+        costs = {name: 1 / tx.federation.shards[name].weight for name in shards}
+        sent = self.on_shards(tx)
+        paces = {
+            name: median(lags) / sent[name]
+            for name, lags in self._lags.items()
+            if name in costs and lags and sent[name] > 0
+        }
+        waits = self._waits()
+        longest = max((median(lags) for lags in self._lags.values() if lags), default=0.0)
+        if len(paces) < len(shards) or longest <= LATE * waits.version:
+            return costs
+        usual = median(pace * costs[name] ** -1 for name, pace in paces.items())
+        return {
+            name: cost * min(max(paces[name] / cost / usual, 1 / UNLIKE), UNLIKE)
+            for name, cost in costs.items()
+        }
+
+    def on_shards(self, tx: Transaction) -> dict[str, float]:
+        """Bytes of updates a second that came for the blocks of each shard."""
+        assert tx.federation.pinned is not None
+        placement, loads = tx.federation.pinned.placement, self.by_group(tx)
+        found = dict.fromkeys(placement.shards, 0.0)
+        for group, blocks in placement.held.items():
+            for shards in blocks:
+                for shard in shards:
+                    found[shard] += loads.get(group, 0.0) / len(blocks)
+        return found
+
+    def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
+        """The same, as it is journalled and shown."""
+        return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())

@@ -1,0 +1,58 @@
+"""What has followed from measured load: folded from the journal.
+
+What must not live here: measuring, and deciding (`roles.coordinator.load`,
+`roles.coordinator.scaling`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from secureps.messages.acts import Act, Deed, ShardDeed
+from secureps.messages.scaling_records import ScalingDecided
+from secureps.policy.scaling.observation import KEPT
+
+BY_ITSELF = "scaling: "
+"""How the reason of an act begins that follows from the load, and that no operator has said."""
+
+
+@dataclass(slots=True)
+class Scaled:
+    """Of one run.
+
+    Args:
+        off: why nothing follows any more; empty while it does.
+        deadline, buffer: factors of the plan's that are in force.
+        decided: the newest decisions, oldest first, with the second of the run's clock.
+        drained: shards that an operator has drained, and which only an operator adds again.
+    """
+
+    off: str = ""
+    deadline: float = 1.0
+    buffer: float = 1.0
+    decided: list[tuple[float, ScalingDecided]] = field(default_factory=list)
+    drained: set[str] = field(default_factory=set)
+
+    @property
+    def as_planned(self) -> bool:
+        """Whether deadlines and buffers are the plan's."""
+        return (self.deadline, self.buffer) == (1.0, 1.0)
+
+    def take(self, at: float, record: object) -> None:
+        """Folds one record; most say nothing of load."""
+        match record:
+            case ScalingDecided(deadline=deadline, buffer=buffer):
+                self.deadline, self.buffer = deadline, buffer
+                self.decided = [*self.decided[1 - KEPT :], (at, record)]
+            case Act(Deed.SCALING_OFF, reason=reason):
+                self.off = "switched off by the operator" + (reason and f", {reason}")
+                self.deadline = self.buffer = 1.0
+                self.decided = []  # what came of the last is not measured
+            case Act(Deed.SCALING_ON):
+                self.off = ""
+            case Act(ShardDeed.DRAIN, party, reason) if not reason.startswith(BY_ITSELF):
+                self.drained.add(party)
+            case Act(ShardDeed.ADD, party):
+                self.drained.discard(party)
+            case _:
+                pass

@@ -1,0 +1,177 @@
+"""What follows from the load: blocks move, shards come and go, deadlines and buffers change.
+
+Once enough versions were made, and enough time has passed since the last decision, row-blocks are
+moved if shards have unlike much to do; else the plan's policy decides. Each decision is journalled
+with its reason before anything is done about it, and never made again: a restart measures anew.
+A shard comes and goes by the act by which an operator has it come and go. What must not live
+here: measuring (`roles.coordinator.load`), any policy (`policy.scaling`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
+from secureps.config.scaling import ScalingSection
+from secureps.errors import Refused, UnknownParty
+from secureps.messages.acts import Act
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.scaling import ScalingStatus, ScalingStep
+from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
+from secureps.policy.checks.scaling import most_shards
+from secureps.policy.scaling.balance import balance
+from secureps.policy.scaling.fitted import Fitted
+from secureps.policy.scaling.observation import (
+    Action,
+    Limits,
+    Observation,
+    ScalingPolicy,
+    deed,
+    stay,
+    within,
+)
+from secureps.policy.scaling.rule import Fixed, Rule
+from secureps.roles.coordinator import resharding
+from secureps.roles.coordinator.load import Load
+from secureps.roles.coordinator.scaled import BY_ITSELF
+from secureps.roles.coordinator.transaction import Transaction
+
+LEAST_VERSIONS = 3
+"""Versions of each group that clients send to, on average, between two decisions."""
+SHOWN = 5
+"""Decisions that a status shows: the newest."""
+
+POLICIES: dict[str, ScalingPolicy] = {"fixed": Fixed(), "rule": Rule(), "fitted": Fitted()}
+"""By the name that a plan gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Decision:
+    """What is done, before it is journalled."""
+
+    action: Action
+    what: str = ""
+    shard: str = ""
+    blocks: tuple[BlockAssigned, ...] = ()
+
+    def changes(self, seen: Observation) -> bool:
+        """Whether anything is another way from now on."""
+        moved = self.action.deadline != seen.deadline or self.action.buffer != seen.buffer
+        return moved or bool(self.what or self.blocks)
+
+
+def advance(tx: Transaction, load: Load) -> None:
+    """Decides, if it is time and there is something to go by."""
+    section, federation = tx.plan.section.scaling, tx.federation
+    if section is None or federation.pinned is None or federation.finished or federation.ending:
+        return
+    founded = all(group.version >= 0 for group in federation.model_groups)
+    if federation.scaled.off or federation.acted.paused or not founded or resharding.due(tx):
+        load.begin(tx.now, moved=True)
+        return
+    if load.since is None:
+        load.begin(tx.now)
+        return
+    if tx.now - load.since < section.every or load.versions < LEAST_VERSIONS * load.groups:
+        return
+    if not tx.watchers.issuperset(federation.pinned.placement.shards):
+        return  # one is away: nothing that is measured now is of the load
+    _decide(tx, load, section)
+    load.begin(tx.now)
+
+
+def _decide(tx: Transaction, load: Load, section: ScalingSection) -> None:
+    seen = load.observed(tx, _spares(tx))
+    decision = _balance(tx, load, seen) if section.balance else None
+    if decision is None:
+        decision = _by_policy(tx, seen, section)
+    if section.policy == "fixed" and not decision.changes(seen):
+        return
+    reason = decision.action.reason
+    if decision.what:
+        try:
+            resharding.act(tx, Act(decision.what, decision.shard, f"{BY_ITSELF}{reason}"))
+        except (Refused, UnknownParty) as error:
+            action = stay(seen, f"{reason}; and yet: {error}")
+            decision, reason = _Decision(action), action.reason
+    tx.write(
+        ScalingDecided(
+            what=decision.what,
+            shard=decision.shard,
+            deadline=decision.action.deadline,
+            buffer=decision.action.buffer,
+            blocks=decision.blocks,
+            expected=decision.action.expected,
+            reward=seen.reward,
+            shards=len(seen.shards),
+            loads=load.told(tx),
+            reason=reason,
+        )
+    )
+
+
+def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None:
+    assert tx.federation.pinned is not None
+    held = tx.federation.pinned.placement.held
+    found = balance(held, load.by_group(tx), load.costs(tx))
+    return None if found is None else _Decision(stay(seen, found.reason), blocks=found.blocks)
+
+
+def _by_policy(tx: Transaction, seen: Observation, section: ScalingSection) -> _Decision:
+    limits = _limits(tx, section)
+    policy = POLICIES[section.policy]
+    before = [record for _, record in tx.federation.scaled.decided]
+    action = within(policy.decide(seen, before, limits), seen, limits)
+    return _Decision(action, *deed(action, seen))
+
+
+def _spares(tx: Transaction) -> tuple[str, ...]:
+    """Shards that are here and hold nothing, and were not drained by an operator; by name."""
+    left = tx.federation.moving.left.keys() | tx.federation.scaled.drained
+    names = sorted(tx.federation.shards.keys() & tx.watchers)
+    return tuple(name for name in names if name not in left and tx.spare(name))
+
+
+def _limits(tx: Transaction, section: ScalingSection) -> Limits:
+    """Of the first group of the model: factors are of all."""
+    group = next(name for name in tx.plan.groups if name != EVALUATION)
+    rule = tx.plan.group(group).rule
+    return Limits(
+        least_shards=max(section.least_shards, tx.plan.section.replicas),
+        most_shards=most_shards(tx.plan.section),
+        deadline=rule.deadline,
+        least_deadline=section.least_deadline,
+        most_deadline=section.most_deadline,
+        minimum=rule.minimum,
+        quorum=rule.quorum if isinstance(rule, SyncSection) else 0,
+        buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
+        least_buffer=section.least_buffer,
+        power=getattr(rule, "power", 0.0),
+    )
+
+
+def seen(tx: Transaction) -> ScalingStatus | None:
+    """What was decided, for a status; None where the plan has no `[scaling]`."""
+    section, scaled = tx.plan.section.scaling, tx.federation.scaled
+    if section is None:
+        return None
+    newest = scaled.decided[-SHOWN:]
+    return ScalingStatus(
+        policy=section.policy,
+        off=scaled.off,
+        deadline=scaled.deadline,
+        buffer=scaled.buffer,
+        loads=newest[-1][1].loads if newest else (),
+        steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in newest),
+    )
+
+
+def told(record: ScalingDecided) -> str:
+    """What a decision does, in a few words."""
+    if record.blocks:
+        return f"balance {len(record.blocks)} blocks"
+    if record.what:
+        return f"{record.what} {record.shard}"
+    if (record.deadline, record.buffer) != (1.0, 1.0):
+        return f"deadline x {record.deadline:.2f}, buffer x {record.buffer:.2f}"
+    return "as planned"

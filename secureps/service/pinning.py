@@ -1,0 +1,223 @@
+"""Pins a process to the cores of one NUMA node, and its memory to that node.
+
+On a machine of several sockets memory of the other socket is slower to reach. A pinned process
+has cores of one node alone, all of its threads, those of kernels and of torch among them, and its
+memory comes from there as long as there is any. Which node: `choose`, which does nothing. Linux
+alone has what it takes; elsewhere no node is known, and nothing is pinned.
+
+Source: set_mempolicy(2), sched_setaffinity(2), Documentation/ABI/stable/sysfs-devices-node of
+Linux. What must not live here: what a process does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from secureps.config.sections import PIN
+from secureps.errors import ConfigError, naming
+from secureps.messages.encoding import digest
+from secureps.service.logs import tell
+from secureps.wording import counted, named
+
+NODES = Path("/sys/devices/system/node")
+"""Where Linux tells a machine's nodes."""
+THREADS = Path("/proc/self/task")
+
+_SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237, "riscv64": 237}
+"""The number of that system call, by processor; glibc has no function for it."""
+_PREFERRED = 1
+"""MPOL_PREFERRED: from this node as long as it has any, and then from the others."""
+_WORD = 64
+
+
+@dataclass(frozen=True)
+class Node:
+    """A NUMA node, and the numbers of its CPUs that are online."""
+
+    number: int
+    cpus: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The node to pin a process to, with those of its CPUs that it may use, or None; and why."""
+
+    node: Node | None
+    reason: str
+
+
+def read_nodes(folder: Path = NODES) -> tuple[Node, ...]:
+    """The nodes that have CPUs, by number; none where the system tells none.
+
+    Args:
+        folder: of `nodeN/cpulist`, as in /sys/devices/system/node.
+    """
+    found = []
+    for path in folder.glob("node*"):
+        number = re.fullmatch(r"node(\d+)", path.name)
+        with suppress(OSError, ValueError):  # a kernel that tells less tells of one node
+            if number and (cpus := parse_cpus((path / "cpulist").read_text())):
+                found.append(Node(int(number[1]), cpus))
+    return tuple(sorted(found, key=lambda node: node.number))
+
+
+def parse_cpus(text: str) -> frozenset[int]:
+    """The numbers in a list such as "0-3,8,10-11"; an empty one has none.
+
+    Raises:
+        ValueError: it is no such list.
+    """
+    cpus = set[int]()
+    for part in filter(None, text.strip().split(",")):
+        first, _, last = part.partition("-")
+        cpus.update(range(int(first), int(last or first) + 1))
+    return frozenset(cpus)
+
+
+def choose(
+    pin: str, name: str, nodes: Iterable[Node], allowed: frozenset[int] | None, threads: int = 1
+) -> Choice:
+    """Chooses a node for a process, and says why, or why none.
+
+    Under "auto" parties take the nodes in turns, by the number at the end of their names: shard-0,
+    shard-1 and so on, and whoever has none by a digest of the name. Nobody has to agree on it, and
+    whoever is started again is where it was.
+
+    Args:
+        pin: "auto", "off" or the number of a node.
+        name: the party's.
+        allowed: CPUs that the process may use: its affinity, which cgroups and whoever started it
+            narrow; None where the system does not tell.
+        threads: that it is told to work with.
+
+    Raises:
+        ConfigError: `pin` is none of these, there is no such node, or the process may use none of
+            its CPUs.
+    """
+    if not re.match(PIN, pin):
+        raise ConfigError(f"it is auto, off or the number of a NUMA node, not {pin!r:.80}")
+    if pin == "off":
+        return Choice(None, "")
+    every = tuple(nodes)
+    parts = (Node(n.number, n.cpus if allowed is None else n.cpus & allowed) for n in every)
+    usable = [node for node in parts if node.cpus]
+    if pin != "auto":
+        own = _demanded(int(pin), every, usable, allowed)
+        if len(usable) > 1:
+            return Choice(own, "as it is told to")
+    if not every:
+        return Choice(None, "this system tells of no NUMA nodes: nothing is pinned")
+    if len(usable) < 2:
+        here = f"node {usable[0].number}" if usable else "no node"
+        return Choice(None, f"all CPUs that it may use are on {here}: nothing is pinned")
+    wide = [node for node in usable if len(node.cpus) >= threads]
+    if not wide:
+        most = max(len(node.cpus) for node in usable)
+        text = f"it has {threads} threads, and no node has more than {counted(most, 'CPU')} for it"
+        return Choice(None, f"{text}: nothing is pinned")
+    end = re.search(r"\d+$", name)
+    place = int.from_bytes(digest("secureps-pin", name.encode())[:8], "little")
+    return Choice(wide[(int(end[0]) if end else place) % len(wide)], "by its name")
+
+
+def _demanded(
+    number: int, every: tuple[Node, ...], usable: list[Node], allowed: frozenset[int] | None
+) -> Node:
+    """The node of this number; ConfigError if there is none, or it has no CPU for this process."""
+    if number not in (node.number for node in every):
+        there = named([str(node.number) for node in every], len(every))
+        told = f"this machine has {there}" if every else "this system tells of none"
+        raise ConfigError(f"there is no NUMA node {number}: {told}")
+    for node in usable:
+        if node.number == number:
+            return node
+    own = named([str(cpu) for cpu in sorted(allowed or ())])
+    raise ConfigError(
+        f"this process may use no CPU of NUMA node {number}, but {own}: by its cgroup's cpuset, or "
+        "by whoever started it"
+    )
+
+
+def refuse_pin(pin: str) -> None:
+    """Raises ConfigError, as `choose`, where no process of this machine can be pinned so."""
+    with naming("pin", ConfigError):
+        choose(pin, "", read_nodes(), _allowed())
+
+
+def pin_process(pin: str, name: str, threads: int = 1, folder: Path = NODES) -> str:
+    """Pins this process as `choose` says, and tells what it did, or why nothing; returns that too.
+
+    To be called before there are threads with memory of their own: CPUs are narrowed of every
+    thread that is there, memory is preferred for this one and those that it starts.
+
+    Args:
+        folder: of the machine's nodes, as for `read_nodes`.
+
+    Raises:
+        ConfigError: as `choose`; or the system refuses to pin.
+    """
+    if pin == "off":
+        return ""
+    with naming("pin", ConfigError):
+        choice = choose(pin, name, read_nodes(folder), _allowed(), threads)
+    done = choice.reason if choice.node is None else _pinned(choice.node, choice.reason)
+    tell(name, "Pinned", done)
+    return done
+
+
+def _pinned(node: Node, reason: str) -> str:
+    _narrow(node)
+    where = "its memory is taken there as long as there is any"
+    if not prefer_memory(node.number):
+        where = "its memory lies where it is first touched, for a policy of its own is not allowed"
+    return f"pinned to NUMA node {node.number}, {reason}: {counted(len(node.cpus), 'CPU')}; {where}"
+
+
+def _allowed() -> frozenset[int] | None:
+    ask: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    return None if ask is None else frozenset(ask(0))
+
+
+def _narrow(node: Node) -> None:
+    narrow: Callable[[int, Iterable[int]], None] | None = getattr(os, "sched_setaffinity", None)
+    if narrow is None:
+        raise ConfigError("pin: this system pins no process to CPUs: leave it out")
+    try:
+        narrow(0, node.cpus)
+    except OSError as error:
+        raise ConfigError(f"pin: the system refuses node {node.number}: {error}") from None
+    for task in THREADS.glob("[0-9]*"):  # those that libraries began when they were imported
+        with suppress(OSError):  # it has ended meanwhile
+            narrow(int(task.name), node.cpus)
+
+
+def prefer_memory(node: int, call: Callable[..., int] | None = None) -> bool:
+    """Has this thread, and those that it starts, take new memory from a node first.
+
+    Args:
+        call: the C library's `syscall`; default: that of this process.
+
+    Returns:
+        whether the system allows it: containers often do not, and then memory lies on the node
+        of the thread that touches it first, which is a pinned one.
+    """
+    number = _SET_MEMPOLICY.get(platform.machine())
+    if number is None or platform.system() != "Linux":
+        return False
+    if call is None:
+        try:
+            call = ctypes.CDLL(None, use_errno=True).syscall
+        except (AttributeError, OSError):
+            return False
+    words = node // _WORD + 1
+    mask = (ctypes.c_uint64 * words)()
+    mask[node // _WORD] = 1 << node % _WORD
+    bits = ctypes.c_ulong(_WORD * words + 1)  # the kernel reads one bit less
+    return call(ctypes.c_long(number), ctypes.c_int(_PREFERRED), mask, bits) == 0

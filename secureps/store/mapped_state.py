@@ -1,0 +1,137 @@
+"""Tensors of a state file where they lie: mapped into memory, or copied from file to file.
+
+Pages of a mapped file come when they are touched and go when memory is short, and the file stays.
+A disk that fails under a map ends the process (SIGBUS), as a kill does: who needs to know that a
+file is whole reads it first, by its digest. `Scratch` is room for a version that is being made:
+a file without a name, gone with whoever made it. What must not live here: what tensors mean.
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from secureps.errors import DamagedStore, DiskFailed
+from secureps.messages.encoding import payload_hasher
+from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file
+
+
+def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
+    """Where the tensors of a safetensors file lie in it.
+
+    Args:
+        digest: what `write_state` returned, of a file that is read once as a whole to see that it
+            is that one; None: its header is looked at alone.
+    Raises:
+        DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
+    """
+    if digest is not None and digest_of_file(path) != digest:
+        raise DamagedStore(f"{path}: damaged: its digest is another")
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            length = int.from_bytes(file.read(8), "little")
+            if length > min(HEADER_LIMIT, size - 8):
+                raise DamagedStore(f"{path}: torn: its header is not whole")
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
+    return _placed(path, header, 8 + length, size)
+
+
+def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
+    """The tensors that a header lists, all of which are within the file."""
+    found: dict[str, Filed] = {}
+    try:
+        for name, each in header.items():
+            if name == "__metadata__":
+                continue
+            begin, end = map(int, each["data_offsets"])
+            shape = tuple(map(int, each["shape"]))
+            tensor = Filed(path, np.dtype(TYPES[each["dtype"]]), shape, start + begin)
+            if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
+                raise ValueError(f"{name} is not in it")
+            found[name] = tensor
+        if sum(each.nbytes for each in found.values()) > size:
+            raise ValueError("tensors overlap")
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DamagedStore(f"{path}: not a state file: {error}") from None
+    return found
+
+
+def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, read-only, without reading them; as `filed_tensors`."""
+    placed = filed_tensors(path, digest)
+    try:
+        with open(path, "rb") as file:
+            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise DamagedStore(f"{path}: {error.strerror}") from None
+    except ValueError as error:  # it has become empty
+        raise DamagedStore(f"{path}: torn: {error}") from None
+    return {name: _view(whole, tensor) for name, tensor in placed.items()}
+
+
+def checked(path: Path, name: str, digest: bytes) -> memoryview:
+    """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
+
+    Raises:
+        DamagedStore: absent, torn, or not of that `payload_digest`.
+    """
+    tensor = filed_tensors(path, None).get(name)
+    if tensor is None:
+        raise DamagedStore(f"{path}: there is no {name} in it")
+    hasher, data = payload_hasher(), b""
+    for data in tensor.pieces():
+        hasher.update(data)
+    if hasher.digest() != digest:
+        raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
+    if len(data) == tensor.nbytes:
+        return memoryview(data)
+    return map_state(path, None)[name].reshape(-1).view(np.uint8).data
+
+
+def _view(whole: mmap.mmap, tensor: Filed) -> NDArray[Any]:
+    count, dtype = tensor.nbytes // tensor.dtype.itemsize, tensor.dtype.newbyteorder("<")
+    if count == 0:
+        return np.empty(tensor.shape, tensor.dtype)
+    return np.frombuffer(whole, dtype, count, tensor.offset).reshape(tensor.shape)
+
+
+class Scratch:
+    """Room in a folder's file system: vectors in files without names.
+
+    Their pages are written out when memory is short, and all of it is gone when nobody refers to
+    a vector any more, or the process ends.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def vector(self, values: int) -> NDArray[np.float32]:
+        """A float32 vector of so many values, 1 or more, whatever they are.
+
+        Raises:
+            DiskFailed: there is no room for it.
+        """
+        length = values * np.dtype(np.float32).itemsize
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self._folder) as file:
+                if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and not later
+                    os.posix_fallocate(file.fileno(), 0, length)
+                else:
+                    file.truncate(length)
+                whole = mmap.mmap(file.fileno(), length)
+        except OSError as error:
+            raise DiskFailed(f"{self._folder}: no room: {error.strerror}") from error
+        return np.frombuffer(whole, np.float32, values)

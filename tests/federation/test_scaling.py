@@ -1,0 +1,241 @@
+"""Servers follow the load while a run trains: what is decided, on record, and the same model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.scenario import ShardsSection
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import Refused
+from secureps.messages.acts import Act
+from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
+from secureps.messages.requests import AskStatus, Status
+from secureps.messages.run import COORDINATOR
+from secureps.messages.scaling_records import ScalingDecided
+from secureps.policy.plan import Plan
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.scenario.delays import Constant, Delays
+from secureps.scenario.links import Links
+from tests.kits.cheats import journalled
+from tests.kits.federations import Walker, at_event, events_of, finished, same, small_plan
+from tests.kits.shoppers import SYNC, Shopper, sparse_plan
+from tests.kits.streams import BUFFERED, stream_plan
+
+SKEWED = [[0, 1, 2, 3], [0, 1, 2, 3], [0, 1, 2, 3], *[[1, 2, 3]] * 5]
+"""Row-blocks of each of eight shoppers: three of four are on one shard, and all touch them."""
+
+
+VERSIONS = 12
+
+
+class Loaded:
+    """A federation whose shards' links, and clients' training, take virtual time."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        folder: Path,
+        bandwidth: float = 20_000.0,
+        cost: Callable[[str, object], float] = lambda name, task: 1.0,
+        trainers: dict[str, Any] | None = None,
+    ) -> None:
+        links = Links(Delays(network=Constant(0.01)), 1, ShardsSection(bandwidth=bandwidth))
+
+        def delay(sender: str, to: str, message: Any) -> float:
+            now, slowest = self.play.loop.now(), 0.01
+            for name, sends in ((sender, True), (to, False)):
+                if name.startswith("shard-"):
+                    slowest = max(slowest, links.of_shard(name, sends, message, now))
+            return slowest
+
+        def seconds(name: str, task: object) -> float:
+            return cost(name, task) if getattr(task, "aims", None) else 0.0
+
+        walkers = {name: Walker(i) for i, name in enumerate(client_names(6))}
+        cast = Cast(trainers or walkers, UnsafeSeed(3), seconds)
+        self.play = Simulation(plan, cast, folder, Conditions(delay=delay))
+
+    @property
+    def decided(self) -> list[ScalingDecided]:
+        return journalled(self.play, ScalingDecided)
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        pinned = self.play.coordinator.federation.pinned
+        assert pinned is not None
+        return pinned.placement.shards
+
+    def status(self) -> Status:
+        asked = self.play.network.transport(COORDINATOR).call(COORDINATOR, AskStatus())
+        self.play.run(asked.done)
+        answer = asked.result()
+        assert isinstance(answer, Status)
+        return answer
+
+    def act(self, what: str, reason: str = "", party: str = "") -> None:
+        act = Act(what, party, reason)
+        done = self.play.network.transport(COORDINATOR).call(COORDINATOR, act)
+        self.play.run(done.done)
+        done.result()
+
+    def end(self) -> Simulation:
+        self.play.run(lambda: finished(self.play))
+        return self.play
+
+
+def scaled_plan(policy: str, cipher: str = "plain", **changes: Any) -> Plan:
+    scaling = {"policy": policy, "every": 3.0, "most_shards": 3, **changes}
+    return small_plan(cipher, versions=VERSIONS, scaling=scaling)
+
+
+def expected(tmp_path: Path) -> Simulation:
+    return Loaded(small_plan("plain", versions=VERSIONS), tmp_path / "fixed").end()
+
+
+@pytest.mark.parametrize("policy", ["rule", "fitted"])
+def test_a_shard_comes_where_updates_take_long_on_their_way(policy: str, tmp_path: Path) -> None:
+    at = Loaded(scaled_plan(policy), tmp_path, bandwidth=400.0)
+    ended = at.end()
+    adds = [each for each in at.decided if each.what == "add-shard"]
+    assert adds
+    assert adds[0].shard == "shard-2"
+    assert "shards" in adds[0].reason
+    acts = journalled(ended, Act)
+    assert acts[0] == Act("add-shard", "shard-2", f"scaling: {adds[0].reason}")
+    assert "shard-2" in journalled(ended, PlacementMoved)[0].placement.shards
+    assert same(ended.model(), expected(tmp_path).model()), "the same bits, wherever blocks lie"
+
+
+def test_a_shard_that_has_little_to_do_goes_and_never_the_last(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=1e9)
+    ended = at.end()
+    assert at.shards == ("shard-0",)
+    assert [each.what for each in at.decided].count("drain-shard") == 1
+    assert same(ended.model(), expected(tmp_path).model())
+
+
+def test_a_shard_that_an_operator_drained_comes_back_by_an_operator_alone(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=400.0)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    at.act("add-shard", "", "shard-2")
+    at.play.run(lambda: len(at.shards) == 3 and not at.play.coordinator.federation.moving.what)
+    at.act("drain-shard", "its machine goes", "shard-2")
+    at.end()
+    assert at.shards == ("shard-0", "shard-1")
+    assert any("above 40%" in each.reason for each in at.decided), "another would be of use"
+
+
+def test_a_status_has_the_newest_decisions_with_their_reasons(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=400.0)
+    at.play.run(lambda: bool(at.play.coordinator.federation.scaled.decided))
+    known = at.status().scaling
+    assert known is not None
+    (step,) = known.steps
+    assert (known.policy, known.off, step.what) == ("rule", "", "add-shard shard-2")
+    assert step.reason == at.decided[0].reason
+    assert {load.shard for load in known.loads} == {"shard-0", "shard-1"}
+    assert all(load.bytes_per_second > 0 for load in known.loads)
+    plain = Loaded(small_plan(), tmp_path / "plain")
+    plain.play.run(lambda: plain.play.coordinator.federation.pinned is not None)
+    assert plain.status().scaling is None
+
+
+def test_a_killed_coordinator_decides_nothing_twice(tmp_path: Path) -> None:
+    plan = scaled_plan("fitted", least_deadline=0.25)
+    events = events_of(Loaded(plan, tmp_path / "whole", bandwidth=400.0).play)
+    for number, moment in enumerate(range(events // 4, events, events // 4)):
+        at = Loaded(plan, tmp_path / str(number), bandwidth=400.0)
+        at.play.run(at_event(moment))
+        if finished(at.play):
+            continue
+        before, known = at.decided, at.play.coordinator.federation.scaled
+        at.play.kill(COORDINATOR)
+        at.play.loop.call_later(1.0, lambda at=at: at.play.start(COORDINATOR))  # type: ignore[misc]
+        at.play.run(lambda at=at: COORDINATOR in at.play.network._endpoints)  # type: ignore[misc]
+        at.play.run(at_event(3))
+        again = at.play.coordinator.federation.scaled
+        assert again == known, "what was decided is on record, and is not decided anew"
+        at.end()
+        assert at.decided[: len(before)] == before
+
+
+def test_off_ends_it_at_once_and_on_begins_anew(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule", least_deadline=0.25), tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.coordinator.federation.scaled.deadline < 1)
+    at.act("scaling-off", "a visit")
+    scaled = at.play.coordinator.federation.scaled
+    assert (scaled.deadline, scaled.buffer) == (1.0, 1.0)
+    known = at.status().scaling
+    assert known is not None
+    assert known.off == "switched off by the operator, a visit"
+    count, version = len(at.decided), at.play.versions()["all"]
+    at.play.run(lambda: at.play.versions()["all"] >= version + 4)
+    assert len(at.decided) == count
+    acts = journalled(at.play, Act)
+    at.act("scaling-off")
+    assert journalled(at.play, Act) == acts, "it is so already"
+    at.act("scaling-on")
+    at.end()
+    assert at.play.coordinator.federation.scaled.off == ""
+
+
+def test_a_plan_without_scaling_has_none_to_switch_off(tmp_path: Path) -> None:
+    at = Loaded(small_plan(), tmp_path)
+    at.play.run(lambda: at.play.coordinator.federation.pinned is not None)
+    with pytest.raises(Refused) as raised:
+        at.act("scaling-off")
+    assert "plan has no [scaling]: nothing follows the load" in str(raised.value)
+
+
+def slow_last(name: str, task: object) -> float:
+    return 9.0 if name == "client-05" else 1.0
+
+
+def test_a_deadline_is_shortened_for_one_that_is_always_late(tmp_path: Path) -> None:
+    scaling = {"policy": "fitted", "every": 10.0, "least_deadline": 0.25}
+    rule = {"quorum": 4, "minimum": 3, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    plan = small_plan("plain", versions=30, scaling=scaling, group=[group])
+    at = Loaded(plan, tmp_path, bandwidth=1e9, cost=slow_last)
+    ended = at.end()
+    assert min(each.deadline for each in at.decided) < 0.5
+    cohorts = [closed.cohort for closed in journalled(ended, CohortClosed)]
+    assert min(len(cohort.members) for cohort in cohorts) >= 3, "never below the minimum cohort"
+    assert len(cohorts[-1].members) == 5
+
+
+def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> None:
+    scaling = {"policy": "rule", "every": 5.0, "least_buffer": 0.1}
+    rule = BUFFERED | {"minimum": 3, "buffer": 6, "deadline": 2.0}
+    plan = stream_plan("plain", rule, versions=24, scaling=scaling)
+    at = Loaded(plan, tmp_path, bandwidth=1e9)
+    ended = at.end()
+    assert at.play.coordinator.federation.scaled.buffer < 1
+    sizes = [len(closed.cohort.members) for closed in journalled(ended, CohortClosed)]
+    assert min(sizes) >= 3
+
+
+def shops(scaling: dict[str, Any] | None, folder: Path) -> Loaded:
+    changes = {} if scaling is None else {"scaling": scaling}
+    rule = SYNC | {"quorum": 3, "deadline": 1000.0}
+    plan = sparse_plan("plain", rule, lease=1e5, **changes)
+    groups = [g.model_copy(update={"versions": 14}) for g in plan.section.group]
+    plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
+    names = client_names(len(SKEWED))
+    trainers = {n: Shopper(i, own) for i, (n, own) in enumerate(zip(names, SKEWED, strict=True))}
+    return Loaded(plan, folder, 20_000.0, lambda name, task: 0.5, trainers)
+
+
+def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:
+    at = shops({"every": 2.0}, tmp_path / "follows")
+    ended = at.end()
+    moved = [block for each in at.decided for block in each.blocks]
+    assert moved, "row-blocks that all touch lie on one shard"
+    assert "times the work of an even spread" in at.decided[0].reason
+    stays = shops(None, tmp_path / "stays").end()
+    assert same(ended.model(), stays.model())

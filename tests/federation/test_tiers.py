@@ -1,0 +1,135 @@
+"""Shards that have hardly any memory, and are killed: the model of those that have enough."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from functools import cache, partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ConfigError, Refused
+from secureps.policy.explain.memory import footprint
+from secureps.policy.plan import Plan
+from secureps.run.check import service
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from tests.federation.test_kills import MOMENTS, Stage
+from tests.kits.federations import Tensors, Walker, finished, same, small_federation, small_plan
+from tests.kits.shoppers import SYNC, shopping, sparse_plan
+
+LITTLE = 4 * 15 * 4 * 3
+"""Bytes: the least for blocks of 15 values and Adam's two vectors; a group has seven or eight."""
+
+
+def plan_of(cipher: str, **group: Any) -> Any:
+    plan = small_plan(cipher, versions=3, block_size=16)
+    own = plan.section.group[0].model_copy(update=group)
+    return small_plan(cipher, versions=3, block_size=16, group=[own.model_dump(exclude_none=True)])
+
+
+@cache
+def with_enough(cipher: str) -> Tensors:
+    with TemporaryDirectory() as folder:
+        play = small_federation(plan_of(cipher), Path(folder))
+        play.run(lambda: finished(play))
+        return play.model()
+
+
+@pytest.mark.parametrize("cipher", ["plain", "rlwe"])
+@pytest.mark.parametrize(
+    ("memory", "tier"),
+    [(LITTLE, None), (10 * LITTLE, None), (None, "mapped"), (40_000, "resident")],
+)
+def test_memory_changes_no_bit(
+    cipher: str, memory: int | None, tier: str | None, tmp_path: Path
+) -> None:
+    plan = plan_of(cipher, tier=tier)
+    play = small_federation(plan, tmp_path, Conditions(memory=memory))
+    play.run(lambda: finished(play))
+    assert same(play.model(), with_enough(cipher))
+    tiers = play.parties["shard-0"].worker._states.tiers  # type: ignore[attr-defined]
+    assert (tiers.held("all") == {}) is (tier == "mapped" or memory == LITTLE)
+
+
+def test_less_than_the_least_is_refused_with_the_least(tmp_path: Path) -> None:
+    play = small_federation(plan_of("plain"), tmp_path, Conditions(memory=LITTLE - 1))
+    with pytest.raises(Refused, match=r'is too little for what this shard holds: .*"1 KiB"'):
+        play.run(lambda: finished(play))
+    assert play.parties["shard-0"].halted.result(0).error is ConfigError
+
+
+def _at(moment: str, first: int, now: str, number: int) -> bool:
+    """A kill at one in so many passings: a shard has 48 blocks to keep before one goes on."""
+    return now == moment and number % 97 == first
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_killed_at_any_time_it_is_the_same_model(
+    moment: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaths = Counter[str]()
+    for first in (20, 60):
+        stage = Stage(
+            "plain",
+            tmp_path / str(first),
+            partial(_at, moment, first),
+            plan_of("plain"),
+            LITTLE,
+        )
+        assert same(stage.play(monkeypatch), with_enough("plain"))
+        assert stage.ghosts == []
+        deaths += stage.deaths
+    assert min(deaths["shard-0"], deaths["shard-1"]) > 0
+
+
+def test_row_blocks_come_and_go(tmp_path: Path) -> None:
+    """A limit within which one row-block of a shard's two or three is in memory at a time."""
+    models = []
+    for memory in (None, 66_000):
+        plan = sparse_plan("plain", SYNC)
+        play, _ = shopping(plan, tmp_path / str(memory), Conditions(memory=memory))
+        play.run(partial(finished, play))
+        models.append(play.model())
+    assert same(*models)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("memory", [66_000, 300_000, None])
+def test_check_predicts_what_is_in_memory_and_in_files(
+    sparse: bool, memory: int | None, tmp_path: Path
+) -> None:
+    """Of the busiest shard, within 1.5 times."""
+    conditions = Conditions(memory=memory)
+    if sparse:
+        plan = sparse_plan("plain", SYNC)
+        play, _ = shopping(plan, tmp_path, conditions, [[0, 1, 2, 3]] * 8)
+    else:
+        plan = small_plan(block_size=1024, shards=1)
+        play = big_federation(plan, tmp_path, conditions)
+    play.run(lambda: finished(play))
+    pinned = play.coordinator.federation.pinned
+    assert pinned is not None
+    groups = plan.layout(pinned.run.schema).groups
+    used = footprint(plan, groups, replace(service(plan), memory=memory))
+    resident, files = [], []
+    for shard in service(plan).shards:
+        tiers = play.parties[shard].worker._states.tiers  # type: ignore[attr-defined]
+        versions = (tiers.held(group.name) for group in groups)
+        sizes = [made.nbytes for held in versions for made in held.values()]
+        room = tiers._room()
+        made = [each for each in sizes if room is None or each <= room.making]
+        resident.append(sum(sizes) + max(made, default=0))  # one more is being made
+        files.append(sum(path.stat().st_size for path in (tmp_path / shard / "states").iterdir()))
+    assert max(resident) / 1.5 <= used.state <= 1.5 * max(resident)
+    assert max(files) / 1.5 <= used.files <= 1.5 * max(files)
+
+
+def big_federation(plan: Plan, folder: Path, conditions: Conditions) -> Simulation:
+    """Six walkers with ten thousand values."""
+    trainers = {name: Walker(i, (100, 100)) for i, name in enumerate(client_names(6))}
+    return Simulation(plan, Cast(trainers, UnsafeSeed(3)), folder, conditions)

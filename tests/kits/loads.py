@@ -1,0 +1,56 @@
+"""What policies of `[scaling]` see, made up."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from secureps.messages.scaling_records import ScalingDecided
+from secureps.policy.scaling.observation import Limits, Observation, Round, Waits
+
+LIMITS = Limits(
+    least_shards=1,
+    most_shards=4,
+    deadline=20.0,
+    least_deadline=0.25,
+    most_deadline=4.0,
+    minimum=5,
+    quorum=5,
+    buffer=20,
+    least_buffer=0.1,
+    power=0.5,
+)
+
+
+def observed(shards: int = 2, spares: int = 1, **changes: Any) -> Observation:
+    """Ten members who all come within ten seconds of their round, on shards that cost nothing."""
+    came = tuple(float(at) for at in range(1, 11))
+    known: dict[str, Any] = {
+        "seconds": 100.0,
+        "versions": 10,
+        "updates": 100,
+        "reward": 1.0,
+        "lost": 0.0,
+        "live": 10,
+        "waits": Waits(clients=10.0, transfer=0.0, shards=0.0, holders=0.0),
+        "rounds": (Round(10, came, 10.0),) * 3,
+        "shards": tuple(f"shard-{k}" for k in range(shards)),
+        "spares": tuple(f"shard-{shards + k}" for k in range(spares)),
+    }
+    return Observation(**(known | changes))
+
+
+def decided(**changes: Any) -> ScalingDecided:
+    """A decision that changes nothing."""
+    known: dict[str, Any] = {
+        "what": "",
+        "shard": "",
+        "deadline": 1.0,
+        "buffer": 1.0,
+        "blocks": (),
+        "expected": 1.0,
+        "reward": 1.0,
+        "shards": 2,
+        "loads": (),
+        "reason": "",
+    }
+    return ScalingDecided(**(known | changes))

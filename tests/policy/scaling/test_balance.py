@@ -1,0 +1,83 @@
+"""Which blocks move from shards that have much to do, and that none moves for nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from secureps.policy.scaling.balance import EVEN, GAIN, MOST, UNEVEN, balance
+
+TWO = {"shard-0": 1.0, "shard-1": 1.0}
+
+
+def placed(*shards: str) -> dict[str, list[tuple[str, ...]]]:
+    """Groups of one block each, called by their number."""
+    return {f"table.{k}": [(shard,)] for k, shard in enumerate(shards)}
+
+
+def test_a_hot_row_block_leaves_its_shard() -> None:
+    held = placed("shard-0", "shard-0", "shard-0", "shard-1")
+    found = balance(held, {"table.0": 60.0, "table.1": 50.0, "table.2": 10.0}, TWO)
+    assert found is not None
+    assert [(b.group, b.giver, b.taker) for b in found.blocks] == [
+        ("table.0", "shard-0", "shard-1")
+    ]
+    assert (found.before, found.after) == (2.0, 1.0)
+    assert found.reason == (
+        "shard-0 had 2.00 times the work of an even spread: 1 block to others, which leaves 1.00"
+    )
+
+
+def test_an_even_spread_stays() -> None:
+    held = placed("shard-0", "shard-1")
+    assert balance(held, {"table.0": 60.0, "table.1": 50.0}, TWO) is None
+    assert balance(held, {}, TWO) is None, "nothing was sent"
+
+
+def test_one_block_that_has_all_the_load_gains_nothing_by_moving() -> None:
+    held = placed("shard-0", "shard-1")
+    assert balance(held, {"table.0": 60.0}, TWO) is None
+
+
+def test_a_slow_shard_gets_less() -> None:
+    held = placed(*["shard-0", "shard-1"] * 4)
+    loads = dict.fromkeys(held, 1.0)
+    found = balance(held, loads, {"shard-0": 3.0, "shard-1": 1.0})
+    assert found is not None
+    assert {(b.giver, b.taker) for b in found.blocks} == {("shard-0", "shard-1")}
+    assert len(found.blocks) == 2
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1000)), min_size=1, max_size=24),
+    st.lists(st.sampled_from([0.5, 1.0, 2.0]), min_size=4, max_size=4),
+    st.integers(1, 2),
+)
+def test_what_moves_is_there_and_the_busiest_shard_has_less(
+    blocks: list[tuple[int, int]], costs: list[float], copies: int
+) -> None:
+    names = [f"shard-{k}" for k in range(4)]
+    held = {
+        f"table.{k}": [tuple(names[(at + c) % 4] for c in range(copies))]
+        for k, (at, _) in enumerate(blocks)
+    }
+    loads = {f"table.{k}": float(load) for k, (_, load) in enumerate(blocks)}
+    cost = dict(zip(names, costs, strict=True))
+    found = balance(held, loads, cost)
+    if found is None:
+        return
+    assert 1 <= len(found.blocks) <= MOST
+    assert max(Counter((b.group, b.block) for b in found.blocks).values()) == 1
+    for each in found.blocks:
+        own = held[each.group][each.block]
+        assert each.giver in own
+        assert each.taker not in own
+        held[each.group][each.block] = tuple(each.taker if s == each.giver else s for s in own)
+    busy = {s: sum(loads[g] for g, of in held.items() if s in of[0]) * cost[s] for s in names}
+    total = copies * sum(loads.values()) / sum(1 / c for c in costs)
+    assert abs(max(busy.values()) / total - found.after) < 1e-6
+    assert found.before > UNEVEN
+    assert found.after <= GAIN * found.before
+    assert EVEN < UNEVEN

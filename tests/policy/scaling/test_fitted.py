@@ -1,0 +1,94 @@
+"""The model foretells what other settings make, and is corrected by what came of them."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from secureps.policy.scaling.fitted import Fitted, Model, _lognormal, _whole
+from secureps.policy.scaling.observation import Round, Waits
+from tests.kits.loads import LIMITS, decided, observed
+
+STRAGGLERS = (Round(10, (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 18.0, 19.0), 19.0),) * 4
+"""Two of ten take fifteen times as long as the others."""
+CROWDED = Waits(clients=10.0, transfer=8.0, shards=1.0, holders=0.0)
+
+
+def test_rounds_are_foretold_from_who_was_here_when() -> None:
+    model = Model(observed(rounds=STRAGGLERS), LIMITS)
+    assert model.reward(2, 1.0, 1.0) == pytest.approx(10 / 19)
+    assert model.reward(2, 0.25, 1.0) == pytest.approx(8 / 5 * 0.8)
+
+
+def test_a_round_below_the_quorum_goes_on_for_another_deadline() -> None:
+    few = (Round(10, (1.0, 1.0, 6.0, 6.0, 6.0), 20.0),)
+    limits = LIMITS
+    model = Model(observed(rounds=few), limits)
+    assert model.reward(2, 0.25, 1.0) == pytest.approx(5 / 10 * 0.5)
+
+
+def test_who_waits_for_two_of_ten_takes_a_shorter_deadline() -> None:
+    action = Fitted().decide(observed(rounds=STRAGGLERS), (), LIMITS)
+    assert action.deadline == 0.25
+    assert action.expected > 2
+    assert action.reason.startswith("1 shards instead of 2, a deadline of 5 s") or (
+        action.reason.startswith("a deadline of 5 s")
+    )
+
+
+def test_where_updates_take_long_on_their_way_a_shard_comes() -> None:
+    action = Fitted().decide(observed(waits=CROWDED), (), LIMITS)
+    assert action.shards == 3
+    assert "3 shards instead of 2" in action.reason
+
+
+def test_a_shard_that_brings_nothing_is_given_back() -> None:
+    action = Fitted().decide(observed(), (), LIMITS)
+    assert action.shards == 1
+
+
+def test_what_disappointed_twice_is_not_tried_again() -> None:
+    seen, before = observed(waits=CROWDED), []
+    for _ in range(3):
+        before += [
+            decided(what="add-shard", shard="shard-2", expected=1.5, reward=1.0, shards=2),
+            decided(what="drain-shard", shard="shard-2", expected=1.0, reward=0.6, shards=3),
+        ]
+    before += [decided(shards=2)]
+    assert Fitted().decide(seen, (), LIMITS).shards == 3
+    assert Fitted().decide(seen, before, LIMITS).shards < 3
+
+
+def test_a_smaller_buffer_is_foretold_to_make_staler_updates() -> None:
+    seen = observed(rounds=(), updates=100, versions=5, live=20)
+    model = Model(seen, LIMITS)
+    assert model.reward(2, 1.0, 1.0) > 0
+    big, small = model._of_streams(20, 0.0, 0.0), model._of_streams(5, 0.0, 0.0)
+    assert big != small
+
+
+def test_those_who_did_not_come_are_put_behind_the_end_of_their_round() -> None:
+    ((asked, arrivals),) = _whole((Round(6, (1.0, 2.0, 3.0, 4.0), 5.0),))
+    assert asked == 6
+    assert arrivals[:4] == (1.0, 2.0, 3.0, 4.0)
+    assert all(at >= 5.0 for at in arrivals[4:])
+    assert len(arrivals) == 6
+
+
+def test_a_lognormal_is_found_though_a_third_is_cut_off() -> None:
+    from statistics import NormalDist
+
+    true = NormalDist(1.0, 0.5)
+    draws = [true.inv_cdf((k + 0.5) / 300) for k in range(300)]
+    known, cut = draws[:200], [draws[200]] * 100
+    found = _lognormal(known, cut)
+    assert found.mean == pytest.approx(1.0, abs=0.05)
+    assert found.stdev == pytest.approx(0.5, abs=0.05)
+
+
+def test_nothing_is_decided_on_nothing() -> None:
+    seen = observed(rounds=(), updates=0, versions=0)
+    action = Fitted().decide(seen, (), LIMITS)
+    assert (action.shards, action.deadline, action.buffer) == (2, 1.0, 1.0)
+    assert math.isclose(action.expected, 1.0)

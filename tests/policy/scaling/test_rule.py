@@ -1,0 +1,39 @@
+"""Thresholds: what each of them has follow, and the policy that changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.policy.scaling.observation import Round, Waits
+from secureps.policy.scaling.rule import Fixed, Rule
+from tests.kits.loads import LIMITS, observed
+
+BUSY = Waits(clients=10.0, transfer=5.0, shards=0.0, holders=0.0)
+EVEN = Waits(clients=10.0, transfer=2.0, shards=0.0, holders=0.0)
+LATE = (Round(10, (1.0,) * 6, 20.0),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "shards", "deadline", "buffer", "why"),
+    [
+        ({"waits": BUSY, "rounds": LATE}, 3, 1.0, 1.0, "50% of a version is spent on shards"),
+        ({"rounds": LATE}, 1, 1.0, 1.0, "0% of a version is spent on shards, below 10%"),
+        ({"waits": EVEN, "rounds": LATE}, 2, 1.0, 1.0, "20% of a version is spent on shards"),
+        ({"waits": EVEN, "rounds": LATE, "lost": 0.3}, 2, 1.25, 1.0, "30% of the work is lost"),
+        ({"waits": EVEN, "rounds": (Round(9, (1.0,), 9.0),)}, 2, 0.8, 1.0, "all are here within"),
+        ({"waits": EVEN, "rounds": ()}, 2, 1.0, 0.8, "versions wait long for a full buffer"),
+    ],
+)
+def test_what_is_above_or_below_a_threshold_has_a_step_follow(
+    changes: dict[str, Any], shards: int, deadline: float, buffer: float, why: str
+) -> None:
+    action = Rule().decide(observed(**changes), (), LIMITS)
+    assert (action.shards, action.deadline, action.buffer) == (shards, deadline, buffer)
+    assert why in action.reason
+
+
+def test_nothing_changes_by_the_fixed_policy() -> None:
+    seen = observed(waits=BUSY, lost=0.9)
+    assert Fixed().decide(seen, (), LIMITS).shards == 2

@@ -1,0 +1,69 @@
+"""What room a shard's memory is, and how little is too little."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from secureps.errors import ConfigError
+from secureps.policy.plan import Plan
+from secureps.policy.tiers import Room, room_of, version_bytes
+from tests.kits.roles_kit import make_plan
+
+RULE = {"quorum": 3, "minimum": 2, "most": 4}
+
+
+def plan_of(**group: Any) -> Plan:
+    return make_plan(group=[{"rule": RULE} | group])
+
+
+def room(plan: Plan, memory: int, threads: int = 1) -> Room:
+    """Of a shard that holds two blocks of fifteen values."""
+    return room_of(plan, plan.sized({"all": 60}), {"all": (0, 2)}, memory, threads)
+
+
+@pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2)])
+def test_a_version_is_values_and_optimizer_state(name: str, slots: int) -> None:
+    plan = plan_of(optimizer={"name": name})
+    (group,) = plan.sized({"all": 50})
+    assert version_bytes(plan, group, (0,)) == 4 * 15 * (1 + slots)
+    assert version_bytes(plan, group, range(group.blocks)) == 4 * 50 * (1 + slots)
+
+
+def test_differences_and_what_they_leave_over_are_counted() -> None:
+    plan = plan_of(pull_bits=4)
+    (group,) = plan.sized({"all": 60})
+    assert version_bytes(plan, group, (0,)) == 2 * 4 * 15 + 1 + 8
+
+
+def test_a_quarter_is_for_what_is_made_or_what_is_in_work() -> None:
+    assert room(plan_of(), 4000) == Room(4000, 1000)
+    assert room(plan_of(), 4000).held == 3000
+    assert room(plan_of(), 240) == Room(240, 60)
+    assert room(plan_of(), 480, threads=2) == Room(480, 120)
+    assert room(plan_of(tier="mapped"), 240) == Room(240, 60)
+
+
+def test_resident_groups_have_two_versions_besides() -> None:
+    plan = plan_of(tier="resident")
+    assert room(plan, 480) == Room(480, 60)
+    assert room(plan, 1240).making == 250
+
+
+@pytest.mark.parametrize(
+    ("group", "threads", "least"),
+    [({}, 1, 240), ({}, 3, 720), ({"tier": "resident"}, 1, 480), ({"tier": "mapped"}, 1, 240)],
+)
+def test_too_little_is_refused_with_the_least_that_works(
+    group: dict[str, Any], threads: int, least: int
+) -> None:
+    plan = plan_of(**group)
+    room(plan, least, threads)
+    with pytest.raises(ConfigError, match=r'is too little for .*it works with "1 KiB" or more'):
+        room(plan, least - 1, threads)
+
+
+def test_a_shard_without_blocks_needs_nothing() -> None:
+    plan = plan_of()
+    assert room_of(plan, plan.sized({"all": 60}), {"all": ()}, 0, 1) == Room(0, 0)

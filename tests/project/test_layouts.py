@@ -1,0 +1,158 @@
+"""Numbers that leave a process have a stated byte order and width, whatever the machine has.
+
+Clients compare digests of what they make: a model of native integers would be another one where
+`long` has 32 bits, or the first byte is the highest.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from tests.kits.nursery import ROOT
+
+PACKAGE = ROOT / "secureps"
+SOURCES = {
+    path.relative_to(PACKAGE): ast.parse(path.read_text("utf-8"))
+    for path in sorted(PACKAGE.rglob("*.py"))
+    if "_pb2" not in path.name and "templates" not in path.parts
+}
+NATIVE = {
+    *("int_", "uint", "intp", "uintp", "intc", "uintc", "long", "ulong", "longlong", "ulonglong"),
+    *("short", "ushort", "byte", "ubyte", "half", "single", "double", "longdouble", "float_"),
+}
+"""NumPy's names for what C's compiler makes of a type."""
+
+ORDERED = re.compile(
+    r"""astype\(\s*(["']<|_WORD|_SUM|self\._dtype)|newbyteorder\(["']<["']\)|dtype\(["']<"""
+)
+LITTLE = re.compile(r"""^(["'][<|]|np\.u?int8$|_WORD$|_SUM$|_COEFFICIENT$|self\._dtype$)""")
+"""What says the order of bytes: a string, a type of one byte, or a name for one that does."""
+
+FORMATTED = ("Struct", "pack", "unpack", "unpack_from", "calcsize")
+"""Functions of `struct`, whose format begins with the order."""
+
+STAYS = {
+    "buffers.Buffers._lent": "memory of this process",
+    "client/flower/records.from_plain": "bytes as an app gave them",
+    "client/torch._bound": "a digest that this client alone makes",
+    "client/torch_ranks.hear": "processes of one client, on machines of one kind",
+    "client/worker.ClientWorker.ordered": "words of this client's own seed",
+    "client/worker.ClientWorker._name": "a name, of random bytes",
+    "crypto/bfv_seal.BfvOpener.pieces": "bytes already",
+    "crypto/cipher.Adder.zero": "a total in memory; `total` orders it",
+    "crypto/sampling.fill": "whoever asks has its array in a stated order",
+    "device/bits._steps": "bits are compared in one process",
+    "gpu/choice._opening": "bits are compared in one process",
+    "roles/coordinator/opening._candidates": "sums are compared in one process",
+    "run/script/baselines.train_alone": "words of this process's own seed",
+    "run/simulate/simulation.Simulation._make": "words of this process's own seed",
+    "run/study/trial._compare": "models are compared in one process",
+    "service/wave_socket": "who calls, as the kernel says it",
+}
+"""Functions that need no order, and why."""
+
+
+def functions(path: Path, module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
+    """Functions by their names in the package, and what is outside of all."""
+
+    def inner(node: ast.AST, name: str) -> Iterator[tuple[str, ast.AST]]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.ClassDef):
+                yield from inner(child, f"{name}.{child.name}")
+            elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{name}.{child.name}", child
+            elif not isinstance(child, ast.Import | ast.ImportFrom):
+                yield name, child
+
+    return inner(module, path.with_suffix("").as_posix())
+
+
+def calls(node: ast.AST) -> Iterator[tuple[str, ast.Call]]:
+    """Calls of methods and of functions of modules, by their last name."""
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call) and isinstance(each.func, ast.Attribute):
+            yield each.func.attr, each
+
+
+def unordered(name: str, node: ast.AST) -> Iterator[str]:
+    """Calls in a function that read or write bytes as this machine has them."""
+    for called, call in calls(node):
+        if called not in ("frombuffer", "tobytes", "cast", *FORMATTED):
+            continue
+        said = [ast.unparse(each) for each in call.args]
+        if called == "frombuffer":
+            said += [ast.unparse(k.value) for k in call.keywords if k.arg == "dtype"]
+            bad = len(said) < 2 or not LITTLE.match(said[1])
+        elif called == "tobytes" or (called == "cast" and said == ["'B'"]):
+            bad = not ORDERED.search(ast.unparse(node))
+        else:
+            bad = called in FORMATTED and bool(said) and bool(re.match("['\"][^<>!]", said[0]))
+        if bad:
+            yield f"{name}: {ast.unparse(call)}"
+
+
+def test_bytes_are_read_and_written_in_a_stated_order() -> None:
+    found = [
+        each
+        for path, module in SOURCES.items()
+        for name, node in functions(path, module)
+        if name not in STAYS
+        for each in unordered(name, node)
+    ]
+    assert found == []
+
+
+def too_native(node: ast.AST) -> bool:
+    """Whether a type is as wide as this machine likes."""
+    if isinstance(node, ast.Attribute):
+        return ast.unparse(node.value) == "np" and node.attr in NATIVE
+    if not isinstance(node, ast.Call):
+        return False
+    named = [k.value for k in node.keywords if k.arg == "dtype"]
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "astype":
+        named += node.args[:1]
+    return any(ast.unparse(each) in ("int", "float") for each in named)
+
+
+def test_no_number_is_as_wide_as_the_machine_likes() -> None:
+    found = [
+        f"{path}:{getattr(node, 'lineno', 0)}"
+        for path, module in SOURCES.items()
+        for node in ast.walk(module)
+        if too_native(node)
+    ]
+    assert found == []
+
+
+def test_a_native_number_would_be_found() -> None:
+    """What the two look for, in a line each."""
+    for line in (
+        "np.frombuffer(data)",
+        "np.frombuffer(data, np.int64)",
+        "array.tobytes()",
+        "array.data.cast('B')",
+        "struct.pack('Q', 1)",
+    ):
+        assert len(list(unordered("here", ast.parse(line)))) == 1, line
+    for line in ("np.frombuffer(data, '<i8')", "array.astype('<f4').tobytes()"):
+        assert list(unordered("here", ast.parse(line))) == [], line
+    for line in ("np.intp", "x.astype(int)", "np.zeros(3, dtype=float)", "np.long"):
+        assert any(map(too_native, ast.walk(ast.parse(line)))), line
+
+
+def test_what_is_said_of_a_function_is_said_of_one_that_there_is() -> None:
+    there = {name for each in SOURCES.items() for name, _ in functions(*each)}
+    assert set(STAYS) - there == set()
+
+
+def test_numbers_of_numpy_and_of_python_have_the_width_that_kernels_count_on() -> None:
+    """An index is an int64 in what numba compiles and in NumPy, and a float is IEEE's."""
+    assert np.arange(1).dtype == np.int64, "NumPy 2 on a 64-bit system"
+    assert np.dtype("<f4").itemsize == 4
+    assert np.finfo(np.float64).nmant == 52
+    assert np.float32(1).astype("<f4").tobytes() == b"\0\0\x80?"

@@ -1,0 +1,85 @@
+"""What is run on every kind of machine: the workflow names what exists, and asks for no more."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.kits.nursery import ROOT
+
+LISTED = (ROOT / "tests" / "portable.txt").read_text("utf-8").split()
+FILES = [
+    path
+    for each in LISTED
+    for path in (
+        sorted((ROOT / each).glob("test_*.py")) if (ROOT / each).is_dir() else [ROOT / each]
+    )
+]
+RUNNERS = {
+    "ubuntu-latest": ("Linux", "x86-64"),
+    "ubuntu-24.04-arm": ("Linux", "ARM"),
+    "macos-latest": ("macOS", "ARM"),
+    "macos-15-intel": ("macOS", "x86-64"),
+    "windows-latest": ("Windows", "x86-64"),
+    "windows-11-arm": ("Windows", "ARM"),
+}
+"""What GitHub calls its machines, https://docs.github.com/actions/reference/runners."""
+
+BROUGHT = {"blake3", "click", "cryptography", "numpy", "safetensors", "secureps", "tests"}
+"""By the package alone."""
+BESIDE = {"hypothesis", "pytest"}
+"""What the workflow installs besides."""
+
+
+def clients() -> dict[str, object]:
+    text = (ROOT / ".github/workflows/ci.yml").read_text("utf-8")
+    job: dict[str, object] = yaml.safe_load(text)["jobs"]["clients"]
+    return job
+
+
+def test_it_runs_on_every_system_and_processor() -> None:
+    job = clients()
+    assert job["runs-on"] == "${{ matrix.os }}"
+    strategy = job["strategy"]
+    assert isinstance(strategy, dict)
+    assert strategy["matrix"]["os"] == list(RUNNERS)
+    assert strategy["fail-fast"] is False
+
+
+def test_the_page_has_a_row_for_each_of_them() -> None:
+    page = (ROOT / "docs" / "platforms.md").read_text("utf-8")
+    rows = {tuple(cell.strip() for cell in line.split("|")[1:3]) for line in page.splitlines()}
+    assert set(RUNNERS.values()) - rows == set()
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_a_listed_test_imports_only_what_is_installed_there(path: Path) -> None:
+    """At its beginning; a single test skips itself where a library is missing."""
+    for name in imported(path):
+        first = name.partition(".")[0]
+        assert first in BROUGHT | BESIDE or first in sys.stdlib_module_names, name
+        assert first not in ("fcntl", "grp", "pwd", "resource", "termios"), name
+        own = ROOT / f"{name.replace('.', '/')}.py"
+        if first == "tests" and own.is_file() and own != path:
+            test_a_listed_test_imports_only_what_is_installed_there(own)
+
+
+def imported(path: Path) -> Iterator[str]:
+    for statement in ast.parse(path.read_text("utf-8")).body:
+        match statement:
+            case ast.Import(names=names):
+                yield from (each.name for each in names)
+            case ast.ImportFrom(module=str(module), names=names):
+                yield module
+                if module.startswith("tests."):
+                    yield from (f"{module}.{each.name}" for each in names)
+
+
+def test_the_list_is_sorted_and_all_of_it_exists() -> None:
+    assert sorted(LISTED) == LISTED
+    assert all((ROOT / each).exists() for each in LISTED)

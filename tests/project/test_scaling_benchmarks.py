@@ -1,0 +1,149 @@
+"""Benchmarks of scale: their counts and their virtual time follow from what is put in."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from benchmarks import numa, sharding
+from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
+from benchmarks.large import Cost, Spent
+from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
+from secureps.policy.explain.memory import MemoryUse
+from secureps.run import profile as profiling
+from secureps.run.report.plots import WIRE
+
+COSTS = Costs(
+    make=14.0, send=3.0, take=11.0, open=15.0, serve=1.0, pull=4.0, up=3.0, down=4.0, control=1e-4
+)
+
+
+def test_one_worker_and_one_shard_take_each_step_after_the_other() -> None:
+    values, link = 1_000_000, 1e9
+    own = Cluster(1, 1, values, link, blocks=1)
+    times = play(COSTS, own, pipelined=False, own_order=True)
+    pushed = NANO * values * (14 + 3 + 11) + 3.0 * values / link + 1e-4
+    opened = pushed + NANO * values * 15
+    assert times.pushed == pytest.approx(pushed)
+    assert times.opened == pytest.approx(opened)
+    assert times.pulled == pytest.approx(opened + NANO * values * (1 + 4) + 4.0 * values / link)
+
+
+def test_a_link_is_shared_by_all_who_send_over_it() -> None:
+    free = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, up=4.0, down=4.0, control=0.0)
+    for workers in (1, 2, 8):
+        times = play(free, Cluster(workers, 1, 1000, 1000.0, blocks=1), True, True)
+        assert times.pushed == pytest.approx(4.0 * workers)
+        assert times.pulled - times.opened == pytest.approx(4.0 * workers)
+
+
+def test_blocks_that_leave_as_they_are_sealed_and_orders_of_ones_own_are_never_later() -> None:
+    seconds = {}
+    for pipelined, own_order in itertools.product((False, True), repeat=2):
+        cluster = Cluster(16, 16, 16_000_000, 1.25e9)
+        seconds[pipelined, own_order] = play(COSTS, cluster, pipelined, own_order).pulled
+    assert seconds[False, True] < seconds[False, False]
+    assert seconds[True, True] < 0.9 * seconds[False, True]
+
+
+def test_a_model_has_a_block_for_each_shard_and_none_is_longer_than_plans_allow() -> None:
+    assert Cluster(1, 64, 60_000_000, 1.0).pieces == 64
+    assert Cluster(1, 8, 60_000_000, 1.0).pieces == 16
+
+
+def test_the_goal_is_met_after_as_much_training_as_is_told() -> None:
+    assert efficiency(needed(0.92, 1.3), 1.3) == pytest.approx(0.92)
+    assert efficiency(1.0, 0.0) == 1.0
+
+
+def cost(of: dict[str, float]) -> Cost:
+    spent = {name: Spent(seconds, 0.0) for name, seconds in of.items()}
+    return Cost(1.0, spent, 3.0, 4.0, {})
+
+
+def test_cpu_is_told_by_party_and_held_against_the_same_turn() -> None:
+    seconds = {"crowd-0": 0.2, "crowd-1": 0.2, "shard-0": 0.3, "coordinator": 0.02, "holder-1": 0.1}
+    parties = by_party(cost(seconds), values=4_000_000, clients=5)
+    assert parties == pytest.approx(
+        {"clients": 20.0, "shards": 15.0, "coordinator": 1.0, "holders": 5.0}
+    )
+    twice = {name: 2 * each for name, each in parties.items()}
+    cases = [Case(2, 5, (parties, twice), 3.0, 4.0), Case(8, 5, (parties, parties), 3.0, 4.0)]
+    first, more = flat_rows(cases)
+    assert (first["ratio"], first[""]) == (1.0, "flat")
+    assert (first["shards"], first["clients"], first["ns, clients"]) == (2, 5, 30.0)
+    assert more["ratio"] == pytest.approx(0.75)
+    assert (more["of turns"], more[""]) == ("0.50 to 1.00", "less")
+
+
+def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> None:
+    party = {"clients": 20.0, "shards": 10.0, "coordinator": 1.0, "holders": 4.0}
+    phases = [
+        profiling.Phase(who, step, "", 1.0, cpu)
+        for who, step, cpu in (
+            (profiling.SHARD, profiling.SERVES, 1.0),
+            (WIRE, "down", 2.0),
+            (profiling.CLIENT, profiling.PULLS, 1.0),
+            (profiling.CLIENT, profiling.MAKES, 5.0),
+            (profiling.CLIENT, profiling.SENDS, 1.0),
+            (WIRE, "up", 2.0),
+            (f"{profiling.SHARD} ", profiling.TAKES, 3.0),
+            (f"{profiling.SHARD} ", profiling.ADDS, 1.0),
+            (f"{profiling.SHARD} ", profiling.STEPS, 3.0),
+        )
+    ]
+    case = Case(2, 5, (party,), 3.0, 4.0)
+    found = costs_of(case, case, 1_000_000, phases)
+    assert found.control == pytest.approx(1e-9 * 1_000_000 * (1.0 + 4.0 / 4))
+    assert found.make + found.send + found.pull == pytest.approx(20.0)
+    assert found.take + found.open / 5 + found.serve == pytest.approx(10.0)
+    assert found.make / found.send == pytest.approx(5.0 / 2.0)
+    assert (found.up, found.down) == (3.0, 4.0)
+    rows = list(way_rows(every := ways(found)))
+    assert len(rows) == 12
+    assert all(0 < float(row["after 10 s"]) < 1 for row in rows)
+    draw(every, tmp_path / "scaling.png")
+    assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_stages_of_zero_save_what_their_paper_says() -> None:
+    """In float32 with Adam, 16 bytes a value: a half, three quarters, and all of it shared out."""
+    whole = sharding.data_parallel(1).memory
+    assert whole == 16.0
+    many = [whole / sharding.data_parallel(1 << 20, stage).memory for stage in (0, 1, 2, 3)]
+    assert many == pytest.approx([1.0, 2.0, 4.0, 1 << 20], rel=1e-4)
+
+
+def test_what_a_shard_holds_is_shared_out_by_what_it_is() -> None:
+    use = MemoryUse(5, 0, 90, state=36_000, work=3000, uploads=2000, connections=1000, disk=15_000)
+    held = sharding.of_shard(use, 1000)
+    assert held == sharding.Held(12.0, 0.0, 24.0, 6.0, 15.0)
+    assert held.memory == 42.0
+    assert sharding.of_client(8000, 1000).memory == 8.0
+
+
+def test_memory_is_counted_by_node() -> None:
+    maps = (
+        "7f00 default anon=3 dirty=3 N0=2 N1=1 kernelpagesize_kB=4\n"
+        "7f10 default file=/lib/x mapped=1 N1=1 kernelpagesize_kB=2048\n"
+        "7f20 default\n"
+    )
+    assert numa.by_node(maps) == {0: 8192, 1: 4096 + (2 << 20)}
+
+
+def test_on_one_node_there_is_nothing_to_measure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number in (0, 1):
+        (tmp_path / f"node{number}").mkdir()
+        (tmp_path / f"node{number}" / "cpulist").write_text(f"{number}\n")
+    assert numa.several(tmp_path) == ""
+    why = "all CPUs that it may use are on node 0: nothing is pinned"
+    (tmp_path / "node1" / "cpulist").write_text("\n")
+    assert numa.several(tmp_path) == why
+    monkeypatch.setattr(numa, "several", lambda: why)
+    monkeypatch.setattr("sys.argv", ["numa"])
+    numa.main()
+    assert capsys.readouterr().out == f"nothing to measure: {why}\n"

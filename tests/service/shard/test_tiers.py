@@ -1,0 +1,177 @@
+"""Versions in memory and in files alone: the same bytes, within the limit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages.requests import Telemetry
+from secureps.policy.plan import Plan
+from secureps.roles.shard.memory_limit import Limit
+from secureps.roles.shard.memory_report import memory_used
+from secureps.service.shard.group_values import in_memory, published
+from secureps.service.shard.tiers import SHORT
+from secureps.store.checkpoint import read_state
+from tests.kits.roles_kit import make_plan
+from tests.service.shard.test_states import RULE, Disk, same, version
+
+ROOMY, TIGHT = 8000, 700
+"""Bytes of a limit within which all versions of these tests lie, and none."""
+
+
+def plan_of(**changes: Any) -> Plan:
+    both = {"rule": RULE} | changes
+    return make_plan(
+        group=[
+            {"name": "a", "pattern": "bias", **both},
+            {"name": "a-b", "pattern": "*", "pull_bits": 3, **both},
+        ]
+    )
+
+
+def limited(folder: Path, memory: int | None, **changes: Any) -> Disk:
+    return Disk(folder, plan_of(**changes), Limit(memory))
+
+
+def counted(disk: Disk) -> tuple[int, int]:
+    """Hits and waits."""
+    report = Telemetry("shard-a", "a", 1, disk.states.tiers.figures())
+    used = memory_used([report])["shard-a"]
+    return used.hits, used.waits
+
+
+@pytest.mark.parametrize("memory", [TIGHT, ROOMY, None])
+@pytest.mark.parametrize("tier", [None, "mapped", "resident"])
+def test_versions_are_the_same_wherever_they_lie(
+    memory: int | None, tier: str | None, tmp_path: Path
+) -> None:
+    disk = limited(tmp_path, memory and 2 * memory, tier=tier)
+    disk.keep("a-b", 0, 1, 2)
+    for _ in range(2):
+        for number in (1, 2):
+            found, wanted = disk.states.values("a-b", number), version("a-b", number)
+            assert same(found, wanted)
+            assert found.mapped is (disk.states.tiers.held("a-b").get(number) is None)
+            for block, values in wanted.values.items():
+                assert disk.states.published("a-b", number, block) == published(values)
+                assert disk.states.codes("a-b", number)[block].tolist() == [10 * number + block] * 7
+        disk.restarted()
+    if tier == "mapped":
+        assert disk.states.tiers.held("a-b") == {}
+    assert disk.made == []
+
+
+def test_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a-b", 0, 1, 2)
+    assert sorted(disk.states.tiers.held("a-b")) == [0, 1, 2]
+    disk.states.forget("a-b", 2, 1)
+    assert sorted(disk.states.tiers.held("a-b")) == [2]
+    assert disk.states.codes("a-b", 1)[2].tolist() == [12] * 7, "from its file"
+
+
+def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a", 0)
+    disk.states.values("a", 0)
+    assert counted(disk) == (1, 0)
+    disk.restarted()
+    disk.states.published("a", 0, 0)
+    disk.states.published("a", 0, 0)
+    assert counted(disk) == (1, 1), "it came into memory"
+    tight = limited(tmp_path / "tight", TIGHT, tier="mapped")
+    tight.keep("a-b", 0)
+    for _ in range(3):
+        tight.states.values("a-b", 0)
+    assert counted(tight) == (0, 3)
+    assert limited(tmp_path / "free", None).states.tiers.figures() == ()
+
+
+def test_what_does_not_fit_is_never_in_memory(tmp_path: Path) -> None:
+    disk = limited(tmp_path, TIGHT)
+    disk.keep("a", 0)
+    disk.states.tiers._hot.room = 50  # what a version of "a-b" is longer than
+    disk.keep("a-b", 0, 1)
+    for number in (0, 1, 1, 1):
+        assert disk.states.values("a-b", number).mapped
+    assert (disk.states.tiers.held("a-b"), len(disk.states.tiers.held("a"))) == ({}, 1)
+
+
+def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
+    """By its whole digest for a step, by the block's own for a pull; both come again."""
+    for pull in (False, True):
+        disk = limited(tmp_path / str(pull), TIGHT, tier="mapped")
+        disk.keep("a-b", 0)
+        disk.checkpoint(1, a_b=0)
+        file = disk.file("a-b", 0)
+        data = bytearray(file.read_bytes())
+        data[-1] ^= 1
+        data[-40] ^= 1  # of values, beside optimizer state
+        file.write_bytes(data)
+        if pull:
+            wanted = version("a-b", 0).values
+            assert all(
+                disk.states.published("a-b", 0, block) == published(values)
+                for block, values in wanted.items()
+            )
+        else:
+            assert same(disk.states.values("a-b", 0), version("a-b", 0))
+        assert disk.states.values("a-b", 0).mapped, "the file is whole again"
+        file.unlink()
+        assert disk.states.published("a-b", 0, 2) == published(version("a-b", 0).values[2])
+
+
+def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> None:
+    parts = []
+    for name, memory in (("free", None), ("tight", TIGHT), ("roomy", ROOMY)):
+        disk = limited(tmp_path / name, memory)
+        disk.keep("a", 0)
+        disk.keep("a-b", 0, 1)
+        parts.append(disk.checkpoint(1, a=0, a_b=1).read_bytes())
+        assert disk.states.tiers.bounded is (memory is not None)
+    assert parts[0] == parts[1] == parts[2]
+
+
+def test_a_checkpoint_of_a_damaged_file_is_made_of_what_mends_it(tmp_path: Path) -> None:
+    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk.keep("a-b", 0, 1)
+    disk.file("a-b", 1).write_bytes(b"damaged")
+    part = disk.checkpoint(1, a_b=1)
+    assert disk.made == [1]
+    assert read_state(part, None)[0]["a-b/0002"].tolist() == version("a-b", 1).values[2].tolist()
+
+
+def test_a_checkpoint_pushes_nothing_out(tmp_path: Path) -> None:
+    """Nor is it a use: all groups are in each."""
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a", 0)
+    before = counted(disk)
+    disk.checkpoint(1, a=0)
+    assert counted(disk) == before
+
+
+def test_where_a_version_is_made(tmp_path: Path) -> None:
+    def in_file(disk: Disk, size: int) -> bool:
+        return disk.states.tiers.allocate("a-b", size) is not in_memory
+
+    free, tight = limited(tmp_path, None), limited(tmp_path, ROOMY)
+    assert not in_file(free, 1 << 40)
+    assert [in_file(tight, size) for size in (ROOMY // 4, ROOMY // 4 + 1)] == [False, True]
+    mapped = limited(tmp_path, None, tier="mapped")
+    assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
+    pinned = limited(tmp_path, ROOMY, tier="resident")
+    assert not in_file(pinned, ROOMY)
+    vector = tight.states.tiers.allocate("a-b", ROOMY)(50)
+    vector[:] = 1
+    assert vector.dtype.name == "float32"
+    assert vector.sum() == 50
+
+
+def test_what_is_made_in_a_file_is_not_in_memory(tmp_path: Path) -> None:
+    disk = limited(tmp_path, ROOMY)
+    made = version("a-b", 0)
+    object.__setattr__(made, "mapped", True)
+    disk.states.keep("a-b", made)
+    assert disk.states.tiers.held("a-b") == {}

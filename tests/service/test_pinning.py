@@ -1,0 +1,198 @@
+"""Which NUMA node a process is pinned to, on machines that are made up as folders like /sys."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.config.sections import parse
+from secureps.config.serve import ServeSection
+from secureps.errors import ConfigError
+from secureps.service.pinning import (
+    Node,
+    choose,
+    parse_cpus,
+    pin_process,
+    prefer_memory,
+    read_nodes,
+    refuse_pin,
+)
+
+TWO = (Node(0, frozenset(range(4))), Node(1, frozenset(range(4, 8))))
+ALL = frozenset(range(8))
+
+
+def machine(folder: Path, nodes: Mapping[int, str]) -> Path:
+    """A folder as /sys/devices/system/node is, with its other files."""
+    for number, cpus in nodes.items():
+        (folder / f"node{number}").mkdir(parents=True)
+        (folder / f"node{number}" / "cpulist").write_text(f"{cpus}\n")
+    (folder / "possible").write_text("0-63\n")
+    return folder
+
+
+def test_nodes_are_read_by_number_and_those_without_cpus_left_out(tmp_path: Path) -> None:
+    folder = machine(tmp_path / "node", {10: "8,10-11", 2: "0-3", 3: ""})
+    (folder / "node7").mkdir()  # one that tells nothing
+    (folder / "node8").mkdir()
+    (folder / "node8" / "cpulist").write_text("what\n")
+    (folder / "nodes").mkdir()
+    assert read_nodes(folder) == (
+        Node(2, frozenset(range(4))),
+        Node(10, frozenset({8, 10, 11})),
+    )
+    assert read_nodes(tmp_path / "nowhere") == ()
+
+
+def test_a_list_of_cpus() -> None:
+    assert parse_cpus("0-2,7,9-9\n") == {0, 1, 2, 7, 9}
+    assert parse_cpus("\n") == frozenset()
+
+
+def test_by_auto_parties_take_the_nodes_in_turns_by_their_names() -> None:
+    for name, number in (("shard-0", 0), ("shard-1", 1), ("shard-12", 0), ("client-07", 1)):
+        choice = choose("auto", name, TWO, ALL)
+        assert choice.node == TWO[number]
+        assert choice.reason == "by its name"
+    named = {choose("auto", f"hospital-{c}", TWO, ALL).node for c in "abcdefgh"}
+    assert named == set(TWO)
+    assert choose("auto", "north", TWO, ALL) == choose("auto", "north", TWO, ALL)
+
+
+def test_of_a_node_it_takes_what_its_cpuset_leaves() -> None:
+    few = frozenset({1, 2, 6})
+    assert choose("auto", "shard-0", TWO, few).node == Node(0, frozenset({1, 2}))
+    assert choose("1", "shard-0", TWO, few).node == Node(1, frozenset({6}))
+    assert choose("auto", "shard-1", TWO, few, threads=2).node == Node(0, frozenset({1, 2}))
+
+
+def test_a_system_that_tells_no_affinity_has_all_cpus() -> None:
+    assert choose("1", "a", TWO, None).node == TWO[1]
+
+
+@pytest.mark.parametrize(
+    ("pin", "nodes", "allowed", "threads", "reason"),
+    [
+        ("off", TWO, ALL, 1, ""),
+        ("auto", (), ALL, 1, "this system tells of no NUMA nodes: nothing is pinned"),
+        ("auto", TWO[:1], ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
+        ("0", TWO[:1], ALL, 1, "all CPUs that it may use are on node 0: nothing is pinned"),
+        (
+            "auto",
+            TWO,
+            frozenset({5, 6}),
+            1,
+            "all CPUs that it may use are on node 1: nothing is pinned",
+        ),
+        (
+            "auto",
+            TWO,
+            ALL,
+            5,
+            "it has 5 threads, and no node has more than 4 CPUs for it: nothing is pinned",
+        ),
+    ],
+)
+def test_why_nothing_is_pinned(
+    pin: str, nodes: tuple[Node, ...], allowed: frozenset[int], threads: int, reason: str
+) -> None:
+    choice = choose(pin, "shard-1", nodes, allowed, threads)
+    assert choice.node is None
+    assert choice.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("pin", "nodes", "allowed", "told"),
+    [
+        ("2", TWO, ALL, "there is no NUMA node 2: this machine has 0, 1"),
+        ("0", (), ALL, "there is no NUMA node 0: this system tells of none"),
+        (
+            "1",
+            TWO,
+            frozenset(range(4)),
+            "this process may use no CPU of NUMA node 1, but 0, 1, 2 and 1 more: by its cgroup's "
+            "cpuset, or by whoever started it",
+        ),
+        ("both", TWO, ALL, "it is auto, off or the number of a NUMA node, not 'both'"),
+        ("-1", TWO, ALL, "it is auto, off or the number of a NUMA node, not '-1'"),
+    ],
+)
+def test_a_node_that_cannot_be_had_is_refused(
+    pin: str, nodes: tuple[Node, ...], allowed: frozenset[int], told: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        choose(pin, "shard-0", nodes, allowed)
+    assert str(caught.value) == told
+
+
+def test_off_does_nothing_and_a_wrong_node_names_the_key() -> None:
+    assert pin_process("off", "shard-0") == ""
+    refuse_pin("off")
+    with pytest.raises(ConfigError, match=r"^pin: there is no NUMA node 999: "):
+        refuse_pin("999")
+    with pytest.raises(ConfigError, match=r"^pin: there is no NUMA node 999: "):
+        pin_process("999", "shard-0")
+
+
+def test_a_servers_file_says_what_a_pin_may_be() -> None:
+    own: dict[str, Any] = {"name": "shard-0", "kit": "kit", "state": "state"}
+    assert parse(ServeSection, own, "a.toml").pin == "off"
+    assert parse(ServeSection, own | {"pin": "12"}, "a.toml").pin == "12"
+    with pytest.raises(ConfigError) as caught:
+        parse(ServeSection, own | {"pin": "both"}, "a.toml")
+    assert str(caught.value) == (
+        'a.toml: pin: must be auto, off, or the number of a NUMA node in quotes, and is "both"'
+    )
+
+
+def test_memory_is_preferred_by_the_systems_own_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[int, int, list[int], int]] = []
+    answer = 0
+
+    def call(number: Any, policy: Any, mask: Any, bits: Any) -> int:
+        seen.append((number.value, policy.value, list(mask), bits.value))
+        return answer
+
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    assert prefer_memory(3, call)
+    assert prefer_memory(65, call)
+    assert seen == [(238, 1, [8], 65), (238, 1, [0, 2], 129)]
+    answer = -1
+    assert not prefer_memory(0, call), "a container may not"
+    monkeypatch.setattr(platform, "machine", lambda: "unknown")
+    assert not prefer_memory(0, call)
+
+
+_PINNED = """
+import os, sys, threading
+from pathlib import Path
+from secureps.service.pinning import pin_process
+hold = threading.Event()
+thread = threading.Thread(target=hold.wait)
+thread.start()  # a library's, from its import
+print(pin_process("auto", "shard-1", 1, Path(sys.argv[1])))
+tasks = Path("/proc/self/task").iterdir()
+print(*{frozenset(os.sched_getaffinity(int(task.name))) for task in tasks})
+hold.set()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="nobody is pinned here")
+def test_every_thread_of_a_process_is_pinned(tmp_path: Path) -> None:
+    cpus = sorted(os.sched_getaffinity(0))
+    if len(cpus) < 2:
+        pytest.skip("one CPU is all that there is")
+    folder = machine(tmp_path, {0: f"{cpus[0]}", 1: f"{cpus[1]}"})
+    command = [sys.executable, "-c", _PINNED, str(folder)]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    told, affinity = said.splitlines()
+    assert told.startswith("pinned to NUMA node 1, by its name: 1 CPU; its memory ")
+    assert affinity == f"frozenset({{{cpus[1]}}})"

@@ -1,0 +1,124 @@
+"""One process holds a lock: by flock, and by a made-up `msvcrt` as Windows does."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from secureps.errors import OperatorError
+from secureps.store import file_lock, journal_lock
+from secureps.store.atomic_file import one_at_a_time
+
+CLOSE = os.close
+
+
+class MadeUp(ModuleType):
+    """Locks bytes from where a file is read; the system drops those of a file that is closed."""
+
+    LK_UNLCK, LK_LOCK, LK_NBLCK = 0, 1, 2
+
+    def __init__(self) -> None:
+        super().__init__("msvcrt")
+        self.held: dict[tuple[int, int], int] = {}
+
+    def locking(self, file: int, mode: int, count: int) -> None:
+        at, number = os.lseek(file, 0, os.SEEK_CUR), os.fstat(file).st_ino
+        holder = self.held.get((number, at))
+        assert count == 1
+        if mode == self.LK_UNLCK:
+            assert holder == file
+            del self.held[number, at]
+        elif holder is None:
+            self.held[number, at] = file
+        else:
+            raise PermissionError(13, "Permission denied")
+
+    def closed(self, file: int) -> None:
+        self.held = {place: holder for place, holder in self.held.items() if holder != file}
+        CLOSE(file)
+
+
+@pytest.fixture(params=["flock", "msvcrt"], autouse=True)
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    if request.param == "flock":
+        pytest.importorskip("fcntl")
+        yield None
+        return
+    made = MadeUp()
+    monkeypatch.setitem(sys.modules, "msvcrt", made)
+    monkeypatch.setattr(file_lock, "fcntl", None)
+    monkeypatch.setattr(os, "close", made.closed)
+    yield made
+
+
+def test_one_holds_it_until_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first, second = file_lock.open_lock(path), file_lock.open_lock(path)
+    assert not file_lock.is_held(second)
+    assert file_lock.take(first)
+    assert not file_lock.take(second)
+    assert file_lock.is_held(second)
+    os.close(first)
+    assert not file_lock.is_held(second)
+    assert file_lock.take(second)
+    os.close(second)
+
+
+def test_whoever_looks_leaves_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first, second = file_lock.open_lock(path), file_lock.open_lock(path)
+    assert not file_lock.is_held(first)
+    assert file_lock.take(second)
+    os.close(first)
+    os.close(second)
+
+
+def test_who_holds_it_is_noted_and_replaced(tmp_path: Path) -> None:
+    held = file_lock.open_lock(tmp_path / "lock")
+    assert file_lock.take(held)
+    for text in ("somebody with a long name\n", "me\n"):
+        file_lock.note(held, text)
+    other = file_lock.open_lock(tmp_path / "lock")
+    assert file_lock.noted(other) == "me"
+    os.close(held)
+    os.close(other)
+
+
+def test_who_waits_has_it_next(tmp_path: Path) -> None:
+    path, inside = tmp_path / "lock", list[str]()
+
+    def second() -> None:
+        with one_at_a_time(path):
+            inside.append("second")
+
+    with one_at_a_time(path):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(3 * file_lock.WAIT)
+        inside.append("first")
+    thread.join()
+    assert inside == ["first", "second"]
+
+
+def test_a_journal_has_one_process(tmp_path: Path) -> None:
+    held = journal_lock.lock(tmp_path / "journal.db")
+    with pytest.raises(OperatorError, match=rf"in use by this process \(pid {os.getpid()} on "):
+        journal_lock.lock(tmp_path / "journal.db")
+    os.close(held)
+    os.close(journal_lock.lock(tmp_path / "journal.db"))
+
+
+def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(file_lock, "take", refused)
+    with pytest.raises(OperatorError, match="cannot lock: No locks available"):
+        journal_lock.lock(tmp_path / "journal.db")

@@ -1,0 +1,127 @@
+"""Tensors of files where they lie: the same bytes as read, and damage that is found."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from secureps.errors import DamagedStore, DiskFailed
+from secureps.store.checkpoint import read_state, write_state
+from secureps.store.mapped_state import Scratch, filed_tensors, map_state
+
+TENSORS = {
+    "all/0000": np.arange(7, dtype=np.float32),
+    "all/0000/step": np.array([3]),
+    "all/0001": np.zeros((0, 4), np.float32),
+    "all/0002/codes": np.arange(9, dtype=np.uint8).reshape(3, 3),
+}
+
+
+def test_mapped_tensors_are_those_that_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    digest = write_state(path, TENSORS, {"version": "1"})
+    mapped, (read, _) = map_state(path, digest), read_state(path, digest)
+    assert sorted(mapped) == sorted(read)
+    for name, each in mapped.items():
+        assert (each.dtype, each.shape, each.tobytes()) == (
+            read[name].dtype,
+            read[name].shape,
+            read[name].tobytes(),
+        )
+        assert each.size == 0 or not each.flags.writeable
+    path.unlink()
+    assert mapped["all/0000"].tolist() == list(range(7)), "the file is there as long as the map"
+
+
+def test_a_file_of_somebody_elses_library_is_mapped_too(tmp_path: Path) -> None:
+    path = tmp_path / "initial.safetensors"
+    save_file({"half": np.arange(3, dtype=np.float16), "flag": np.array([True])}, path)
+    mapped, known = map_state(path, None), load_file(path)
+    assert {n: v.tolist() for n, v in mapped.items()} == {n: v.tolist() for n, v in known.items()}
+
+
+def test_a_file_that_is_copied_from_files_is_the_one_that_is_written_from_memory(
+    tmp_path: Path,
+) -> None:
+    whole = tmp_path / "whole"
+    digest = write_state(whole, TENSORS, {})
+    filed = filed_tensors(whole, digest)
+    assert write_state(tmp_path / "again", filed, {}) == digest
+    mixed = filed | {"all/0000": TENSORS["all/0000"]}
+    assert write_state(tmp_path / "mixed", mixed, {}) == digest
+    os.truncate(whole, whole.stat().st_size - 1)
+    with pytest.raises(DamagedStore, match="torn"):
+        write_state(tmp_path / "torn", filed, {})
+    assert not (tmp_path / "torn").exists()
+
+
+def framed(header: object, body: bytes = bytes(8)) -> bytes:
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body
+
+
+def tensor(**changes: object) -> dict[str, object]:
+    return {"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]} | changes}
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\xff" * 20,
+        framed(b"{"),
+        framed([1]),
+        framed(tensor(dtype="BF16")),
+        framed(tensor(shape=[3])),
+        framed(tensor(shape=[-2])),
+        framed(tensor(data_offsets=[8, 16])),
+        framed(tensor(data_offsets=[-8, 0])),
+        framed(tensor(data_offsets=[0])),
+        framed({"a": 5}),
+    ],
+)
+def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(content)
+    for digest in (None, bytes(32)):
+        with pytest.raises(DamagedStore):
+            filed_tensors(path, digest)
+        with pytest.raises(DamagedStore):
+            map_state(path, digest)
+    with pytest.raises(DamagedStore):
+        map_state(tmp_path / "absent", None)
+
+
+def test_one_bit_is_damage(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    digest = write_state(path, TENSORS, {})
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(DamagedStore, match="its digest is another"):
+        map_state(path, digest)
+
+
+def test_room_in_a_file_is_there_for_as_long_as_somebody_has_it(tmp_path: Path) -> None:
+    room = Scratch(tmp_path / "states")
+    vector = room.vector(1000)
+    vector[:] = 3
+    assert vector.sum() == 3000
+    assert list((tmp_path / "states").iterdir()) == [], "it has no name"
+
+
+def test_a_full_disk_is_an_error_and_not_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    with pytest.raises(DiskFailed, match="no room: No space left"):
+        Scratch(tmp_path).vector(10)

@@ -1,0 +1,58 @@
+"""Owners and modes count where there are any, and say nothing where there are none."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from secureps import file_access
+from secureps.errors import KitError
+from secureps.store.kit_files import make_folder, read, write
+from secureps.store.ownership import own
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "file"
+    path.write_bytes(b"said")
+    path.chmod(0o646)
+    return path
+
+
+def test_a_mode_is_read_where_users_have_numbers(file: Path) -> None:
+    found = file.stat()
+    assert file_access.user() == os.geteuid()
+    assert not file_access.owned_by_others(found)
+    assert file_access.open_to_others(found, 0o022) == 0o002
+    assert file_access.open_to_others(found, 0o077) == 0o046
+
+
+def test_an_open_file_is_given_a_mode(file: Path) -> None:
+    with file.open("rb") as opened:
+        file_access.set_mode(opened.fileno(), 0o600)
+    assert file_access.open_to_others(file.stat(), 0o777) == 0o600
+
+
+def test_elsewhere_nothing_is_open_to_others(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On Windows every file says 0666, and what protects it is no mode."""
+    with pytest.raises(KitError, match="is open to others: chmod 600"):
+        read(file, "", 0o077, "chmod 600")
+    for name in ("geteuid", "fchmod"):
+        monkeypatch.delattr(os, name)
+    found = file.stat()
+    assert file_access.user() is None
+    assert not file_access.owned_by_others(found)
+    assert file_access.open_to_others(found, 0o777) == 0
+    assert read(file, "", 0o077, "chmod 600") == b"said"
+    write(file, b"again", 0o600)
+    folder = tmp_path / "open"
+    folder.mkdir(0o777)
+    folder.chmod(0o777)
+    make_folder(folder, 0o700)
+    own(folder)
+    own(tmp_path / "state")
+    assert (tmp_path / "state").is_dir()
