@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from secureps.codec import delta
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid
-from secureps.config.plan import OptimizerSection
+from secureps.config.optimizer import OptimizerSection
 from secureps.crypto.sampling import public_stream
 from secureps.device.bits import first_difference
 from secureps.device.stepping import DeviceStep

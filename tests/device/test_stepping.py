@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from secureps.codec.chain import Chain
 from secureps.codec.grid import Grid
-from secureps.config.plan import OptimizerSection, ScheduleSection
+from secureps.config.optimizer import OptimizerSection, ScheduleSection
 from secureps.device.stepping import LIBRARY, DeviceStep, weighted_mean
 from secureps.errors import Malformed, NotFinite, WrongShape
 from secureps.model.optimizer import (

@@ -130,7 +130,7 @@ class Load:
             updates=self._updates,
             reward=self._fresh / seconds * (1 - lost),
             lost=lost,
-            live=len(tx.trainers),
+            live=sum(map(tx.trains, tx.live)),
             waits=self._waits(),
             rounds=tuple(self._rounds),
             shards=tx.federation.pinned.placement.shards,
