@@ -61,18 +61,18 @@ class HotVersions(Generic[Held]):
         """The versions of a group that are held, by number."""
         return {v: self._held[group, v][0] for v in sorted(self._numbers.get(group, ()))}
 
-    def takes(self, group: str, version: int, size: int) -> bool:
-        """Whether a version of so many bytes would be taken in."""
-        return self._victims(group, version, size, False) is not None
+    def makes_room(self, group: str, version: int, size: int, pinned: bool = False) -> bool:
+        """Whether a version of so many bytes is taken in; others go before it is read."""
+        victims = self._victims(group, version, size, pinned)
+        for each in victims or ():
+            self.drop(*each)
+        return victims is not None
 
     def put(self, group: str, version: int, held: Held, size: int, pinned: bool = False) -> bool:
         """Takes a version in, or does not; a pinned one is, and stays until it is dropped."""
         self.drop(group, version)
-        victims = self._victims(group, version, size, pinned)
-        if victims is None:
+        if not self.makes_room(group, version, size, pinned):
             return False
-        for each in victims:
-            self.drop(*each)
         self._held[group, version] = (held, size, pinned)
         self._numbers[group].add(version)
         self.nbytes += size

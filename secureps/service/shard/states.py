@@ -138,12 +138,12 @@ class States:
         return published((known or self._waited_for(group, version)).values[block])
 
     def _comes(self, group: str, version: int) -> bool:
-        """Whether a version is to come into memory from its file."""
+        """Whether a version is to come into memory from its file; there is room for it then."""
         try:
             size = self._file(group, version).stat().st_size
         except OSError:
             return True  # it is made again
-        return self.tiers.takes(group, version, size)
+        return self.tiers.makes_room(group, version, size)
 
     def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
         """A block as its file has it; None if it is not whole there."""

@@ -69,21 +69,23 @@ class Tiers:
         self._waits += 1
         self._waited += time.perf_counter() - began
 
-    def takes(self, group: str, version: int, size: int) -> bool:
-        """Whether a version of so many bytes comes into memory, now that it is used."""
-        tier = self._tier(group)
-        if tier is not None:
-            return tier == "resident"
+    def makes_room(self, group: str, version: int, size: int) -> bool:
+        """Whether a version of so many bytes comes into memory, now that it is used.
+
+        Others go at once: it is read after this, and both would be more than the limit.
+        """
+        if self._tier(group) == "mapped":
+            return False
         self._room()
-        return self._hot.takes(group, version, size)
+        return self._hot.makes_room(group, version, size, self._stays(group, version))
 
     def hold(self, group: str, made: GroupValues) -> None:
         """Keeps a version in memory, if it is used enough."""
-        tier = self._tier(group)
-        if made.mapped or tier == "mapped":
+        if made.mapped or self._tier(group) == "mapped":
             return
         self._room()
-        self._hot.put(group, made.version, made, made.nbytes, tier == "resident")
+        stays = self._stays(group, made.version)
+        self._hot.put(group, made.version, made, made.nbytes, stays)
 
     def forget(self, group: str, version: int) -> None:
         """Lets go of a version."""
@@ -109,6 +111,14 @@ class Tiers:
             WAIT_SECONDS: self._waited,
         }
         return tuple(Figure(name, float(value)) for name, value in known.items())
+
+    def _stays(self, group: str, version: int) -> bool:
+        """Whether it is in memory whatever is used: the newest of a group that is resident.
+
+        Older ones are asked for by clients that are behind. No room is kept for those.
+        """
+        newest = max(list(self._state.group(group).states), default=version)
+        return self._tier(group) == "resident" and version >= newest
 
     def _tier(self, group: str) -> str | None:
         return self._state.pinned.plan.group(group).tier

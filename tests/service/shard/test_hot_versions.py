@@ -34,7 +34,7 @@ def test_what_is_used_more_stays_and_what_is_used_less_goes() -> None:
     used(hot, a=3, b=1, c=2)
     assert all(hot.put(group, 0, group, 10) for group in "abc")
     used(hot, d=1)
-    assert not hot.takes("d", 0, 10), "a is used last of all, and more"
+    assert not hot.makes_room("d", 0, 10), "a is used last of all, and more"
     assert not hot.put("d", 0, "d", 10)
     used(hot, d=5)
     assert hot.put("d", 0, "d", 10)
@@ -103,8 +103,9 @@ def test_there_is_never_more_than_there_is_room_for(puts: list[tuple[int, int, i
     hot = HotVersions[int](20)
     for group, version, size in puts:
         hot.use(str(group))
-        takes = hot.takes(str(group), version, size)
         was = hot.get(str(group), version)
+        takes = hot.makes_room(str(group), version, size)
+        assert was is not None or not takes or hot.nbytes + size <= 20, "before it is read"
         assert was is not None or takes == hot.put(str(group), version, size, size)
         every = [n for g in range(6) for n in hot.versions(str(g)).values()]
         assert sum(every) == hot.nbytes <= 20

@@ -72,6 +72,44 @@ def test_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
     assert disk.states.codes("a-b", 1)[2].tolist() == [12] * 7, "from its file"
 
 
+def test_of_what_is_resident_older_versions_take_no_room_that_is_not_there(tmp_path: Path) -> None:
+    """Clients that are behind ask for them; the next step has to find its own."""
+    disk = limited(tmp_path, 2 * TIGHT, tier="resident")
+    disk.keep("a-b", 0, 1, 2)
+    disk.states.forget("a-b", 2, 0)
+    disk.states.tiers._hot.room = version("a-b", 2).nbytes + 50
+    for number in (0, 1):
+        assert same(disk.states.values("a-b", number), version("a-b", number))
+        assert disk.states.published("a-b", number, 0) == published(
+            version("a-b", number).values[0]
+        )
+    assert sorted(disk.states.tiers.held("a-b")) == [2]
+    disk.restarted()
+    assert not disk.states.values("a-b", 2).mapped
+    assert sorted(disk.states.tiers.held("a-b")) == [2]
+
+
+def test_others_go_before_a_version_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a-b", 0)
+    disk.keep("a", 0)
+    disk.states.forget("a-b", 1, 0)
+    tiers = disk.states.tiers
+    assert (tiers.held("a-b"), sorted(tiers.held("a"))) == ({}, [0])
+    tiers._hot.room = disk.file("a-b", 0).stat().st_size
+    held = []
+
+    def read(*given: Any) -> Any:
+        held.append(tiers.held("a"))
+        return read_state(*given)
+
+    monkeypatch.setattr("secureps.service.shard.states.read_state", read)
+    assert same(disk.states.values("a-b", 0), version("a-b", 0))
+    assert held == [{}]
+
+
 def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
     disk = limited(tmp_path, ROOMY)
     disk.keep("a", 0)
