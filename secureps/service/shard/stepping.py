@@ -96,7 +96,8 @@ class HostStep:
 
     def codes(self, exact: Values, published: Values, bits: int) -> Codes:
         """As of `StepArithmetic`."""
-        return delta.encode(exact, published, bits)
+        # A kernel would be compiled anew for a block that nobody may write to: one of a file.
+        return delta.encode(exact, np.require(published, requirements="W"), bits)
 
 
 HOST = HostStep()

@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from secureps.errors import Malformed, Refused
 from secureps.model.layout import SCALE, GroupLayout
-from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState
+from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.group_values import GroupValues
-from secureps.service.shard.stepping import PIECE, Stepping, gathered
+from secureps.service.shard.stepping import HOST, PIECE, Stepping, gathered
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
 
@@ -110,6 +110,25 @@ def test_what_is_published_follows_what_the_optimizer_makes(
     assert 0 < np.abs(made - right).max() <= np.abs(right - values).max() / 7
     again, _, _ = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
     assert again.tobytes() == made.tobytes()
+
+
+def test_no_kernel_is_compiled_for_a_block_that_lies_in_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whose values are read-only: another type to numba."""
+    exact, mapped = np.ones(9, np.float32), np.zeros(9, np.float32)
+    right = HOST.codes(exact, mapped, 4)
+    mapped.flags.writeable = False
+    writeable = []
+
+    def encode(exact: Values, published: Values, bits: int) -> NDArray[np.uint8]:
+        writeable.append(published.flags.writeable)
+        return right
+
+    monkeypatch.setattr("secureps.codec.delta.encode", encode)
+    assert HOST.codes(exact, mapped, 4) is right
+    assert writeable == [True]
+    assert not mapped.flags.writeable
 
 
 @pytest.mark.parametrize("size", [PIECE, PIECE + 1])
