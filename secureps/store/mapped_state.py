@@ -63,7 +63,7 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
             found[name] = tensor
         if sum(each.nbytes for each in found.values()) > size:
             raise ValueError("tensors overlap")
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
     return found
 

@@ -80,6 +80,7 @@ def tensor(**changes: object) -> dict[str, object]:
         framed(tensor(dtype="BF16")),
         framed(tensor(shape=[3])),
         framed(tensor(shape=[-2])),
+        framed(tensor(shape=[float("inf")])),
         framed(tensor(data_offsets=[8, 16])),
         framed(tensor(data_offsets=[-8, 0])),
         framed(tensor(data_offsets=[0])),
