@@ -132,14 +132,7 @@ def make_shard(kit: PublicKit, own: ShardSettings, stores: Stores, around: Envir
     folders = ShardFolders(stores.folder / "states", own.checkpoints, own.elsewhere)
     noise = ShardNoise(own.seed, kit.holder_keys)
     worker = ShardWorker(
-        address.name,
-        machine.state,
-        stores.spool,
-        folders,
-        noise,
-        own.threads,
-        own.devices,
-        limit,
+        address.name, machine.state, stores.spool, folders, noise, own.devices, limit
     )
     worker.adding = own.adding
     return Executor(address.name, machine, stores.journal, around, worker)

@@ -17,7 +17,7 @@ from secureps.roles.pinned_run import Pinned
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The bytes that a shard may have resident (None: all), and the threads that step blocks."""
+    """The bytes that a shard may have resident (None: all), and the threads that work on blocks."""
 
     memory: int | None = None
     threads: int = 1

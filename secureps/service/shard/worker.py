@@ -83,9 +83,9 @@ class ShardWorker(Worker):
     """The worker of one shard.
 
     Args:
-        threads: that add, open and step blocks; the results do not depend on their number.
         devices: what opens ring elements and steps blocks beside the processor.
-        limit: of what is resident.
+        limit: of what is resident, and how many threads add, open and step blocks; the results
+            depend on neither.
     """
 
     def __init__(
@@ -95,7 +95,6 @@ class ShardWorker(Worker):
         spool: Spool,
         folders: ShardFolders,
         noise: ShardNoise,
-        threads: int = 1,
         devices: ShardDevices = PROCESSOR,
         limit: Limit = UNLIMITED,
     ) -> None:
@@ -104,7 +103,7 @@ class ShardWorker(Worker):
         self._state = state
         self._spool = spool
         self._noise = KeptNoise(name, state, spool, noise)
-        self._threads = threads
+        self._threads = limit.threads
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._states = States(name, state, folders, self._make, limit)
