@@ -8,12 +8,13 @@ a file without a name, gone with whoever made it. What must not live here: what 
 
 from __future__ import annotations
 
+import errno
 import json
 import mmap
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,11 +70,16 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
 
 
 def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
-    """The tensors of a safetensors file, read-only, without reading them; as `filed_tensors`."""
+    """The tensors of a safetensors file, read-only, without reading them.
+
+    Raises:
+        DamagedStore: as `filed_tensors`.
+        MemoryError: the process may have no more address space, or no more maps.
+    """
     placed = filed_tensors(path, digest)
     try:
         with open(path, "rb") as file:
-            whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            whole = _mapped(file, 0, mmap.ACCESS_READ)
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
     except ValueError as error:  # it has become empty
@@ -100,6 +106,22 @@ def checked(path: Path, name: str, digest: bytes) -> memoryview:
     return map_state(path, None)[name].reshape(-1).view(np.uint8).data
 
 
+def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
+    """Maps a file.
+
+    Raises:
+        MemoryError: the process may have no more address space, or no more maps: no fault of the
+            file's, and none that waiting mends.
+        OSError, ValueError: as `mmap.mmap`.
+    """
+    try:
+        return mmap.mmap(file.fileno(), length, access=access)
+    except OSError as error:
+        if error.errno == errno.ENOMEM:
+            raise MemoryError(f"{file.name} cannot be mapped") from error
+        raise
+
+
 def _view(whole: mmap.mmap, tensor: Filed) -> NDArray[Any]:
     count, dtype = tensor.nbytes // tensor.dtype.itemsize, tensor.dtype.newbyteorder("<")
     if count == 0:
@@ -122,6 +144,7 @@ class Scratch:
 
         Raises:
             DiskFailed: there is no room for it.
+            MemoryError: as `map_state`.
         """
         length = values * np.dtype(np.float32).itemsize
         try:
@@ -131,7 +154,7 @@ class Scratch:
                     os.posix_fallocate(file.fileno(), 0, length)
                 else:
                     file.truncate(length)
-                whole = mmap.mmap(file.fileno(), length)
+                whole = _mapped(file, length)
         except OSError as error:
             raise DiskFailed(f"{self._folder}: no room: {error.strerror}") from error
         return np.frombuffer(whole, np.float32, values)

@@ -12,6 +12,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from secureps.errors import DamagedStore, DiskFailed
+from secureps.exhaustion import exhaustion
 from secureps.store.checkpoint import read_state, write_state
 from secureps.store.mapped_state import Scratch, filed_tensors, map_state
 
@@ -107,6 +108,23 @@ def test_one_bit_is_damage(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(DamagedStore, match="its digest is another"):
         map_state(path, digest)
+
+
+def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is whole, and nobody is to restore it or to wait for its disk."""
+
+    def used_up(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    path = tmp_path / "file"
+    digest = write_state(path, TENSORS, {})
+    monkeypatch.setattr("mmap.mmap", used_up)
+    for action in (lambda: map_state(path, digest), lambda: Scratch(tmp_path).vector(10)):
+        with pytest.raises(MemoryError, match="cannot be mapped") as found:
+            action()
+        assert exhaustion(found.value).startswith("memory is used up")
 
 
 def test_room_in_a_file_is_there_for_as_long_as_somebody_has_it(tmp_path: Path) -> None:
