@@ -97,10 +97,24 @@ class States:
         self._hold(group, made)
         return digest
 
-    def codes(self, group: str, version: int) -> Mapping[int, Codes]:
-        """The differences of a version on record by block; raises as `values` does."""
+    def codes(self, group: str, version: int, block: int) -> bytes | memoryview:
+        """The differences of a block of a version on record; of a file, they alone are read.
+
+        Nothing has a digest of them: whoever follows them looks at that of the block.
+
+        Raises:
+            DamagedStore: as `values`.
+            KeyError: there are none.
+        """
         known = self._codes.get(group, {}).get(version)
-        return self.values(group, version).codes if known is None else known
+        if known is None:
+            made = self.tiers.get(group, version)
+            if made is None and not self._comes(group, version):
+                with self.tiers.waiting():
+                    lie = filed_tensors(self._file(group, version), None)
+                    return b"".join(lie[tensor_name(group, block, "codes")].pieces())
+            known = (made or self._waited_for(group, version)).codes
+        return known[block].data
 
     def _hold(self, group: str, made: GroupValues) -> None:
         self.tiers.hold(group, made)

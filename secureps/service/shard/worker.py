@@ -172,7 +172,7 @@ class ShardWorker(Worker):
         if since:
             with suppress(DamagedStore, KeyError):
                 steps = range(int(since[0]) + 1, int(number) + 1)
-                return b"".join(self._states.codes(group, at)[int(block)].data for at in steps)
+                return b"".join(self._states.codes(group, at, int(block)) for at in steps)
         try:
             return self._states.published(group, int(number), int(block))
         except (DamagedStore, KeyError) as error:

@@ -124,11 +124,11 @@ def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_p
     disk.states.forget("a-b", 5, 3)
     assert [v for v in range(1, 6) if v in disk.states._codes["a-b"]] == [3, 4, 5]
     for number in (3, 4, 5):
-        assert disk.states.codes("a-b", number)[2].tobytes() == bytes([10 * number + 2] * 7)
+        assert disk.states.codes("a-b", number, 2) == bytes([10 * number + 2] * 7)
     assert sorted(disk.states.tiers.held("a-b")) == [4, 5], "nothing else is read for them"
-    assert disk.restarted().codes("a-b", 3)[2].tobytes() == bytes([32] * 7)
+    assert disk.restarted().codes("a-b", 3, 2) == bytes([32] * 7)
     with pytest.raises(DamagedStore):
-        disk.states.codes("a-b", 2)
+        disk.states.codes("a-b", 2, 2)
     disk.states.forget("a-b", 50, 3)
     assert disk.states._codes["a-b"] == {}, "so many would be longer than a block"
 

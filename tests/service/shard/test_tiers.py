@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from secureps.errors import DamagedStore
 from secureps.messages.requests import Telemetry
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import Limit
@@ -56,7 +57,7 @@ def test_versions_are_the_same_wherever_they_lie(
             assert found.mapped is (disk.states.tiers.held("a-b").get(number) is None)
             for block, values in wanted.values.items():
                 assert disk.states.published("a-b", number, block) == published(values)
-                assert disk.states.codes("a-b", number)[block].tolist() == [10 * number + block] * 7
+                assert disk.states.codes("a-b", number, block) == bytes([10 * number + block] * 7)
         disk.restarted()
     if tier == "mapped":
         assert disk.states.tiers.held("a-b") == {}
@@ -69,7 +70,7 @@ def test_within_a_limit_only_the_newest_is_in_memory(tmp_path: Path) -> None:
     assert sorted(disk.states.tiers.held("a-b")) == [0, 1, 2]
     disk.states.forget("a-b", 2, 1)
     assert sorted(disk.states.tiers.held("a-b")) == [2]
-    assert disk.states.codes("a-b", 1)[2].tolist() == [12] * 7, "from its file"
+    assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7), "from its file"
 
 
 def test_of_what_is_resident_older_versions_take_no_room_that_is_not_there(tmp_path: Path) -> None:
@@ -159,6 +160,23 @@ def test_a_damaged_file_is_found_before_it_is_mapped(tmp_path: Path) -> None:
         assert disk.states.values("a-b", 0).mapped, "the file is whole again"
         file.unlink()
         assert disk.states.published("a-b", 0, 2) == published(version("a-b", 0).values[2])
+
+
+def test_differences_in_a_file_are_read_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large file whose blocks many clients follow, each time."""
+    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk.keep("a-b", 0, 1)
+    read = "secureps.store.mapped_state.digest_of_file"
+    monkeypatch.setattr(read, lambda path: pytest.fail(f"{path} was read as a whole"))
+    assert disk.states.codes("a-b", 1, 2) == bytes([12] * 7)
+    with pytest.raises(KeyError):
+        disk.states.codes("a-b", 0, 2)
+    disk.file("a-b", 1).write_bytes(b"torn")
+    with pytest.raises(DamagedStore):
+        disk.states.codes("a-b", 1, 2)
+    assert disk.made == [], "the block is asked for"
 
 
 def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> None:
