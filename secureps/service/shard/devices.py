@@ -103,12 +103,13 @@ class ChosenStep:
 
     def of(self, plan: Plan, group: str, size: int) -> StepArithmetic | None:
         """As of `TriedStep`; the first time that it is asked for such blocks, it measures."""
+        section = plan.group(group).name  # a table's row-blocks, which may be thousands, are alike
         with self._lock:
             if self._failed:
                 return None
-            if (group, size) not in self._sooner:
-                self._sooner[group, size] = self._is_sooner(plan, group, size)
-            return self._there if self._sooner[group, size] else None
+            if (section, size) not in self._sooner:
+                self._sooner[section, size] = self._is_sooner(plan, group, size)
+            return self._there if self._sooner[section, size] else None
 
     def tried(self, action: Callable[[], Made]) -> Made | None:
         """As of `TriedStep`: what an action makes; None if the device fails, or did before."""
@@ -148,7 +149,7 @@ class ChosenStep:
         who = "GPU" if seconds < own else "processor"
         log.info(
             "the %s steps blocks of %s: one took the GPU %.3f ms, one core of the processor %.3f",
-            *(who, group, 1e3 * seconds, 1e3 * own),
+            *(who, plan.group(group).name, 1e3 * seconds, 1e3 * own),
         )
         return seconds < own
 

@@ -26,6 +26,7 @@ from secureps.service.shard.stepping import Stepping
 from tests.federation import test_deltas, test_moving_range
 from tests.kits.federations import Tensors, finished, same, small_federation, small_plan
 from tests.kits.roles_kit import make_cohort
+from tests.kits.shoppers import SYNC, sparse_plan
 from tests.service.shard.test_stepping import before, cut, plan_of, sums_of
 
 STEPS = ("mean", "decoded", "apply", "codes")
@@ -168,6 +169,19 @@ def test_blocks_are_chosen_for_by_their_size(monkeypatch: pytest.MonkeyPatch) ->
     seconds(monkeypatch, 2, 1)
     assert step.of(plan, "all", 50) is None
     assert step.of(plan, "all", 5000) is not None
+
+
+def test_row_blocks_of_a_table_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, step, measured = sparse_plan("plain", SYNC), chosen(Played(), measured=True), list[str]()
+
+    def fastest(by: Any, plan: Plan, group: str, size: int) -> float:
+        measured.append(group)
+        return len(measured)
+
+    monkeypatch.setattr(devices, "_fastest", fastest)
+    for group in plan.groups:
+        assert step.of(plan, group, 50) is not None
+    assert measured == 2 * ["table.0"] + 2 * ["tower"]
 
 
 def test_other_bits_are_an_error_where_there_must_be_a_device(
