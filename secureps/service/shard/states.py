@@ -90,6 +90,7 @@ class States:
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
+        self._given: tuple[Path, GroupValues] | None = None
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
@@ -194,9 +195,18 @@ class States:
         self._hold(group, from_tensors(version, whole))
 
     def block(self, group: str, version: int, block: int) -> bytes:
-        """The tensors of one block of a version, for another shard; raises as `values` does."""
-        head = tensor_name(group, block)
-        made = to_tensors(group, self.values(group, version))
+        """The tensors of one block of a version, for another shard; raises as `values` does.
+
+        A file is read by its digest once for all blocks that are asked for one after another, and
+        stays mapped for that long.
+        """
+        path, head = self._file(group, version), tensor_name(group, block)
+        if self._given is not None and self._given[0] == path:
+            found = self._given[1]
+        else:
+            found = self.values(group, version)
+        self._given = (path, found) if found.mapped else None
+        made = to_tensors(group, found)
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
@@ -318,6 +328,7 @@ class States:
 
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
+        self._given = None
         held, codes = self.tiers.held(group), self._codes.get(group, {})
         known, own = self._state.group(group), set(self._state.own(group))
         newest = version - (not self.tiers.bounded)

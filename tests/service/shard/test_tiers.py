@@ -14,7 +14,7 @@ from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
-from secureps.store.checkpoint import read_state
+from secureps.store.checkpoint import digest_of_file, read_state
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
 
@@ -177,6 +177,29 @@ def test_differences_in_a_file_are_read_alone(
     with pytest.raises(DamagedStore):
         disk.states.codes("a-b", 1, 2)
     assert disk.made == [], "the block is asked for"
+
+
+def test_a_file_is_read_once_for_all_blocks_that_move(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk.keep("a-b", 0, 1)
+    read = list[Path]()
+
+    def reading(path: Path) -> bytes:
+        read.append(path)
+        return digest_of_file(path)
+
+    monkeypatch.setattr("secureps.store.mapped_state.digest_of_file", reading)
+    free = limited(tmp_path / "free", None)
+    free.keep("a-b", 0, 1)
+    for number, block in ((1, 0), (1, 2), (0, 2), (0, 0)):
+        given = disk.states.block("a-b", number, block)
+        assert given == free.states.block("a-b", number, block)
+    assert read == [disk.file("a-b", 1), disk.file("a-b", 0)]
+    disk.states.forget("a-b", 1, 0)
+    disk.states.block("a-b", 0, 0)
+    assert len(read) == 3, "of what may be pruned no file stays mapped"
 
 
 def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> None:
