@@ -91,6 +91,8 @@ class States:
         self.tiers = Tiers(name, state, folders.states, limit)
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
         self._given: tuple[Path, GroupValues] | None = None
+        self._adopted: dict[tuple[str, int], bytes] = {}
+        """Digests of files that were written for versions which may not be on record yet."""
 
     def keep(self, group: str, made: GroupValues) -> bytes:
         """Writes a version's state file; returns its digest."""
@@ -192,6 +194,7 @@ class States:
             if found is None:
                 raise
             whole = found
+        self._adopted[group, version] = digest
         self._hold(group, from_tensors(version, whole))
 
     def block(self, group: str, version: int, block: int) -> bytes:
@@ -236,6 +239,7 @@ class States:
                 f"{text}: other shards have another state of it than this one had: one of them "
                 "computes wrongly; begin a new run from the last checkpoint"
             )
+        self._adopted[group, version] = digest
         self._hold(group, found)
         blocks = tuple(digest_of(values) for values in found.values.values())
         return replace(order, blocks=order.blocks or blocks, state=digest)
@@ -329,6 +333,7 @@ class States:
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
         self._given = None
+        self._adopted = {at: each for at, each in self._adopted.items() if at[0] != group}
         held, codes = self.tiers.held(group), self._codes.get(group, {})
         known, own = self._state.group(group), set(self._state.own(group))
         newest = version - (not self.tiers.bounded)
@@ -388,15 +393,16 @@ class States:
             DamagedStore: neither is whole; names the state file.
         """
         record = self._state.group(group).states.get(version)
-        if record is None:
+        digest = self._adopted.get((group, version)) if record is None else record.state
+        if digest is None:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
         path = self._file(group, version)
         try:
             if not self._comes(group, version):
-                return from_tensors(version, map_state(path, record.state), mapped=True)
-            tensors: Tensors = read_state(path, record.state)[0]
+                return from_tensors(version, map_state(path, digest), mapped=True)
+            tensors: Tensors = read_state(path, digest)[0]
         except DamagedStore as damage:
-            tensors = self._from_part(group, version, record.state, damage)
+            tensors = self._from_part(group, version, digest, damage)
         return from_tensors(version, tensors)
 
     def _from_part(self, group: str, version: int, digest: bytes, damage: DamagedStore) -> Tensors:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from secureps.errors import DamagedStore
+from secureps.messages.orders import Commit
 from secureps.messages.requests import Telemetry
+from secureps.messages.shard_records import StatePrepared
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
@@ -200,6 +202,29 @@ def test_a_file_is_read_once_for_all_blocks_that_move(
     disk.states.forget("a-b", 1, 0)
     disk.states.block("a-b", 0, 0)
     assert len(read) == 3, "of what may be pruned no file stays mapped"
+
+
+@pytest.mark.parametrize("memory", [TIGHT, ROOMY, None])
+@pytest.mark.parametrize("tier", [None, "mapped"])
+def test_what_was_adopted_is_there_before_it_is_on_record(
+    memory: int | None, tier: str | None, tmp_path: Path
+) -> None:
+    """Works that were ordered meanwhile are done before the record is written."""
+    lost = limited(tmp_path, None)
+    lost.keep("a-b", 0, 1)
+    lost.checkpoint(1, a_b=1)
+    record = lost.state.group("a-b").states[1]
+    parts = [lost.states.block("a-b", 1, block) for block in (0, 2)]
+    for order in (None, Commit(0, "a-b", 1, 1, record.blocks, record.state)):
+        disk = limited(tmp_path, memory, tier=tier)
+        if order is None:
+            disk.states.adopt("a-b", 1, record.state)
+        else:
+            disk.states.assemble(order, parts)
+        assert same(disk.states.values("a-b", 1), version("a-b", 1))
+        disk.states.forget("a-b", 1, 1)
+        disk.state.apply(StatePrepared("a-b", 1, -1, record.blocks, record.state))
+        assert same(disk.states.values("a-b", 1), version("a-b", 1))
 
 
 def test_a_checkpoint_is_copied_from_files_and_is_the_same(tmp_path: Path) -> None:
