@@ -10,6 +10,7 @@ how load is measured, and the move itself (`roles.coordinator`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,10 +70,11 @@ def balance(
         for shard in shards:
             busy[shard] += size[key] * costs[shard]
     total = sum(size[key] * len(shards) for key, shards in at.items())
-    even = total / sum(1 / cost for cost in costs.values())
-    if not total or max(busy.values()) <= UNEVEN * even:
-        return None
+    rates = sum(1 / cost for cost in costs.values())
+    even = total / rates if rates else 0.0
     before, moved = max(busy.values()), list[BlockAssigned]()
+    if not (even and math.isfinite(before) and before > UNEVEN * even):
+        return None  # even enough, or weights of shards so far apart that no figure tells
     while len(moved) < MOST and max(busy.values()) > EVEN * even:
         found = _best(at, size, busy, costs)
         if found is None:

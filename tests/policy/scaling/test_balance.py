@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +50,13 @@ def test_a_slow_shard_gets_less() -> None:
     assert found is not None
     assert {(b.giver, b.taker) for b in found.blocks} == {("shard-0", "shard-1")}
     assert len(found.blocks) == 2
+
+
+@pytest.mark.parametrize("cost", [5e-324, 1e-308, 1e308, math.inf])
+def test_weights_that_no_shard_has_move_nothing_and_end_nothing(cost: float) -> None:
+    held = placed("shard-0", "shard-0", "shard-0", "shard-1")
+    loads = dict.fromkeys(held, 1e300)
+    assert balance(held, loads, dict.fromkeys(TWO, cost)) is None
 
 
 @given(
