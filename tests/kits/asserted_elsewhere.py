@@ -62,6 +62,11 @@ ELSEWHERE = {
         "roles/coordinator/test_acts.py",
         "no client that trains in this run is called",
     ),
+    'a reason that begins with "scaling: " is the coordinator\'s own, of what follows from the '
+    "load: say it another way (the sender's fault)": (
+        "federation/test_scaling.py",
+        "is the coordinator",
+    ),
     "this run's plan has no [scaling]: nothing follows the load, and there is nothing to switch "
     "off (the other side's fault)": ("federation/test_scaling.py", "nothing follows the load"),
     "without ... ... clients are left, and ... needs ... (the other side's fault)": (
