@@ -99,9 +99,10 @@ def _best(
     """The move that leaves the busiest shard, and whoever takes from it, with the least to do."""
     giver = max(busy, key=lambda shard: (busy[shard], shard))
     best: tuple[float, str, int, str] | None = None
-    for key, shards in at.items():
-        if giver not in shards:
-            continue
+    own = {key: shards for key, shards in at.items() if giver in shards}
+    if len(own) < 2:
+        return None  # of a shard without any nothing is measured: they would come back, and go
+    for key, shards in own.items():
         rest = busy[giver] - size[key] * costs[giver]
         for taker in costs:
             if taker in shards:
