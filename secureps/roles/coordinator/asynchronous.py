@@ -253,7 +253,9 @@ def _decide(tx: Transaction, group: GroupState) -> Wait:
     def holds(known: Wait) -> bool:
         return len(group.receipts) < known.arrivals and synchronous.early(tx, known)
 
-    basis = (seen, group.sitting_out, group.suspicion)
+    scaled = tx.federation.scaled
+    moved = scaled.deadline, scaled.buffer
+    basis = (seen, group.sitting_out, group.suspicion, moved)
     return tx.cache.of(question, basis, lambda: _decide_now(tx, group), holds)
 
 
