@@ -476,4 +476,5 @@ class States:
         return self._write_tensors(group, made.version, to_tensors(group, made))
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
+        self._given = None  # it may be of the file that is replaced
         return write_state(self._file(group, version), tensors, {"version": str(version)})

@@ -202,6 +202,9 @@ def test_a_file_is_read_once_for_all_blocks_that_move(
     disk.states.forget("a-b", 1, 0)
     disk.states.block("a-b", 0, 0)
     assert len(read) == 3, "of what may be pruned no file stays mapped"
+    disk.keep("a-b", 0)
+    disk.states.block("a-b", 0, 0)
+    assert len(read) == 4, "nor is what was replaced given"
 
 
 @pytest.mark.parametrize("memory", [TIGHT, ROOMY, None])
