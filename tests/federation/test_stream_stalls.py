@@ -8,6 +8,7 @@ import pytest
 
 from secureps.messages import coordinator_records, orders, requests
 from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase
 from tests.kits.stream_parties import StreamWorld, stream_plan
 
@@ -119,3 +120,15 @@ def test_silent_members_take_nobodys_place_for_longer_than_a_deadline() -> None:
     assert world.group().reason.startswith("0 of 3 updates are here")
     others_send(world, 6, silent)
     assert world.group().version > 0
+
+
+def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent = "c0", "c1"
+    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: client in spent)
+    world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
+    world.join("c5")
+    world.join("c6")
+    assert world.group().open_stream.spent == set(spent)
+    assert len(world.group().open_stream.training) == 2

@@ -200,7 +200,7 @@ def state(tx: Transaction, group: GroupState) -> RuleState:
         live = tx.takers(group.name) - group.sitting_out - gone
     seen = stream.state(group.version, live, group.opened_at)
     waiting = len(group.receipts) + len(group.returning)
-    return replace(seen, waiting=waiting, training=None if stream.spent else own.asked)
+    return replace(seen, waiting=waiting, training=own.asked)  # nobody trains who may no more
 
 
 def _end(tx: Transaction, group: GroupState) -> None:
