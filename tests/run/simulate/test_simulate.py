@@ -266,7 +266,7 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
                 versions["network"] += 1
                 until()
 
-    def nothing(*_: object) -> str:
+    def nothing(*_: object) -> Any:
         return ""
 
     fake = SimpleNamespace(
