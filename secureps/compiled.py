@@ -29,7 +29,7 @@ try:
     import llvmlite.binding as llvm
     import numba
     from numba.extending import intrinsic
-except ImportError as error:  # left out, or not to be had for this system
+except (ImportError, OSError) as error:  # left out, not to be had here, or LLVM does not load
     missing = str(error)
 else:
     missing = ""

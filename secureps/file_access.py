@@ -13,6 +13,10 @@ import stat
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 """Flag of `os.open`: a link is refused and not followed."""
 
+BINARY = getattr(os, "O_BINARY", 0)
+"""Flag of `os.open`: bytes are left as they are. Without it Windows takes a file for a text, and a
+last byte of 26 (Ctrl-Z) away from one that is opened to be read and written."""
+
 
 def user() -> int | None:
     """The user whose this process is; None where users have no numbers."""

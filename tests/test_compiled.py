@@ -250,6 +250,26 @@ main()
 """
 
 
+BROKEN = """
+import sys
+
+class Broken:
+    def find_spec(self, name, *_):
+        if name == "llvmlite":
+            raise OSError("cannot load LLVM")
+
+sys.meta_path.insert(0, Broken())
+from secureps.compiled import missing
+print(missing)
+"""
+
+
+def test_llvm_that_does_not_load_is_as_good_as_none() -> None:
+    run = [sys.executable, "-c", BROKEN]
+    done = subprocess.run(run, capture_output=True, text=True, check=True)
+    assert done.stdout == "cannot load LLVM\n"
+
+
 def test_warm_says_that_there_is_no_numba() -> None:
     """In a process that cannot import it: both kinds of sums are opened, and all rings."""
     done = subprocess.run(

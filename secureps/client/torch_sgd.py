@@ -252,15 +252,15 @@ def _noisy(
 def refuse_compiled(module: nn.Module) -> None:
     """Refuses a model that torch.compile has compiled, as a whole or in part (ConfigError).
 
-    Which kernels are made depends on what the process computed before, and on a GPU on how long
-    they took: a client that was killed would train to other bits.
+    Which kernels are made may depend on what the process computed before, and on a GPU on how long
+    they took; nobody has shown that a client which was killed trains to the same bits.
     """
     for name, layer in module.named_modules():
         # `torch.compile(layer)` wraps it, and names its tensors anew; `layer.compile()` does not
         if hasattr(layer, "_orig_mod") or layer._compiled_call_impl is not None:
             own = f"layer {name.replace('_orig_mod.', '')!r}" if name else "the model"
             raise ConfigError(
-                f"{own} is compiled, and TorchTrainer trains no compiled model: its bits would not "
+                f"{own} is compiled, and TorchTrainer trains no compiled model: its bits need not "
                 "repeat after a restart; leave out torch.compile"
             )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -53,12 +53,13 @@ def claimed(root: Path) -> Iterator[None]:
     """Locks a run's folder while the `with` lasts: two plays would write the same journals.
 
     Raises:
-        OperatorError: somebody plays it, or a party of an earlier play still runs.
+        OperatorError: somebody plays it, a party of an earlier play still runs, or its disk has no
+            locks.
     """
     handle = file_lock.open_lock(root / "lock")
     try:
         until = time.monotonic() + PATIENCE
-        while not file_lock.take(handle):
+        while not _asked(root, file_lock.take, handle):
             if time.monotonic() > until:
                 raise OperatorError(f"{root}: this run is being played now")
             time.sleep(0.02)
@@ -75,7 +76,7 @@ def claimed(root: Path) -> Iterator[None]:
 
 
 def is_claimed(root: Path) -> bool:
-    """Whether a process plays the run in a folder."""
+    """Whether a process plays the run in a folder; OperatorError if its disk has no locks."""
     return (root / "lock").exists() and _held(root / "lock")
 
 
@@ -100,6 +101,14 @@ def player(root: Path) -> int | None:
 def _held(path: Path) -> bool:
     handle = os.open(path, os.O_RDONLY)
     try:
-        return file_lock.is_held(handle)
+        return _asked(path, file_lock.is_held, handle)
     finally:
         os.close(handle)
+
+
+def _asked(path: Path, ask: Callable[[int], bool], handle: int) -> bool:
+    """What the system says of a lock; OperatorError if it has none there."""
+    try:
+        return ask(handle)
+    except OSError as error:
+        raise OperatorError(f"{path}: cannot lock: {error.strerror}") from None

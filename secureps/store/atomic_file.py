@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from secureps.file_access import set_mode
+from secureps.file_access import BINARY, set_mode
 from secureps.store import durability, file_lock
 
 PUBLIC = 0o644
@@ -119,7 +119,7 @@ def sync(path: Path) -> None:
     """
     if not durability.DIRECTORIES and path.is_dir():
         return
-    handle = os.open(path, os.O_RDONLY if durability.DIRECTORIES else os.O_RDWR)
+    handle = os.open(path, os.O_RDONLY if durability.DIRECTORIES else os.O_RDWR | BINARY)
     try:
         durability.sync(handle)
     finally:

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from secureps.crypto.identity import Role
 from secureps.errors import ConfigError, DamagedStore, Malformed, OperatorError
+from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
 from secureps.messages.records import RunPinned
 from secureps.store.act_lines import FILE as ACTS
@@ -163,7 +164,7 @@ def _bring_back(copy: Path, state: Path, mark: Mark) -> None:
 
 def _copy_journal(source: Path, target: Path) -> None:
     """By SQLite, which sees file and log as one, also while another process writes."""
-    os.close(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600))
+    os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
     sync(target)

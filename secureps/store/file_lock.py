@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from secureps.file_access import NO_LINK
+from secureps.file_access import BINARY, NO_LINK
 
 try:
     import fcntl
@@ -26,6 +26,9 @@ MARK = 1 << 30
 WAIT = 0.02
 """Seconds between two tries where the system lets nobody wait for a lock."""
 
+_TAKEN = (BlockingIOError, PermissionError)
+"""EWOULDBLOCK, and EACCES, which file systems of a network say in its place (fcntl(2))."""
+
 _LENGTH = 256
 """Bytes that are read of who holds a lock."""
 
@@ -36,7 +39,7 @@ def open_lock(path: Path) -> int:
     Raises:
         OSError: it cannot be made, or is a link.
     """
-    return os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK, 0o600)
+    return os.open(path, os.O_RDWR | os.O_CREAT | NO_LINK | BINARY, 0o600)
 
 
 def take(file: int, wait: bool = False) -> bool:
@@ -44,7 +47,7 @@ def take(file: int, wait: bool = False) -> bool:
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except _TAKEN:
             return False
         return True
     while not _marked(file):
@@ -59,7 +62,7 @@ def is_held(file: int) -> bool:
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except _TAKEN:
             return True
         fcntl.flock(file, fcntl.LOCK_UN)
         return False

@@ -20,13 +20,8 @@ from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from secureps.errors import (
-    ConfigError,
-    DamagedStore,
-    DiskFailed,
-    InternalError,
-    OperatorError,
-)
+from secureps.errors import ConfigError, DamagedStore, DiskFailed, InternalError, OperatorError
+from secureps.file_access import BINARY
 from secureps.messages.encoding import from_plain
 from secureps.messages.following import JournalRow
 from secureps.messages.format import FORMAT, other_journal
@@ -391,7 +386,9 @@ class SqliteJournal:
             if Path(f"{self._path}{suffix}").is_symlink():
                 raise OperatorError(f"{self._path}{suffix} is a link, which is not followed")
         try:
-            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT, 0o600))  # its log is like it
+            os.close(
+                os.open(self._path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
+            )  # its log is like it
             return sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
         except (sqlite3.Error, OSError) as error:
             raise self._refused("cannot open: ", error) from error

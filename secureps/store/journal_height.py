@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from secureps.errors import DamagedStore, DiskFailed, OperatorError
+from secureps.file_access import BINARY
 from secureps.messages.encoding import DIGEST_BYTES, digest
 from secureps.store import durability
 from secureps.store.atomic_file import write_durably
@@ -95,7 +96,7 @@ class Height:
             if slot is None:
                 write_height(path, mark)
             self._slot = slot or 0
-            self._file = os.open(path, os.O_WRONLY | getattr(os, "O_BINARY", 0))
+            self._file = os.open(path, os.O_WRONLY | BINARY)
             if slot is not None:  # whoever wrote it may have been killed before it was durable
                 durability.sync_data(self._file)
         except OSError as error:

@@ -415,5 +415,5 @@ def test_a_trainer_of_a_compiled_model_says_so(asked: str) -> None:
     holder = TorchTrainer(wrapped, (x, y), (x, y), device="cpu")
     config = FitConfig({"all": 0}, 1, {"local_steps": 1})
     given = {"parameters": (1,), "kinds": (), "evaluate": ({},), "fit": ({}, config)}[asked]
-    with pytest.raises(ConfigError, match="would not repeat after a restart"):
+    with pytest.raises(ConfigError, match="need not repeat after a restart"):
         getattr(holder, asked)(*given)

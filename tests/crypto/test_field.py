@@ -76,7 +76,7 @@ def test_only_public_numbers_are_divided() -> None:
     """`basis` divides integers that everybody knows; nothing else of either module divides."""
     divides = (ast.Mod, ast.Div, ast.FloorDiv)
     for module, allowed in ((field, {"basis"}), (sharing, {"Committee", "MOST_WEIGHT", "key_sum"})):
-        tree = ast.parse(Path(str(module.__file__)).read_text())
+        tree = ast.parse(Path(str(module.__file__)).read_text("utf-8"))
         for part in tree.body:
             name = getattr(part, "name", getattr(getattr(part, "target", None), "id", ""))
             found = [n for n in ast.walk(part) if isinstance(getattr(n, "op", None), divides)]

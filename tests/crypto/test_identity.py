@@ -27,7 +27,7 @@ def test_rfc_8032_keys() -> None:
 
 def test_no_two_kinds_of_messages_share_a_domain() -> None:
     """Else what one key has signed as the one could be shown as the other."""
-    texts = (path.read_text() for path in SOURCE.rglob("*.py"))
+    texts = (path.read_text("utf-8") for path in SOURCE.rglob("*.py"))
     found = Counter(domain for text in texts for domain in re.findall(r'b"(secureps-[^"]+)"', text))
     assert {domain for domain, times in found.items() if times > 1} == set()
     assert found["secureps-request"] == found["secureps-key-request"] == 1

@@ -446,6 +446,6 @@ def test_the_example_of_the_protocol_is_made_again(monkeypatch: pytest.MonkeyPat
         "of its total with weight 4": digest,
         "opened by 4 s": ", ".join(map(str, found)),
     }
-    document = (ROOT / "docs" / "protocol.md").read_text()
+    document = (ROOT / "docs" / "protocol.md").read_text("utf-8")
     for what, value in rows.items():
         assert f"\n| {what} | `{value}` |\n" in document

@@ -131,6 +131,6 @@ def test_the_two_kinds_of_seed() -> None:
 
 
 def test_numpys_generator_and_random_are_not_used() -> None:
-    text = Path(sampling.__file__).read_text()
+    text = Path(sampling.__file__).read_text("utf-8")
     assert "np.random" not in text
     assert "import random" not in text

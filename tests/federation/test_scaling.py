@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,22 @@ import pytest
 
 from secureps.config.scenario import ShardsSection
 from secureps.crypto.sampling import UnsafeSeed
-from secureps.errors import Refused
+from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
-from secureps.messages.requests import AskStatus, Status
+from secureps.messages.evaluation import EVALUATION
+from secureps.messages.requests import AskStatus, Figure, Status, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.plan import Plan
+from secureps.roles.coordinator.load import Load
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.scenario.delays import Constant, Delays
 from secureps.scenario.links import Links
 from tests.kits.cheats import journalled
 from tests.kits.federations import Walker, at_event, events_of, finished, same, small_plan
+from tests.kits.loads import decided
 from tests.kits.shoppers import SYNC, Shopper, sparse_plan
 from tests.kits.streams import BUFFERED, stream_plan
 
@@ -43,6 +47,7 @@ class Loaded:
         bandwidth: float = 20_000.0,
         cost: Callable[[str, object], float] = lambda name, task: 1.0,
         trainers: dict[str, Any] | None = None,
+        spares: int = 0,
     ) -> None:
         links = Links(Delays(network=Constant(0.01)), 1, ShardsSection(bandwidth=bandwidth))
 
@@ -58,7 +63,7 @@ class Loaded:
 
         walkers = {name: Walker(i) for i, name in enumerate(client_names(6))}
         cast = Cast(trainers or walkers, UnsafeSeed(3), seconds)
-        self.play = Simulation(plan, cast, folder, Conditions(delay=delay))
+        self.play = Simulation(plan, cast, folder, Conditions(delay=delay, spares=spares))
 
     @property
     def decided(self) -> list[ScalingDecided]:
@@ -128,6 +133,56 @@ def test_a_shard_that_an_operator_drained_comes_back_by_an_operator_alone(tmp_pa
     at.end()
     assert at.shards == ("shard-0", "shard-1")
     assert any("above 40%" in each.reason for each in at.decided), "another would be of use"
+
+
+def test_an_operator_keeps_out_a_shard_that_the_load_has_drained(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    at.play.run(lambda: len(at.shards) == 1 and not at.play.coordinator.federation.moving.what)
+    scaled = at.play.coordinator.federation.scaled
+    assert scaled.drained == set(), "it went by itself"
+    at.act("drain-shard", "its machine goes", "shard-1")
+    at.act("drain-shard", "its machine goes", "shard-1")
+    assert scaled.drained == {"shard-1"}
+    assert journalled(at.play, Act)[1:] == [Act("drain-shard", "shard-1", "its machine goes")]
+    assert not at.play.coordinator.federation.moving.what, "nothing is to move"
+    at.end()
+
+
+def test_no_operator_speaks_for_the_load(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("rule"), tmp_path)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    with pytest.raises(Malformed) as raised:
+        at.act("drain-shard", "scaling: less to do", "shard-1")
+    assert 'a reason that begins with "scaling: " is the coordinator\'s own' in str(raised.value)
+
+
+def test_a_shard_that_an_operator_added_beyond_the_most_stays(tmp_path: Path) -> None:
+    at = Loaded(scaled_plan("fixed", most_shards=2), tmp_path, spares=1)
+    at.play.run(lambda: at.play.versions()["all"] >= 0)
+    at.play.start("shard-2")
+    at.play.run(lambda: "shard-2" in at.play.coordinator.federation.shards)
+    at.act("add-shard", "", "shard-2")
+    at.end()
+    assert at.shards == ("shard-0", "shard-1", "shard-2")
+
+
+def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
+    load = Load()
+    for party, seconds in (*[("client-00", 1e15)] * 1000, ("client-01", 1.0), ("client-02", 2.0)):
+        load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)))
+        load.take(Telemetry(party, EVALUATION, 1, (Figure("network_seconds", 0.0),)))
+    assert load._waits().transfer == 2.0
+
+
+def test_a_shard_beside_others_that_take_no_time_is_not_slow_without_bounds(tmp_path: Path) -> None:
+    plan = small_plan("plain", versions=VERSIONS, shards=3, scaling={"every": 1e6})
+    at = Loaded(plan, tmp_path, bandwidth=1e9)
+    at.play.run(lambda: at.play.versions()["all"] >= 2)
+    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
+    for name in at.shards:
+        load._lags[name] = deque([9.0 if name == "shard-2" else 0.0])
+    assert load.costs(tx) == dict.fromkeys(at.shards, 1.0)
 
 
 def test_a_status_has_the_newest_decisions_with_their_reasons(tmp_path: Path) -> None:
@@ -220,6 +275,21 @@ def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> N
     assert min(sizes) >= 3
 
 
+def test_what_a_large_buffer_waited_for_is_decided_anew_under_a_smaller_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("secureps.policy.rules.rule.TOLD", 1)  # as for a buffer of hundreds
+    rule = BUFFERED | {"minimum": 3, "buffer": 6, "deadline": 1e4}
+    plan = stream_plan("plain", rule, versions=2, scaling={"every": 1e6, "least_buffer": 0.5})
+    at = Loaded(plan, tmp_path, 1e9, cost=lambda name, task: 1.0 + int(name[-1]))
+    group = at.play.coordinator.federation.groups["all"]
+    at.play.run(lambda: group.version == 0 and len(group.receipts) == 4)
+    before = len(journalled(at.play, CohortClosed))
+    at.play.coordinator.federation.apply(at.play.loop.now(), decided(buffer=0.5))
+    at.play.run(lambda: len(group.receipts) != 4)
+    assert len(journalled(at.play, CohortClosed)) == before + 1
+
+
 def shops(scaling: dict[str, Any] | None, folder: Path) -> Loaded:
     changes = {} if scaling is None else {"scaling": scaling}
     rule = SYNC | {"quorum": 3, "deadline": 1000.0}
@@ -229,6 +299,20 @@ def shops(scaling: dict[str, Any] | None, folder: Path) -> Loaded:
     names = client_names(len(SKEWED))
     trainers = {n: Shopper(i, own) for i, (n, own) in enumerate(zip(names, SKEWED, strict=True))}
     return Loaded(plan, folder, 20_000.0, lambda name, task: 0.5, trainers)
+
+
+def test_blocks_do_not_move_in_place_of_a_shard_that_is_waited_for(tmp_path: Path) -> None:
+    at = shops({"every": 2.0, "most_shards": 3}, tmp_path)
+    at.play.run(lambda: min(at.play.versions().values()) >= 0)
+    at.play.kill("shard-2")
+    at.act("add-shard", "", "shard-2")
+    moving = at.play.coordinator.federation.moving
+    at.play.run(lambda: min(at.play.versions().values()) >= 7)
+    assert (moving.what, moving.shard) == ("add-shard", "shard-2"), "an operator's word stands"
+    assert at.decided == []
+    at.play.start("shard-2")
+    at.end()
+    assert "shard-2" in at.shards
 
 
 def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:

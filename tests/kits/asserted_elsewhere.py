@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+ACTS = "roles/coordinator/test_acts.py"
 CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
 ELSEWHERE = {
     'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
@@ -43,39 +44,32 @@ ELSEWHERE = {
         " is not what was signed, or not in its place",
     ),
     "left out of this run: by the operator... (the other side's fault)": (
-        "roles/coordinator/test_acts.py",
+        ACTS,
         "left out of this run: by the operator",
     ),
-    "... is no act: it is one of ... (the sender's fault)": (
-        "roles/coordinator/test_acts.py",
-        "is no act: it is one of",
-    ),
-    "... is of a client: name one (the sender's fault)": (
-        "roles/coordinator/test_acts.py",
-        "is of a client: name one",
-    ),
-    "... is of no client: name none (the sender's fault)": (
-        "roles/coordinator/test_acts.py",
-        "is of no client: name none",
-    ),
+    "... is no act: it is one of ... (the sender's fault)": (ACTS, "is no act: it is one of"),
+    "... is of a client: name one (the sender's fault)": (ACTS, "is of a client: name one"),
+    "... is of no client: name none (the sender's fault)": (ACTS, "is of no client: name none"),
     "no client that trains in this run is called ... (the sender's fault)": (
-        "roles/coordinator/test_acts.py",
+        ACTS,
         "no client that trains in this run is called",
+    ),
+    'a reason that begins with "scaling: " is the coordinator\'s own, of what follows from the '
+    "load: say it another way (the sender's fault)": (
+        "federation/test_scaling.py",
+        "is the coordinator",
     ),
     "this run's plan has no [scaling]: nothing follows the load, and there is nothing to switch "
     "off (the other side's fault)": ("federation/test_scaling.py", "nothing follows the load"),
     "without ... ... clients are left, and ... needs ... (the other side's fault)": (
-        "roles/coordinator/test_acts.py",
+        ACTS,
         " clients are left, and ",
     ),
     "... was not left out by an operator: ... (the other side's fault)": (
-        "roles/coordinator/test_acts.py",
+        ACTS,
         "was not left out by an operator",
     ),
-    "the run is over: ... (the other side's fault)": (
-        "roles/coordinator/test_acts.py",
-        "the run is over: ",
-    ),
+    "the run is over: ... (the other side's fault)": (ACTS, "the run is over: "),
     "...: initial: ...: a plan is told to all parties, and a URL with a user, a password or a "
     "query opens the store to them: name it without, and give keys where its library looks for "
     "them (the operator's fault)": ("files/test_initial_file.py", "told to all parties"),

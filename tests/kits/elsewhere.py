@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import os
 import runpy
+import shutil
 import stat
 import sys
 import tempfile
@@ -101,12 +102,15 @@ def windows_locks(flock: Any, exclusive: int) -> ModuleType:
 def restrict_files() -> None:
     """Modes that say nothing, directories that nobody opens, open files that stay."""
     system: Any = os
+    system.O_BINARY = 1 << 15
     os_open, os_replace, os_stat = os.open, os.replace, os.stat
 
     def opened(path: Any, flags: int, mode: int = 0o777, **given: Any) -> int:
         if os.path.isdir(path):
             raise PermissionError(13, "Permission denied", str(path))
-        return os_open(path, flags, mode, **given)
+        text = flags & os.O_RDWR and not flags & system.O_BINARY
+        assert not (text and os.path.isfile(path)), f"{path}: its last byte goes if it is a Ctrl-Z"
+        return os_open(path, flags & ~system.O_BINARY, mode, **given)
 
     def without_mode(found: os.stat_result) -> os.stat_result:
         kind = stat.S_IFMT(found.st_mode)
@@ -138,6 +142,8 @@ def restrict_files() -> None:
 
         return action
 
+    made: Any = shutil
+    made._use_fd_functions = False  # they open directories, and are chosen when it is imported
     system.open, system.replace = opened, replaced
     system.unlink, system.remove = removed(os.unlink), removed(os.remove)
     tempfile.TemporaryFile = tempfile.NamedTemporaryFile  # type: ignore[assignment]

@@ -32,7 +32,7 @@ _started = 0
 
 def listed() -> frozenset[str]:
     """The names of slow tests, with their parameters."""
-    return frozenset(LIST.read_text().splitlines())
+    return frozenset(LIST.read_text("utf-8").splitlines())
 
 
 def is_slow(item: pytest.Item, names: frozenset[str]) -> bool:
@@ -62,4 +62,4 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
 
 def pytest_sessionfinish() -> None:
     slow = (listed() - _measured.keys()) | {name for name, it_is in _measured.items() if it_is}
-    LIST.write_text("".join(f"{name}\n" for name in sorted(slow)))
+    LIST.write_text("".join(f"{name}\n" for name in sorted(slow)), "utf-8")

@@ -83,3 +83,13 @@ def imported(path: Path) -> Iterator[str]:
 def test_the_list_is_sorted_and_all_of_it_exists() -> None:
     assert sorted(LISTED) == LISTED
     assert all((ROOT / each).exists() for each in LISTED)
+
+
+@pytest.mark.parametrize("path", [*FILES, ROOT / "tests/kits/slow.py"], ids=lambda path: path.name)
+def test_a_listed_test_reads_text_in_one_encoding(path: Path) -> None:
+    """Windows would read it in that of the user's language."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            least = {"read_text": 1, "write_text": 2}.get(node.func.attr, 0)
+            named = any(each.arg == "encoding" for each in node.keywords)
+            assert named or len(node.args) >= least, f"{path.name}:{node.lineno}"

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from secureps.errors import ConfigError
-from secureps.run.run_lock import new_folder
+from secureps.errors import ConfigError, OperatorError
+from secureps.run.run_lock import claimed, is_claimed, new_folder
+from secureps.store import file_lock
 
 
 def test_what_is_not_there_or_empty_is_made(tmp_path: Path) -> None:
@@ -32,6 +33,18 @@ def test_what_a_folder_holds_is_told(file: str, told: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError) as caught:
         new_folder(root)
     assert str(caught.value).startswith(f"{root} {told.format(root=root)}")
+
+
+def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(37, "No locks available")
+
+    for ask in ("take", "is_held"):
+        monkeypatch.setattr(file_lock, ask, refused)
+    with pytest.raises(OperatorError, match="cannot lock: No locks available"), claimed(tmp_path):
+        pass
+    with pytest.raises(OperatorError, match="cannot lock: No locks available"):
+        is_claimed(tmp_path)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:

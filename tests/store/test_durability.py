@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.records import Incarnated
-from secureps.store import durability
+from secureps.store import atomic_file, durability, file_lock, journal_height
+from secureps.store import journal as journal_module
 from secureps.store.atomic_file import replace_text, sync, write_durably
 from secureps.store.journal import SqliteJournal
 from tests.conftest import AS_DEPLOYED
@@ -89,6 +90,28 @@ def test_on_windows_no_directory_is_opened(
     assert opened == [("file", os.O_RDWR)], "nobody waits for a file that it may only read"
     assert len(waits) == 1
     assert write(tmp_path, 1) == FULL
+
+
+def test_on_windows_no_file_of_bytes_is_opened_as_a_text(
+    tmp_path: Path, waits: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There a text that is opened to be read and written loses a last byte of 26."""
+    binary, before, opened = 1 << 15, os.open, dict[str, int]()
+    for module in (atomic_file, file_lock, journal_module, journal_height):
+        monkeypatch.setattr(module, "BINARY", binary)
+    monkeypatch.setattr(durability, "DIRECTORIES", False)
+
+    def watched(path: Path, flags: int, mode: int = 0o777) -> int:
+        opened[Path(path).name] = flags
+        return before(path, flags & ~binary, mode)
+
+    (tmp_path / "payload").write_bytes(b"\x1a")
+    monkeypatch.setattr(os, "open", watched)
+    sync(tmp_path / "payload")
+    SqliteJournal(tmp_path / "journal.db").close()
+    texts = {name for name, flags in opened.items() if not flags & binary}
+    assert opened.keys() > {"payload", "journal.db", "journal.db.lock"}
+    assert {name for name in texts if opened[name] & os.O_RDWR} == set()
 
 
 def test_whoever_writes_waits(tmp_path: Path, waits: list[int]) -> None:

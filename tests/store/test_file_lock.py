@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -113,6 +114,23 @@ def test_a_journal_has_one_process(tmp_path: Path) -> None:
         journal_lock.lock(tmp_path / "journal.db")
     os.close(held)
     os.close(journal_lock.lock(tmp_path / "journal.db"))
+
+
+@pytest.mark.parametrize("number", [errno.EWOULDBLOCK, errno.EACCES])
+def test_a_file_system_of_a_network_says_that_another_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    held = file_lock.open_lock(tmp_path / "lock")
+
+    def refused(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(file_lock, "fcntl", fcntl)
+    monkeypatch.setattr(fcntl, "flock", refused)
+    assert not file_lock.take(held)
+    assert file_lock.is_held(held)
+    os.close(held)
 
 
 def test_a_disk_without_locks_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

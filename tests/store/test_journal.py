@@ -45,6 +45,7 @@ from secureps.messages.evaluation import EvaluationSkipped, VersionEvaluated
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Incarnated
+from secureps.messages.scaling_records import ScalingDecided
 from secureps.store import journal as store
 from secureps.store.journal import Journal, MemoryJournal, SqliteJournal, last_row, read_rows
 from secureps.store.journal_height import START, Mark, height_path
@@ -191,7 +192,7 @@ def test_the_table_holds_every_record_and_nothing_else() -> None:
             acts,
         )
         own = [module.__name__ for module in modules]
-        beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced)
+        beside = (VersionEvaluated, EvaluationSkipped, EnvelopeKeyAnnounced, ScalingDecided)
         assert kind.__module__ in own or kind in beside
 
 

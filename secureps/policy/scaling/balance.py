@@ -10,6 +10,7 @@ how load is measured, and the move itself (`roles.coordinator`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -69,10 +70,11 @@ def balance(
         for shard in shards:
             busy[shard] += size[key] * costs[shard]
     total = sum(size[key] * len(shards) for key, shards in at.items())
-    even = total / sum(1 / cost for cost in costs.values())
-    if not total or max(busy.values()) <= UNEVEN * even:
-        return None
+    rates = sum(1 / cost for cost in costs.values())
+    even = total / rates if rates else 0.0
     before, moved = max(busy.values()), list[BlockAssigned]()
+    if not (even and math.isfinite(before) and before > UNEVEN * even):
+        return None  # even enough, or weights of shards so far apart that no figure tells
     while len(moved) < MOST and max(busy.values()) > EVEN * even:
         found = _best(at, size, busy, costs)
         if found is None:
@@ -97,9 +99,10 @@ def _best(
     """The move that leaves the busiest shard, and whoever takes from it, with the least to do."""
     giver = max(busy, key=lambda shard: (busy[shard], shard))
     best: tuple[float, str, int, str] | None = None
-    for key, shards in at.items():
-        if giver not in shards:
-            continue
+    own = {key: shards for key, shards in at.items() if giver in shards}
+    if len(own) < 2:
+        return None  # of a shard without any nothing is measured: they would come back, and go
+    for key, shards in own.items():
         rest = busy[giver] - size[key] * costs[giver]
         for taker in costs:
             if taker in shards:

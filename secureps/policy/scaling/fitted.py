@@ -20,6 +20,7 @@ live here: thresholds on what was measured (`policy.scaling.rule`), randomness.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -182,14 +183,14 @@ class Model:
     def _of_rounds(self, deadline: float, saved: float, servers: float) -> float:
         least, counts, seconds, shares = self._limits, list[int](), list[float](), list[float]()
         for asked, arrivals in self._rounds:
-            times = [max(0.0, at - saved) for at in arrivals]
-            until = deadline
-            enough = max(least.quorum, least.minimum)
-            while sum(at <= until for at in times) < enough and until < times[-1]:
-                until += deadline
-            here = sum(at <= until for at in times)
+            enough = min(max(least.quorum, least.minimum, 1), len(arrivals))
+            needed = max(0.0, arrivals[enough - 1] - saved)
+            # The first deadline by which so many are here. No loop over deadlines: how long a
+            # transfer takes is what clients say, and they may say a petasecond.
+            until = max(deadline, needed + -needed % deadline)
+            here = bisect_right(arrivals, until, key=lambda at: at - saved)
             counts.append(here if here >= least.minimum else 0)
-            seconds.append(min(until, times[-1]))
+            seconds.append(min(until, max(0.0, arrivals[-1] - saved)))
             shares.append(counts[-1] / asked)
         return fmean(counts) / (fmean(seconds) + servers + 1e-9) * fmean(shares)
 

@@ -137,10 +137,14 @@ def stay(seen: Observation, reason: str) -> Action:
 
 
 def within(action: Action, seen: Observation, limits: Limits) -> Action:
-    """The same within the limits, one shard at a time, and none that is not there."""
-    least = min(limits.least_shards, len(seen.shards))
-    most = min(limits.most_shards, len(seen.shards) + min(1, len(seen.spares)))
-    shards = max(least, len(seen.shards) - 1, min(action.shards, max(most, least)))
+    """The same within the limits, one shard at a time, and none that is not there.
+
+    Where an operator has made them more or fewer than the limits, no limit makes one come or go.
+    """
+    now = len(seen.shards)
+    least = min(limits.least_shards, now)
+    most = max(now, min(limits.most_shards, now + min(1, len(seen.spares))))
+    shards = max(least, now - 1, min(action.shards, most))
     deadline = min(max(action.deadline, limits.least_deadline), limits.most_deadline)
     buffer = min(max(action.buffer, limits.least_buffer), 1.0)
     return Action(shards, deadline, buffer, action.reason, action.expected)

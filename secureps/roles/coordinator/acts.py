@@ -10,6 +10,7 @@ from secureps.errors import Malformed, Refused, UnknownParty
 from secureps.messages.acts import OF_A_CLIENT, Act, Deed, ShardDeed
 from secureps.roles.coordinator import checkpointing, membership, resharding, synchronous
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.scaled import BY_ITSELF
 from secureps.roles.coordinator.transaction import Transaction
 
 
@@ -25,6 +26,11 @@ def do(tx: Transaction, act: Act) -> None:
     what = _deed(act)
     act = Act(what.value, act.party, membership.said(act.reason))
     known, out = tx.federation.acted, tx.federation.isolated
+    if act.reason.startswith(BY_ITSELF):  # else an audit, and who is drained, would be misled
+        raise Malformed(
+            f'a reason that begins with "{BY_ITSELF}" is the coordinator\'s own, of what follows '
+            "from the load: say it another way"
+        )
     if tx.federation.finished:
         raise Refused(f"the run is over: {tx.federation.finished}")
     match what:
@@ -53,6 +59,9 @@ def do(tx: Transaction, act: Act) -> None:
             raise UnknownParty(f"no client that trains in this run is called {act.party!r:.80}")
         case ShardDeed():
             resharding.act(tx, act)
+            drained = what is ShardDeed.DRAIN and act.party not in tx.federation.scaled.drained
+            if drained and tx.plan.section.scaling is not None:
+                tx.write(act)  # the load has drained it: by this word it comes back by another one
         case _:
             pass  # it is so already
 

@@ -24,8 +24,6 @@ UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
 NEWEST = 16
 """Rounds that are kept, and cohorts of which the wait for each shard is."""
-TRANSFERS = 512
-"""Updates whose ways are kept."""
 LATE = 0.05
 """Part of a version's time that sums must take for shards to count as unlike each other."""
 UNLIKE = 4.0
@@ -55,8 +53,7 @@ class Load:
         self._updates = self._lost = 0
         self._fresh = 0.0
         self._sent: Counter[str] = Counter()
-        self._up: deque[float] = deque(maxlen=TRANSFERS)
-        self._down: deque[float] = deque(maxlen=TRANSFERS)
+        self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
         self._steps: list[CohortSteps] = []
         self._lags: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=NEWEST))
 
@@ -66,9 +63,13 @@ class Load:
         return max(1, len(self._sent))
 
     def take(self, report: Telemetry) -> None:
-        """A party's own report."""
-        self._up += (f.value for f in report.figures if f.name == UP)
-        self._down += (f.value for f in report.figures if f.name == DOWN)
+        """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`)."""
+        if report.group == EVALUATION:
+            return
+        # The newest of each: whoever says it a thousand times has one voice in the median.
+        for figure in report.figures:
+            if figure.name in (UP, DOWN):
+                self._ways[figure.name][report.party] = figure.value
 
     def measure(self, tx: Transaction) -> None:
         """What the records of a transaction say."""
@@ -149,7 +150,7 @@ class Load:
         ways = zip(done, held, opened, strict=True)
         return Waits(
             clients=mean([s.closed - s.began for s in done]),
-            transfer=sum(median(way) for way in (self._up, self._down) if way),
+            transfer=sum(median(way.values()) for way in self._ways.values() if way),
             shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
         )
@@ -178,7 +179,9 @@ class Load:
         longest = max((median(lags) for lags in self._lags.values() if lags), default=0.0)
         if len(paces) < len(shards) or longest <= LATE * waits.version:
             return costs
-        usual = median(pace * costs[name] ** -1 for name, pace in paces.items())
+        usual = median(pace / costs[name] for name, pace in paces.items())
+        if not usual > 0:
+            return costs  # most held in no time at all: nothing to be slow beside
         return {
             name: cost * min(max(paces[name] / cost / usual, 1 / UNLIKE), UNLIKE)
             for name, cost in costs.items()

@@ -107,6 +107,8 @@ class Moving:
         return replace(pinned, placement=new)
 
     def _act(self, act: Act, placement: Placement) -> None:
+        if act.what == ShardDeed.DRAIN and act.party not in placement.shards:
+            return  # it is so already, and an operator has said that it stays so
         if act.what == ShardDeed.REMOVE and act.party not in placement.shards:
             self._leave(act.party)  # a spare one: what others move goes on
             if self.shard == act.party:

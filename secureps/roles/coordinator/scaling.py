@@ -66,7 +66,9 @@ def advance(tx: Transaction, load: Load) -> None:
     if section is None or federation.pinned is None or federation.finished or federation.ending:
         return
     founded = all(group.version >= 0 for group in federation.model_groups)
-    if federation.scaled.off or federation.acted.paused or not founded or resharding.due(tx):
+    # A move that waits for its shard to come is not due, and another one would take its place.
+    moves = federation.moving.what or resharding.due(tx)
+    if federation.scaled.off or federation.acted.paused or not founded or moves:
         load.begin(tx.now, moved=True)
         return
     if load.since is None:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from secureps.errors import ConfigError, OperatorError
 from secureps.messages.run import COORDINATOR, STANDBY
+from secureps.policy.checks.scaling import most_shards
 from secureps.run.party_names import OBSERVER, client_names, holder_names, shard_names
 from secureps.run.run_lock import ORIGIN, new_folder
 from secureps.store.atomic_file import replace_text
@@ -33,8 +34,7 @@ from secureps.wording import named
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
-    from secureps.policy.checks.scaling import most_shards
-from secureps.policy.plan import Plan
+    from secureps.policy.plan import Plan
 
 RESERVED = frozenset({COORDINATOR, STANDBY, OBSERVER})
 """Names that mean one party in every run of `up`."""

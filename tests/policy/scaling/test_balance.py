@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,6 +50,26 @@ def test_a_slow_shard_gets_less() -> None:
     assert found is not None
     assert {(b.giver, b.taker) for b in found.blocks} == {("shard-0", "shard-1")}
     assert len(found.blocks) == 2
+
+
+def test_a_shard_that_is_slow_whatever_it_has_keeps_a_block_by_which_that_is_known() -> None:
+    """Without one it would count as fast again: its blocks would go to and fro for ever."""
+    names = [f"shard-{k}" for k in range(4)]
+    held, costs = placed(*names * 2), dict.fromkeys(names, 1.0) | {"shard-0": 4.0}
+    loads = dict.fromkeys(held, 1.0)
+    found = balance(held, loads, costs)
+    assert found is not None
+    (moved,) = found.blocks
+    assert moved.giver == "shard-0"
+    held[moved.group] = [(moved.taker,)]
+    assert balance(held, loads, costs) is None
+
+
+@pytest.mark.parametrize("cost", [5e-324, 1e-308, 1e308, math.inf])
+def test_weights_that_no_shard_has_move_nothing_and_end_nothing(cost: float) -> None:
+    held = placed("shard-0", "shard-0", "shard-0", "shard-1")
+    loads = dict.fromkeys(held, 1e300)
+    assert balance(held, loads, dict.fromkeys(TWO, cost)) is None
 
 
 @given(

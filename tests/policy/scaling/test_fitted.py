@@ -28,6 +28,15 @@ def test_a_round_below_the_quorum_goes_on_for_another_deadline() -> None:
     assert model.reward(2, 0.25, 1.0) == pytest.approx(5 / 10 * 0.5)
 
 
+@pytest.mark.parametrize("said", [1e9, 1e15])
+def test_a_transfer_that_nobody_can_have_measured_holds_nothing_up(said: float) -> None:
+    """Clients say it: giving a shard back would make of it a round of so many deadlines."""
+    seen = observed(waits=Waits(clients=10.0, transfer=said, shards=0.0, holders=0.0))
+    assert Model(seen, LIMITS).reward(1, 1.0, 1.0) > 0
+    action = Fitted().decide(seen, (), LIMITS)
+    assert 1 <= action.shards <= LIMITS.most_shards
+
+
 def test_who_waits_for_two_of_ten_takes_a_shorter_deadline() -> None:
     action = Fitted().decide(observed(rounds=STRAGGLERS), (), LIMITS)
     assert action.deadline == 0.25

@@ -31,6 +31,14 @@ def test_an_action_stays_within_the_limits(wanted: Action, shards: int, spares: 
     assert within(done, seen, LIMITS) == done
 
 
+@pytest.mark.parametrize("shards", [4, 5, 8])
+def test_a_shard_that_an_operator_added_beyond_the_most_stays(shards: int) -> None:
+    seen = observed(shards=shards, spares=1)
+    assert deed(within(stay(seen, "fixed"), seen, LIMITS), seen) == ("", "")
+    wanted = Action(shards + 1, 1.0, 1.0, "because")
+    assert deed(within(wanted, seen, LIMITS), seen) == ("", "")
+
+
 @pytest.mark.parametrize(
     ("shards", "what"),
     [(3, ("add-shard", "shard-2")), (2, ("", "")), (1, ("drain-shard", "shard-1"))],

@@ -84,6 +84,13 @@ def test_bfv_has_one_and_plain_has_none(tmp_path: Path) -> None:
         assert len(list(run.config("x").parent.glob("holder-*.toml"))) == len(names)
 
 
+def test_as_many_shards_are_started_as_may_hold_the_model(tmp_path: Path) -> None:
+    assert made(tmp_path, "plain")[2].shards == ("shard-0",)
+    path = tmp_path / "scaled.toml"
+    path.write_text(PLAN.format(cipher="plain", more="[scaling]\nmost_shards = 3"))
+    assert Cast.of(load_plan(path), 6).shards == ("shard-0", "shard-1", "shard-2")
+
+
 def test_shards_have_the_memory_that_the_plan_says(tmp_path: Path) -> None:
     federation = '[federation]\nscript = "x.py"\nclients = 6\nmemory = "64 MiB"\n'
     path = tmp_path / "plan.toml"
