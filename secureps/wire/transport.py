@@ -129,9 +129,12 @@ class InProcessNetwork:
         """As if its process died: calls to and of it fail, its watchers lose their streams."""
         self._endpoints.pop(party, None)
         error = Unreachable(f"{party} is gone")
-        self._end(tuple(self._own.get(party, ())), error, quiet=True)
-        if party in self._served:  # nobody dials a client: its end looks at no others' links
-            self._end([link for link in self._links if link.to == party], error, quiet=False)
+        with self._lock:
+            own, others = tuple(self._own.get(party, ())), list[_Call | _Stream]()
+            if party in self._served:  # nobody dials a client: its end looks at no others' links
+                others = [link for link in self._links if link.to == party]
+        self._end(own, error, quiet=True)
+        self._end(others, error, quiet=False)
 
     def transport(self, party: str, places: tuple[str, ...] = (COORDINATOR,)) -> Transport:
         """A party's way to the servers; each call makes another one.
@@ -143,7 +146,8 @@ class InProcessNetwork:
 
     def end_of(self, owner: Transport, party: str) -> None:
         """One of a party's ways to the servers is closed."""
-        own = [link for link in self._own.get(party, ()) if link.owner is owner]
+        with self._lock:
+            own = [link for link in self._own.get(party, ()) if link.owner is owner]
         self._end(own, closed(), quiet=True)
 
     def _call(self, call: _Call, message: Any) -> None:

@@ -7,8 +7,14 @@ from typing import Any
 import pytest
 
 from secureps.messages import coordinator_records, orders, requests
+from secureps.messages.orders import KeyCommittee
+from secureps.messages.outcome import Outcome
 from secureps.messages.submission import SubmissionId
+from secureps.policy.rules import rule as base_rule
+from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.machine import Tick
+from tests.kits.roles_kit import HOLDER, MANY
 from tests.kits.stream_parties import StreamWorld, stream_plan
 
 SILENT = "c4"
@@ -119,3 +125,81 @@ def test_silent_members_take_nobodys_place_for_longer_than_a_deadline() -> None:
     assert world.group().reason.startswith("0 of 3 updates are here")
     others_send(world, 6, silent)
     assert world.group().version > 0
+
+
+def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    spent = "c0", "c1"
+    monkeypatch.setattr(termination, "unaffordable", lambda tx, client, group: client in spent)
+    world = begun(name="buffered", buffer=3, max_staleness=2, concurrency=2)
+    world.join("c5")
+    world.join("c6")
+    assert world.group().open_stream.spent == set(spent)
+    assert len(world.group().open_stream.training) == 2
+
+
+@pytest.fixture
+def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words of a cohort that comes together are never renewed, as if it were very large."""
+    monkeypatch.setattr(base_rule, "TOLD", 1)
+
+
+def sent_by(world: StreamWorld, *clients: str) -> None:
+    for client in clients:
+        world.train(client)
+    drain(world)
+
+
+@pytest.mark.parametrize(("factor", "seconds"), [("buffer", 0.0), ("deadline", 26.0)])
+def test_what_follows_the_load_is_in_force_at_once(
+    factor: str, seconds: float, seldom: None
+) -> None:
+    world = begun(name="buffered", buffer=4, max_staleness=2)
+    sent_by(world, "c0", "c1", "c2")
+    setattr(world.federation.scaled, factor, 0.5)
+    world.now += seconds
+    world.give("coordinator", Tick())
+    assert world.group().phase is Phase.HOLDING, world.group().reason
+
+
+def test_what_is_too_stale_is_dropped_as_it_comes(seldom: None) -> None:
+    world = begun(name="buffered", buffer=4, max_staleness=0)
+    late, others = "c0", ("c1", "c2", "c3", "c4")
+    sent_by(world, *others)
+    assert world.group().version == 1
+    sent_by(world, "c1")
+    id = world.train(late, behind=1)
+    drain(world)
+    fate = world.federation.settled.of(id)
+    assert fate is not None
+    assert fate.outcome == Outcome.DROPPED
+
+
+def test_a_newer_update_takes_the_place_of_the_older_one_as_it_comes(seldom: None) -> None:
+    world = begun(name="priority", buffer=4, pool=5, max_staleness=3)
+    sent_by(world, *MANY[:5])
+    assert world.group().version == 1
+    left = next(iter(world.group().receipts))
+    sent_by(world, left.client)
+    fate = world.federation.settled.of(left)
+    assert fate is not None
+    assert fate.outcome == Outcome.DROPPED
+
+
+def test_a_deadline_counts_from_the_first_that_holders_have_looked_into(seldom: None) -> None:
+    world = begun(name="buffered", buffer=5, max_staleness=2)
+    world.federation.committees.append(KeyCommittee(b"", (HOLDER,), (), ()))
+    opened = world.group().open_receipts
+    opened.enough = 1
+    first = world.train("c0")
+    drain(world)
+    world.now += 10.0
+    sent_by(world, "c1", "c2", "c3")
+    for id in [id for id in opened.receipts if id != first]:
+        opened.look(id, HOLDER)
+    world.give("coordinator", Tick())
+    opened.look(first, HOLDER)
+    world.now += 41.0
+    world.give("coordinator", Tick())
+    assert world.group().phase is Phase.HOLDING, world.group().reason

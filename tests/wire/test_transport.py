@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import random
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -126,6 +127,35 @@ def test_a_detached_party_is_dead_in_both_directions() -> None:
     world.serve("shard-0", echo)
     world.clock.run()
     assert echo.seen == []
+
+
+class Interrupted(dict[Any, None]):
+    """One link, beside which another thread makes one while it is looked at, if that can."""
+
+    def __init__(self, links: dict[Any, None], makes: Callable[[], object]) -> None:
+        super().__init__(links)
+        self._makes = makes
+
+    def __iter__(self) -> Iterator[Any]:
+        other = threading.Thread(target=self._makes)
+        for each in super().__iter__():
+            other.start()
+            other.join(0.05)
+            yield each
+
+
+@pytest.mark.parametrize("ends", ["detach", "close"])
+def test_links_may_come_while_others_are_ended(ends: str) -> None:
+    """Each server of Flower's aggregator has a thread of its own; all have one network."""
+    world = InProcess()
+    world.serve("a", EchoServer())
+    transport, network = world.transport("a"), world.network
+    of_it = transport.call("b", AskStatus())
+    another = world.transport("a")
+    network._own["a"] = Interrupted(network._own["a"], lambda: another.call("b", AskStatus()))
+    world.stop("a") if ends == "detach" else transport.close()
+    with pytest.raises(Unreachable):
+        world.result(of_it)
 
 
 def test_virtual_time_is_what_delays_say() -> None:

@@ -17,12 +17,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from secureps.config.plan import PrioritySection
 from secureps.errors import PlanRefused
 from secureps.policy.rules.buffered import BACKLOG, LEAST_BACKLOG, Buffered
-from secureps.policy.rules.rule import Arrival, Decision, Drop, RuleState, too_stale
+from secureps.policy.rules.rule import Arrival, Decision, Drop, RuleState, Wait, too_stale
 
 Score = Callable[[Arrival], float]
 
@@ -78,7 +78,10 @@ class Priority(Buffered):
         most, ready = self.bounds.most, sorted(arrivals, key=self.key, reverse=True)
         if len(ready) >= self.section.waiting:
             return self.close(ready[:most], state, f"the best {most} of {len(ready)} updates")
-        return self.wait(now, ready, self.section.waiting, state)
+        decision = self.wait(now, ready, self.section.waiting, state)
+        if isinstance(decision, Wait):
+            return replace(decision, arrivals=0)  # the next may end an older one of its client's
+        return decision
 
     def key(self, arrival: Arrival) -> tuple[float, str]:
         """What it is ordered by; PlanRefused if the user's score is no number."""

@@ -169,8 +169,15 @@ def imported(key: str, name: str, known: Iterable[str] = ()) -> Callable[..., An
 
 def _frozen(state: RuleState) -> RuleState:
     """The same, which nobody can write into."""
-    clocks, sent = MappingProxyType(state.clocks), MappingProxyType(state.sent)
-    return replace(state, live=frozenset(state.live), clocks=clocks, sent=sent)
+    return replace(
+        state,
+        live=frozenset(state.live),
+        clocks=MappingProxyType(state.clocks),
+        moved=MappingProxyType(state.moved),
+        passed=frozenset(state.passed),
+        sent=MappingProxyType(state.sent),
+        training=None if state.training is None else tuple(state.training),
+    )
 
 
 def _after(until: object, now: float) -> bool:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections import ChainMap
 from dataclasses import replace
+from itertools import islice
 
 from secureps.crypto.cipher import Opening
 from secureps.errors import RuleFailed
@@ -200,7 +201,7 @@ def state(tx: Transaction, group: GroupState) -> RuleState:
         live = tx.takers(group.name) - group.sitting_out - gone
     seen = stream.state(group.version, live, group.opened_at)
     waiting = len(group.receipts) + len(group.returning)
-    return replace(seen, waiting=waiting, training=None if stream.spent else own.asked)
+    return replace(seen, waiting=waiting, training=own.asked)  # nobody trains who may no more
 
 
 def _end(tx: Transaction, group: GroupState) -> None:
@@ -247,16 +248,29 @@ def _follow(tx: Transaction, group: GroupState) -> None:
 def _decide(tx: Transaction, group: GroupState) -> Wait:
     if recovery.under_way(group):
         return _decide_set(tx, group)
-    stream, question = group.open_stream, ("decided", group.name)
+    stream, opened, here = group.open_stream, group.open_receipts, group.receipts
+    # A deadline counts from the oldest that the rule sees: another one, while the first waits. And
+    # where versions fall into periods, what comes may end what is here.
+    seen_first = not here or next(iter(here)) in opened.ready
+    alike = committees.periods(tx, group.name) is None
+    steady = seen_first and alike and not group.sitting_out
+    oldest = group.version - tx.plan.bounds(group.name).stale
+
+    def ask() -> tuple[int, int, Wait]:
+        waits = _decide_now(tx, group)
+        return len(here), opened.changes, waits
+
+    def holds(known: tuple[int, int, Wait]) -> bool:
+        count, changes, waits = known
+        if not (steady and count <= len(here) < waits.arrivals and synchronous.early(tx, waits)):
+            return False
+        new = islice(reversed(opened.ready.values()), opened.changes - changes)
+        return all(receipt.version >= oldest for receipt in new)
+
     seen = (group.version, stream.closed, group.opened_at, len(stream.returning))
-
-    def holds(known: Wait) -> bool:
-        return len(group.receipts) < known.arrivals and synchronous.early(tx, known)
-
-    scaled = tx.federation.scaled
-    moved = scaled.deadline, scaled.buffer
-    basis = (seen, group.sitting_out, group.suspicion, moved)
-    return tx.cache.of(question, basis, lambda: _decide_now(tx, group), holds)
+    rule, kept = tx.rule(group.name), opening.kept(tx, group)
+    basis = (seen, steady, group.suspicion, rule, kept)
+    return tx.cache.of(("decided", group.name), basis, ask, holds)[-1]
 
 
 def _decide_now(tx: Transaction, group: GroupState) -> Wait:

@@ -354,7 +354,7 @@ class Play:
             if versions != self._seen:
                 self._gather()
                 say(self._publish(versions))
-                if min(self._seen.values()) < FIRST:
+                if max(self._seen.values()) < FIRST:
                     gc.freeze()  # all clients are there by now, and stay
                 self._seen = versions
                 if self.copies is not None:

@@ -157,6 +157,34 @@ def test_it_is_refused_before_anything_begins(tmp_path: Path) -> None:
         stream(plan, tmp_path)
 
 
+class Writes:
+    """Takes what it is shown for its own."""
+
+    def enter(self, state: Any) -> int:
+        state.busy_since.clear()
+        return 0
+
+    def admit(self, now: float, member: str, state: Any) -> Any:
+        state.passed.clear()
+
+    def decide(self, now: float, arrivals: tuple[Arrival, ...], state: Any) -> Any:
+        state.moved.clear()
+
+
+def test_what_it_is_shown_is_not_its_own_to_write() -> None:
+    training, moved, passed = [1.0], {"client-00": 1.0}, {"client-01"}
+    state = replace(STATE, training=training, moved=moved, passed=passed)
+    rule = Guarded("writes:Writes", Writes(), 2)
+    for asked in (
+        lambda: rule.enter(state),
+        lambda: rule.admit(0.0, "client-00", state),
+        lambda: rule.decide(0.0, (HERE,), state),
+    ):
+        with pytest.raises(RuleFailed, match="AttributeError"):
+            asked()
+    assert (training, moved, passed) == ([1.0], {"client-00": 1.0}, {"client-01"})
+
+
 @dataclass
 class Says:
     """Answers whatever a test wants."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
 from secureps.run.report.trackers import Extras
-from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.run.simulate.simulate import Play, load_scenario, simulate
 from secureps.store.checkpoint import read_state
 from tests.kits import extras_kit
 from tests.kits.nursery import ROOT
@@ -243,3 +246,33 @@ def test_a_scenario_that_cannot_be_played_is_refused(
     path.write_text(path.read_text().replace(old, new))
     with pytest.raises(ConfigError, match=reason):
         load_scenario(path)
+
+
+def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A row-block that nobody trains stays where it is: the rest of the run is not kept for it."""
+    frozen: list[dict[str, int]] = []
+    versions = {"table": 0, "network": -1}
+
+    class Simulation:
+        coordinator = None
+
+        def versions(self) -> dict[str, int]:
+            return dict(versions)
+
+        def run(self, until: Callable[[], bool]) -> None:
+            for _ in range(20):
+                versions["network"] += 1
+                until()
+
+    def nothing(*_: object) -> Any:
+        return ""
+
+    fake = SimpleNamespace(
+        simulation=Simulation(), _seen={"table": -1, "network": -1}, copies=None, metrics=None
+    )
+    fake._gather = fake._publish = fake._over = nothing
+    monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
+    Play.run(cast(Play, fake), nothing)
+    assert len(frozen) == 3, "at the beginning, the first model and the first version"
