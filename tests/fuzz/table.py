@@ -54,10 +54,12 @@ TRUSTED: Mapping[str, tuple[str, ...]] = {
         "gpu.backend:_Batches.__init__",
         "messages.encoding:_read_bytes",  # of `from_plain`, whose targets try it
         "model.placement:_uniform",
+        "roles.member.block_order:in_own_order",
         "store.mapped_state:Scratch.vector",
         "run.simulate.simulation:Simulation.model.values",
         "run.script.cut_off:answer",
         "scenario.delays:generator",
+        "service.pinning:choose",
         "service.tracing:span_of",
         "service.tracing:trace_of",
     ),

@@ -5,8 +5,12 @@ What must not live here: what it decides while a run trains (`policy.scaling`).
 
 from __future__ import annotations
 
-from secureps.config.plan import PlanSection
+from typing import TYPE_CHECKING
+
 from secureps.errors import PlanRefused
+
+if TYPE_CHECKING:  # a status knows the folder of a run, and reads no plan
+    from secureps.config.plan import PlanSection
 
 
 def most_shards(section: PlanSection) -> int:

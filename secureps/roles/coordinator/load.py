@@ -9,6 +9,7 @@ live here: decisions (`roles.coordinator.scaling`).
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from functools import partial
 from statistics import fmean, median
 
 from secureps.messages import coordinator_records as records
@@ -55,7 +56,7 @@ class Load:
         self._sent: Counter[str] = Counter()
         self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
         self._steps: list[CohortSteps] = []
-        self._lags: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=NEWEST))
+        self._lags: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=NEWEST))
 
     @property
     def groups(self) -> int:
