@@ -52,8 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-def pytest_collection_finish() -> None:
+FROZEN = pytest.StashKey[int]()
+"""How many objects stay; a simulation that is played gives all of them back."""
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
     gc.freeze()
+    session.config.stash[FROZEN] = gc.get_freeze_count()
     gc.enable()
 
 
