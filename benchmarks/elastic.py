@@ -15,8 +15,11 @@ import math
 import statistics
 import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from scipy.stats import t
 
 from benchmarks.report import Row, report
 from secureps.config.plan import PlanSection
@@ -38,8 +41,6 @@ POLICIES = ("fixed", "rule", "fitted")
 SHAPE = (64, 15)
 BLOCK = 256
 """Integers of a block: the model has four."""
-T95 = {1: 12.71, 2: 4.30, 4: 2.78, 9: 2.26, 19: 2.09}
-"""Student's t of a 95 % interval by degrees of freedom."""
 
 
 @dataclass(frozen=True)
@@ -133,15 +134,15 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
         first = scene.clients
         for number, comes, leaves in scene.more:
             for name in names[first : first + number]:
-                made.loop.call_later(comes, lambda name=name: made.start(name))  # type: ignore[misc]
-                made.loop.call_later(leaves, lambda name=name: made.kill(name))  # type: ignore[misc]
+                made.loop.call_later(comes, partial(made.start, name))
+                made.loop.call_later(leaves, partial(made.kill, name))
             first += number
         going = sorted(
             names[: scene.clients], key=lambda name: generator(seed, name, 0, "leaves").random()
         )
         for number, when in scene.leave:
             for name in going[:number]:
-                made.loop.call_later(when, lambda name=name: made.kill(name))  # type: ignore[misc]
+                made.loop.call_later(when, partial(made.kill, name))
             going = going[number:]
         made.loop.call_later(SECONDS, lambda: None)
         made.run(lambda: made.loop.now() >= SECONDS)
@@ -181,7 +182,7 @@ def gain(of: list[Played], rule: list[Played]) -> tuple[float, float, float]:
     mean = statistics.fmean(logs)
     if len(logs) < 2:
         return math.exp(mean), 0.0, math.inf
-    half = T95.get(len(logs) - 1, 2.0) * statistics.stdev(logs) / math.sqrt(len(logs))
+    half = t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 
