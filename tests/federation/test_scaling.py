@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,7 @@ def test_a_killed_coordinator_decides_nothing_twice(tmp_path: Path) -> None:
             continue
         before, known = at.decided, at.play.coordinator.federation.scaled
         at.play.kill(COORDINATOR)
-        at.play.loop.call_later(1.0, lambda at=at: at.play.start(COORDINATOR))  # type: ignore[misc]
+        at.play.loop.call_later(1.0, partial(at.play.start, COORDINATOR))
         at.play.run(lambda at=at: COORDINATOR in at.play.network._endpoints)  # type: ignore[misc]
         at.play.run(at_event(3))
         again = at.play.coordinator.federation.scaled
@@ -262,6 +263,30 @@ def test_a_deadline_is_shortened_for_one_that_is_always_late(tmp_path: Path) -> 
     cohorts = [closed.cohort for closed in journalled(ended, CohortClosed)]
     assert min(len(cohort.members) for cohort in cohorts) >= 3, "never below the minimum cohort"
     assert len(cohorts[-1].members) == 5
+
+
+@pytest.mark.parametrize("factor", [0.25, 2.0])
+def test_an_open_round_keeps_the_deadline_that_its_members_were_told(
+    factor: float, tmp_path: Path
+) -> None:
+    """Of the first round client-05 needs all but a second, and of the second all but half of one"""
+    seconds = {1: 9.0, 2: 10.0 * factor - 0.5}
+    last = "client-05"
+
+    def cost(name: str, task: Any) -> float:
+        return seconds.get(task.aims[0].version + 1, 99.0) if name == last else 1.0
+
+    rule = {"quorum": 4, "minimum": 3, "deadline": 10.0}
+    group = {"clip": 3.0, "range": 1.0, "most_examples": 32, "rule": rule}
+    plan = small_plan("plain", versions=3, scaling={"every": 1e6}, group=[group])
+    at = Loaded(plan, tmp_path, 1e9, cost)
+    open_group = at.play.coordinator.federation.groups["all"]
+    at.play.run(lambda: open_group.version == 0 and len(open_group.receipts) == 5)
+    at.play.coordinator.federation.apply(at.play.loop.now(), decided(deadline=factor))
+    assert at.play.coordinator._tx(at.play.loop.now()).deadline("all") == 10.0
+    cohorts = [closed.cohort for closed in journalled(at.end(), CohortClosed)]
+    sizes = [len(cohort.members) for cohort in cohorts if cohort.version > 0]
+    assert sizes == [6, 6, 5]
 
 
 def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def await_members(tx: Transaction, group: GroupState, at: int, reason: str) -> W
         return Wait(None, reason)
     if at != tx.plan.evaluated[-1] and not tx.federation.ending:
         return Wait(None, reason)  # the next round of the model decides
-    _, until = opening.deadlines(tx, EVALUATION, tx.federation.evaluations.since)
+    _, until = opening.deadlines(tx, group, tx.federation.evaluations.since)
     if tx.now < until:
         return Wait(until, reason)
     tx.write(EvaluationSkipped(at, reason))

@@ -121,15 +121,19 @@ def unopenable(tx: Transaction, group: GroupState) -> frozenset[SubmissionId]:
 def last_look(tx: Transaction, group: GroupState) -> float | None:
     """Until when t holders do not suffice for those who are `flawed`; None: that is over."""
     assert group.opened_at is not None
-    _, until = deadlines(tx, group.name, group.opened_at)
+    _, until = deadlines(tx, group, group.opened_at)
     return until if tx.now < until else None
 
 
-def deadlines(tx: Transaction, group: str, since: float) -> tuple[float, float]:
-    """When a round that opened at `since` is to close, and when it must: seconds of the clock."""
-    rule = tx.plan.group(group).rule
+def deadlines(tx: Transaction, group: GroupState, since: float) -> tuple[float, float]:
+    """When a round that opened at `since` is to close, and when it must: seconds of the clock.
+
+    Without rounds, whoever seals once more is told no deadline, and has the plan's.
+    """
+    rule = tx.plan.group(group.name).rule
+    seconds = rule.deadline if group.streaming else tx.deadline(group.name)
     extensions = rule.extensions if isinstance(rule, SyncSection) else 0
-    return since + rule.deadline, since + rule.deadline * (1 + extensions)
+    return since + seconds, since + seconds * (1 + extensions)
 
 
 def looked_at(group: GroupState, client: str) -> bool:

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from secureps.messages import coordinator_records as records
 from secureps.messages.acts import Act, Deed, ShardDeed
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling_records import ScalingDecided
 from secureps.policy.scaling.observation import KEPT
 
 BY_ITSELF = "scaling: "
 """How the reason of an act begins that follows from the load, and that no operator has said."""
+AS_PLANNED = (1.0, 1.0)
+"""Factors of deadline and buffer where both are the plan's."""
 
 
 @dataclass(slots=True)
@@ -22,7 +26,8 @@ class Scaled:
 
     Args:
         off: why nothing follows any more; empty while it does.
-        deadline, buffer: factors of the plan's that are in force.
+        deadline, buffer: factors of the plan's that are in force; rounds: by group, that of the
+            deadline when the open round began, which its members were told.
         decided: the newest decisions, oldest first, with the second of the run's clock.
         drained: shards that an operator has drained, and which only an operator adds again.
     """
@@ -30,13 +35,15 @@ class Scaled:
     off: str = ""
     deadline: float = 1.0
     buffer: float = 1.0
+    rounds: dict[str, float] = field(default_factory=dict)
     decided: list[tuple[float, ScalingDecided]] = field(default_factory=list)
     drained: set[str] = field(default_factory=set)
 
-    @property
-    def as_planned(self) -> bool:
-        """Whether deadlines and buffers are the plan's."""
-        return (self.deadline, self.buffer) == (1.0, 1.0)
+    def of(self, group: str) -> tuple[float, float]:
+        """The factors of a group's deadline and buffer."""
+        if group == EVALUATION:
+            return AS_PLANNED
+        return self.rounds.get(group, self.deadline), self.buffer
 
     def take(self, at: float, record: object) -> None:
         """Folds one record; most say nothing of load."""
@@ -54,5 +61,13 @@ class Scaled:
                 self.drained.add(party)
             case Act(ShardDeed.ADD, party):
                 self.drained.discard(party)
+            case records.RoundOpened(group=group):
+                self.rounds[group] = self.deadline
+            case (
+                records.CohortBurnt(group=group)
+                | records.RoundGivenUp(group=group)
+                | records.VersionCommitted(group=group)
+            ):
+                self.rounds.pop(group, None)
             case _:
                 pass

@@ -219,8 +219,7 @@ def decided(tx: Transaction, group: GroupState, receipts: Collection[Receipt]) -
         return tx.rule(group.name).decide(tx.now, arrivals, group.round_state(tx.live))
 
     opened = (group.round, group.version, group.invited, group.opened_at, group.extensions)
-    moved = tx.federation.scaled.deadline
-    basis = (opening.kept(tx, group), opened, group.suspicion, moved)
+    basis = (opening.kept(tx, group), opened, group.suspicion)
     changes = group.open_receipts.changes
 
     def holds(known: tuple[int, Decision]) -> bool:

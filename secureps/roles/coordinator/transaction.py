@@ -12,7 +12,6 @@ from functools import partial
 
 from secureps.errors import Malformed
 from secureps.messages.coordinator_records import CoordinatorRecord, SubmissionsDropped
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import AnyOrder, ClientOrder, Discard, Settled, ShardOrder
 from secureps.messages.submission import SubmissionId
 from secureps.model.layout import Layout
@@ -22,6 +21,7 @@ from secureps.policy.scaling.in_force import in_force, rule_in_force
 from secureps.roles.coordinator.attendance import Attendance
 from secureps.roles.coordinator.cache import Cache
 from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator.scaled import AS_PLANNED
 from secureps.roles.coordinator.sessions import Sessions
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.machine import Order, Step
@@ -77,19 +77,16 @@ class Transaction:
 
     def rule(self, group: str) -> Rule:
         """The rule of a group, with the deadline and buffer that are in force."""
-        scaled = self.federation.scaled
-        if scaled.as_planned or group == EVALUATION:
+        factors = self.federation.scaled.of(group)
+        if factors == AS_PLANNED:
             return self.plan.rule(group)
-        known = scaled.deadline, scaled.buffer
-        made = partial(rule_in_force, self.plan, group, *known)
-        return self.cache.of(("rule", group), known, made)
+        made = partial(rule_in_force, self.plan, group, *factors)
+        return self.cache.of(("rule", group), factors, made)
 
     def deadline(self, group: str) -> float:
         """The deadline of that rule, in seconds."""
-        section, scaled = self.plan.group(group).rule, self.federation.scaled
-        if scaled.as_planned or group == EVALUATION:
-            return section.deadline
-        return in_force(section, scaled.deadline, scaled.buffer).deadline
+        section, factors = self.plan.group(group).rule, self.federation.scaled.of(group)
+        return (section if factors == AS_PLANNED else in_force(section, *factors)).deadline
 
     def spare(self, party: str) -> bool:
         """Whether a shard has been here that holds no blocks of the run, and is part of it."""
