@@ -30,7 +30,7 @@ from secureps.wording import one_line
 log = logging.getLogger("secureps")
 
 TRIES = 3
-"""Of a batch, of which the fastest counts; the pieces that are compared have compiled before."""
+"""Of what is measured, of which the fastest counts; it was compiled before, by what is compared."""
 
 Made = TypeVar("Made")
 
@@ -156,7 +156,7 @@ class ChosenBackend:
             tried = trial(enc, count)
             there = tried(gpu)
             made = there(pieces)
-            seconds = _fastest(there, pieces[:1]) if timed else 0.0
+            seconds = fastest(lambda: there(pieces[:1])) if timed else 0.0
         except ConfigError as error:
             log.info("the processor seals and opens: %s", one_line(error, lines=1))
             return self._cpu
@@ -172,7 +172,7 @@ class ChosenBackend:
             return self._unfit("makes other bytes")
         if not timed:
             return gpu
-        own = _fastest(here, pieces[:1])
+        own = fastest(lambda: here(pieces[:1]))
         who = "GPU" if seconds < own else "processor"
         log.info(
             "the %s seals and opens: a batch took the GPU %.3f ms, one core of the processor %.3f",
@@ -265,12 +265,12 @@ def _place(enc: Encoding, count: int) -> Place:
     return Place(bytes(32), "measured", bytes(32), 3 * count * enc.values)
 
 
-def _fastest(done: _Done, batch: Sequence[_Piece]) -> float:
-    """The seconds of the clock that a batch takes."""
+def fastest(action: Callable[[], object]) -> float:
+    """The seconds of the clock of the fastest of TRIES."""
     least = float("inf")
     for _ in range(TRIES):
         began = time.perf_counter()
-        done(batch)
+        action()
         least = min(least, time.perf_counter() - began)
     return least
 
