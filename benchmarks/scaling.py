@@ -10,7 +10,7 @@ turns, so that what else the machine does is in all of them; ratios are to 2 sha
 of an update as `secureps profile` finds them. Simulated, not measured: as it is built, where an
 update is sealed as a whole before it is sent, and with each block sent as soon as it is sealed.
 
-    python -m benchmarks.scaling [--turns N] [--publish]
+    python -m benchmarks.scaling [--values N] [--turns N] [--publish]
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from torch import Tensor
 
 from benchmarks.gpu.timing import Sizes, Timed, fastest, one_core, row
 from benchmarks.report import Row
@@ -35,9 +36,9 @@ def transfers(here: Timed, sizes: Sizes) -> Iterator[Row]:
         core = fastest(lambda: np.copyto(other, own.numpy()), tries)
     for step, to, source in (("copy there", there, own), ("copy back", own, there)):
 
-        def copied(to: object = to, source: object = source) -> None:
+        def copied(to: Tensor = to, source: Tensor = source) -> None:
             with here.on(stream):
-                to.copy_(source, non_blocking=True)  # type: ignore[attr-defined]
+                to.copy_(source, non_blocking=True)
 
         clock = fastest(copied, tries)
         yield row(step, values, min(here.busy[-tries:]), clock, core)

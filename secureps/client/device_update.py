@@ -210,14 +210,12 @@ def _difference(made: Trained, device: torch.device) -> Tensor:
     layout, published = made.layout, made.published
     values = torch.empty(layout.size, dtype=torch.float32, device=device)
     ends = [0, *itertools.accumulate(block.size for block in published)]
+    rows = slice(None) if layout.rows is None else slice(*layout.rows)
     for spec, (_, part) in zip(layout.tensors, layout.parts(), strict=True):
         if spec == SCALE:
             values[part] = 0
             continue
-        now, rows = (
-            made.model[spec.name],
-            slice(None) if layout.rows is None else slice(*layout.rows),
-        )
+        now = made.model[spec.name]
         held = isinstance(now, HeldTensor) and now.tensor.device == device
         if held and spec.dtype in EXACT:
             for block, first, last in runs(ends, part.start, part.stop):

@@ -21,16 +21,15 @@ def trained_update(made: Trained) -> Update:
         NotFinite: a value is not finite.
     """
     plan, layout = made.plan, made.layout
-    for spec in layout.tensors:
-        held = made.model.get(spec.name)
-        if isinstance(held, HeldTensor):
-            # torch, which who holds a tensor has loaded
-            from secureps.client.device_update import device_update
+    named = (made.model.get(spec.name) for spec in layout.tensors)
+    held = next((each for each in named if isinstance(each, HeldTensor)), None)
+    if held is not None:
+        # torch, which who holds a tensor has loaded
+        from secureps.client.device_update import device_update
 
-            there = device_update(made, held.tensor.device)
-            if there is not None:
-                return there
-            break
+        there = device_update(made, held.tensor.device)
+        if there is not None:
+            return there
     delta = add_kept(difference(layout, made.published, made.model), made.kept)
     update = clip_update(made.party, plan, layout, delta, made.scale, made.kinds)
     return update.held() if plan.group(layout.name).feedback else update

@@ -97,9 +97,9 @@ class DeviceStep:
             NoNumber: a value or a slot would be none.
         """
         slots = {name: self._there(slot) for name, slot in state.slots.items()}
-        there = OptimizerState(state.step, slots)  # type: ignore[arg-type]
-        made, after = optimizer.apply(mean, self._there(values), there)  # type: ignore[arg-type]
-        vectors: dict[str, Tensor] = {"": made, **after.slots}  # type: ignore[dict-item]
+        there = OptimizerState(state.step, slots)
+        made, after = optimizer.apply(mean, self._there(values), there)
+        vectors: dict[str, Tensor] = {"": made, **after.slots}
         if any(bool(torch.isnan(vector).any()) for vector in vectors.values()):
             raise NoNumber
         back = {name: vector.cpu().numpy() for name, vector in vectors.items()}

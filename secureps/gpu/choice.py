@@ -25,11 +25,12 @@ from secureps.crypto.sampling import BLOCK_WORDS, public_stream
 from secureps.crypto.secret import Secret
 from secureps.errors import ConfigError, SecurepsError
 from secureps.gpu.device import device, has_device_file
+from secureps.wording import one_line
 
 log = logging.getLogger("secureps")
 
 TRIES = 3
-"""Of a batch, of which the fastest counts; the pieces that are compared have compiled before."""
+"""Of what is measured, of which the fastest counts; it was compiled before, by what is compared."""
 
 Made = TypeVar("Made")
 
@@ -116,14 +117,14 @@ class ChosenBackend:
         except SecurepsError:
             raise
         except Exception as error:  # of torch, Triton or the driver, which have no tree of errors
-            self._give_up(f"failed ({type(error).__name__}: {error})")
+            self._give_up(f"failed ({type(error).__name__}: {one_line(error, lines=1)})")
             return None
 
     def _give_up(self, why: str) -> None:
         with self._lock:
             first, self._failed = not self._failed, True
         if first:
-            log.warning("the GPU %s: the processor seals and opens from here on", _line(why))
+            log.warning("the GPU %s: the processor seals and opens from here on", why)
 
     def _choose(self, enc: Encoding, slots: int, what: str, trial: _Trial) -> Backend:
         """Whoever was chosen for such blocks when the first was sealed or opened.
@@ -155,12 +156,12 @@ class ChosenBackend:
             tried = trial(enc, count)
             there = tried(gpu)
             made = there(pieces)
-            seconds = _fastest(there, pieces[:1]) if timed else 0.0
+            seconds = fastest(lambda: there(pieces[:1])) if timed else 0.0
         except ConfigError as error:
-            log.info("the processor seals and opens: %s", _line(str(error)))
+            log.info("the processor seals and opens: %s", one_line(error, lines=1))
             return self._cpu
         except Exception as error:
-            return self._unfit(f"cannot: {_line(str(error))}")
+            return self._unfit(f"cannot: {one_line(error, lines=1)}")
         here = tried(self._cpu)
         if made != here(pieces):
             if not self._measured:
@@ -171,7 +172,7 @@ class ChosenBackend:
             return self._unfit("makes other bytes")
         if not timed:
             return gpu
-        own = _fastest(here, pieces[:1])
+        own = fastest(lambda: here(pieces[:1]))
         who = "GPU" if seconds < own else "processor"
         log.info(
             "the %s seals and opens: a batch took the GPU %.3f ms, one core of the processor %.3f",
@@ -264,12 +265,12 @@ def _place(enc: Encoding, count: int) -> Place:
     return Place(bytes(32), "measured", bytes(32), 3 * count * enc.values)
 
 
-def _fastest(done: _Done, batch: Sequence[_Piece]) -> float:
-    """The seconds of the clock that a batch takes."""
+def fastest(action: Callable[[], object]) -> float:
+    """The seconds of the clock of the fastest of TRIES."""
     least = float("inf")
     for _ in range(TRIES):
         began = time.perf_counter()
-        done(batch)
+        action()
         least = min(least, time.perf_counter() - began)
     return least
 
@@ -298,8 +299,3 @@ class _TriedOpener(Secret):
         """As of `ElementOpener`."""
         made = self._chosen.tried(lambda: self._gpu.open(block, first, words, out))
         return self._cpu.open(block, first, words, out) if made is None else made
-
-
-def _line(text: str) -> str:
-    """The first line of a message, cut short."""
-    return text.splitlines()[0][:200] if text else text

@@ -65,7 +65,7 @@ class OptimizerState:
     """
 
     step: int
-    slots: Mapping[str, Values]
+    slots: Mapping[str, Vector]
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -88,7 +88,7 @@ class Optimizer:
     """
 
     init: Callable[[Values], OptimizerState]
-    apply: Callable[[Values, Values, OptimizerState], tuple[Values, OptimizerState]]
+    apply: Callable[[Vector, Vector, OptimizerState], tuple[Vector, OptimizerState]]
 
 
 def build_schedule(section: ScheduleSection, learning_rate: float) -> Schedule:
@@ -172,8 +172,8 @@ def keeping_exact(optimizer: Optimizer) -> Optimizer:
         return OptimizerState(state.step, {**state.slots, EXACT: values})
 
     def apply(
-        update: Values, values: Values, state: OptimizerState
-    ) -> tuple[Values, OptimizerState]:
+        update: Vector, values: Vector, state: OptimizerState
+    ) -> tuple[Vector, OptimizerState]:
         made, after = optimizer.apply(update, state.slots[EXACT], state)
         return made, OptimizerState(after.step, {**after.slots, EXACT: made})
 

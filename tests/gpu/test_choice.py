@@ -100,13 +100,13 @@ def opens(backend: ChosenBackend, slots: int = 20_000) -> None:
 
 def seconds(monkeypatch: pytest.MonkeyPatch, gpu: float, cpu: float) -> None:
     """What a batch takes each of them."""
-    fastest, turns = choice._fastest, itertools.cycle((gpu, cpu))
+    fastest, turns = choice.fastest, itertools.cycle((gpu, cpu))
 
-    def played(done: Any, batch: Any) -> float:
-        fastest(done, batch)
+    def played(action: Any) -> float:
+        fastest(action)
         return next(turns)
 
-    monkeypatch.setattr(choice, "_fastest", played)
+    monkeypatch.setattr(choice, "fastest", played)
 
 
 def said(caplog: pytest.LogCaptureFixture) -> str:

@@ -135,11 +135,8 @@ def main() -> None:
         finally:
             os.chdir(here)
     kinds = "NumPy's kernels alone" if compiled.missing else "both kinds of kernels"
-    print(
-        f"the same bits on {platform.system()} {platform.machine()}, byte order {sys.byteorder}, ",
-        end="",
-    )
-    print(f"Python {platform.python_version()}: {kinds}")
+    where = f"{platform.system()} {platform.machine()}, byte order {sys.byteorder}"
+    print(f"the same bits on {where}, Python {platform.python_version()}: {kinds}")
 
 
 if __name__ == "__main__":

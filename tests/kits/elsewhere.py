@@ -66,11 +66,10 @@ def main(arguments: list[str]) -> None:
     without, (script, *rest) = arguments[:split], arguments[split + 1 :]
     for name in (*LIBRARIES, *(each for each in LARGE if each.partition(".")[0] not in without)):
         importlib.import_module(name)
-    kept = {name: importlib.import_module(name) for name in MODULES}
-    kept_flock = kept["fcntl"].flock, kept["fcntl"].LOCK_EX | kept["fcntl"].LOCK_NB
+    fcntl: Any = importlib.import_module("fcntl")
     for name in (*MODULES, *without):
         sys.modules[name] = None  # type: ignore[assignment]
-    sys.modules["msvcrt"] = windows_locks(*kept_flock)
+    sys.modules["msvcrt"] = windows_locks(fcntl.flock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     restrict_files()
     restrict_sockets()
     restrict_libraries()

@@ -45,7 +45,7 @@ def follow(
     model.ask_again()
     for id, transfer in out.moving.items():
         sealed = out.sealed.get(id)
-        for header in () if sealed is None else sealed.headers:
+        for header in () if sealed is None else in_own_order(id.client, sealed.headers):
             place = header.group, header.block
             to = moved.placement.holders(*place)[0]
             if header.block not in transfer.stored and to != pinned.placement.holders(*place)[0]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -21,7 +20,7 @@ from secureps.codec.grid import Grid
 from secureps.config.serve import Sealing
 from secureps.crypto.backend import Backend
 from secureps.errors import ConfigError, SecurepsError
-from secureps.gpu.choice import TRIES, sealing_backend
+from secureps.gpu.choice import fastest, sealing_backend
 from secureps.gpu.device import device
 from secureps.model.optimizer import NoNumber, OptimizerState
 from secureps.policy.plan import Plan
@@ -165,13 +164,12 @@ def _fastest(by: StepArithmetic, plan: Plan, group: str, size: int) -> float:
     sums = np.arange(count, dtype=np.int64) % (_GRID.levels + 1)
     values = np.zeros(count, np.float32)
     state = plan.optimizer(group).init(values)
-    least = float("inf")
-    for _ in range(TRIES):
-        began = time.perf_counter()
+
+    def step() -> None:
         for start in range(0, count, by.together):
             here = slice(start, start + by.together)
             part = OptimizerState(state.step, {n: slot[here] for n, slot in state.slots.items()})
             mean = by.mean(_GRID, sums[here], _GRID.weights.most, 1)
             by.apply(optimizer, mean, values[here], part)
-        least = min(least, time.perf_counter() - began)
-    return least
+
+    return fastest(step)

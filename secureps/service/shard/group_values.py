@@ -36,7 +36,7 @@ class GroupValues:
     def nbytes(self) -> int:
         """Bytes of all its arrays."""
         slots = (each for state in self.optimizer.values() for each in state.slots.values())
-        floats = sum(each.nbytes for each in (*self.values.values(), *slots))
+        floats: int = sum(each.nbytes for each in (*self.values.values(), *slots))
         return floats + sum(each.nbytes for each in self.codes.values())
 
 

@@ -117,8 +117,9 @@ class Tiers:
 
         Older ones are asked for by clients that are behind. No room is kept for those.
         """
-        newest = max(list(self._state.group(group).states), default=version)
-        return self._tier(group) == "resident" and version >= newest
+        if self._tier(group) != "resident":
+            return False
+        return version >= max(list(self._state.group(group).states), default=version)
 
     def _tier(self, group: str) -> str | None:
         return self._state.pinned.plan.group(group).tier

@@ -41,14 +41,14 @@ def pinned() -> Pinned:
     return Pinned.of(RunPinned(RUN, PLACEMENT, ADDRESSES))
 
 
-def outbox() -> Outbox:
-    """Four blocks on their way, of which the second has arrived."""
-    receipt = make_receipt(PLAN, RUN.id, ID, 0, b"")
-    headers = tuple(make_header(PLAN, RUN.id, ID, block, purpose=UPDATE) for block in range(4))
+def outbox(id: SubmissionId = ID, stored: tuple[int, ...] = (1,)) -> Outbox:
+    """Four blocks on their way, of which some have arrived: the second."""
+    receipt = make_receipt(PLAN, RUN.id, id, 0, b"")
+    headers = tuple(make_header(PLAN, RUN.id, id, block, purpose=UPDATE) for block in range(4))
     out = Outbox()
     out.add(Sealed(receipt, headers, b"", b""))
-    out.leaves(0.0, ID)
-    out.moving[ID].stored.add(1)
+    out.leaves(0.0, id)
+    out.moving[id].stored.update(stored)
     return out
 
 
@@ -75,6 +75,13 @@ def test_what_was_on_its_way_to_who_left_goes_to_the_next() -> None:
     assert moved.placement.epoch == 2
     assert [e.party for e in step.effects if isinstance(e, Locate)] == [STAYS]
     assert [e.to for e in step.effects if isinstance(e, CallOff)] == [GOES], "it is asked no more"
+
+
+def test_what_is_sent_anew_is_sent_in_its_clients_own_order() -> None:
+    id = SubmissionId("c1", "all", 1)
+    step = Step()
+    follow(step, pinned(), left(), ROSTER, outbox(id, stored=()), PulledModel())
+    assert calls(step) == [(STAYS, 3), (STAYS, 1)]
 
 
 def test_an_older_placement_changes_nothing() -> None:

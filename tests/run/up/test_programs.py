@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import typing
+from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
+from secureps.config.plan import FederationSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
-from secureps.policy.plan import load_plan
+from secureps.policy.plan import Plan, load_plan
 from secureps.run.processes.spawning import Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.up.folder import (
@@ -32,62 +36,65 @@ clients = 5
 """
 
 
-def test_all_data_holders_have_the_policy_that_the_plan_names(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Prepared:
+    """A run whose folder is made, and no process started."""
+
+    path: Path
+    plan: Plan
+    federation: FederationSection
+    folder: RunFolder
+    cast: Cast
+
+    def programs(self, site: str | None = None, pin: str = "off") -> Programs:
+        order = Order(self.path, None, None, {}, pin=pin)
+        own = self.federation.model_copy(update={"site": site})
+        return Programs(order, self.folder, self.plan, own, self.cast)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Prepared:
     path = tmp_path / "plan.toml"
     path.write_text(PLAN.format(script=ROOT / "clients" / "breast_cancer.py"))
     plan = load_plan(path)
-    federation = plan.section.federation
-    assert federation is not None
+    assert plan.section.federation is not None
+    folder = RunFolder(tmp_path / "run")
+    folder.root.mkdir()
+    return Prepared(path, plan, plan.section.federation, folder, Cast.of(plan, 5))
 
+
+def test_all_data_holders_have_the_policy_that_the_plan_names(run: Prepared) -> None:
     def words(site: str | None) -> tuple[str, ...]:
-        own = federation.model_copy(update={"site": site})
-        order = Order(path, None, None, {})
-        programs = Programs(order, RunFolder(tmp_path / "run"), plan, own, Cast.of(plan, 5))
-        return programs._client("client-00", "x", 0).arguments
+        return run.programs(site)._client("client-00", "x", 0).arguments
 
     given = words("own/site.toml")
-    assert given[given.index("--site") + 1] == str(tmp_path / "own" / "site.toml")
+    assert given[given.index("--site") + 1] == str(run.path.parent / "own" / "site.toml")
     assert "--site" not in words(None)
 
 
-def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(tmp_path: Path) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text(PLAN.format(script=ROOT / "clients" / "breast_cancer.py"))
-    plan = load_plan(path)
-    assert plan.section.federation is not None
-    folder, cast = RunFolder(tmp_path / "run"), Cast.of(plan, 5)
-    folder.root.mkdir()
-    Origin.of(path, None, pin="auto").write(folder)
-    pin = Origin.read(folder).pin
+def test_shards_and_clients_are_pinned_as_up_is_told_and_stay_so_on_resume(run: Prepared) -> None:
+    Origin.of(run.path, None, pin="auto").write(run.folder)
+    pin = Origin.read(run.folder).pin
     assert pin == "auto"
-    programs = Programs(
-        Order(path, None, None, {}, pin=pin), folder, plan, plan.section.federation, cast
-    )
-    given = programs._client("client-00", "x", 0).arguments
+    given = run.programs(pin=pin)._client("client-00", "x", 0).arguments
     assert given[given.index("--pin") + 1] == "auto"
     for written in ("auto", "off"):
-        write_servers(folder, plan, cast, "127.0.0.1:1", None, None, written)
+        write_servers(run.folder, run.plan, run.cast, "127.0.0.1:1", None, None, written)
         sections = [
-            parse(ServeSection, read_toml(folder.config(name)), name)
-            for name in (*cast.shards, *cast.holders)
+            parse(ServeSection, read_toml(run.folder.config(name)), name)
+            for name in (*run.cast.shards, *run.cast.holders)
         ]
-        assert [section.pin for section in sections] == [written] * len(cast.shards) + (
-            ["off"] * len(cast.holders)
+        assert [section.pin for section in sections] == [written] * len(run.cast.shards) + (
+            ["off"] * len(run.cast.holders)
         )
 
 
-def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "plan.toml"
-    path.write_text(PLAN.format(script=ROOT / "clients" / "breast_cancer.py"))
-    plan = load_plan(path)
-    assert plan.section.federation is not None
-    folder, cast = RunFolder(tmp_path / "run"), Cast.of(plan, 5)
-    folder.root.mkdir()
-    programs = Programs(Order(path, None, None, {}), folder, plan, plan.section.federation, cast)
-    write_coordinator(folder, tmp_path, None)
-    write_servers(folder, plan, cast, "127.0.0.1:1", None)
+def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: Prepared) -> None:
+    folder, cast, programs = run.folder, run.cast, run.programs()
+    write_coordinator(folder, run.path.parent, None)
+    write_servers(folder, run.plan, cast, "127.0.0.1:1", None)
     assert folder.further(cast) == ()
-    create_kit(folder.kit, plan.cipher_parameters, hours=0)
+    create_kit(folder.kit, run.plan.cipher_parameters, hours=0)
     issue_all(folder.kit, [("shard", "shard-9"), ("client", "other")])
     for name in ("shard-9", "other", "nobody"):
         write_config(folder, name, {})
