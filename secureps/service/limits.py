@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from _thread import start_new_thread
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,7 +21,7 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 from secureps.errors import ConfigError, OperatorError
-from secureps.exhaustion import exhaustion, most_files
+from secureps.exhaustion import Starved, exhaustion, most_files
 
 OWN_DESCRIPTORS = 128
 """Descriptors of a process that serves nobody: its files, its threads' pipes, its own calls."""
@@ -72,26 +73,37 @@ FIRST_THREADS = 4
 """Threads to start in a first probe: gRPC crashes natively if it cannot start its first one."""
 
 
-def probe(threads: int = 1) -> None:
+BIRTH = 5.0
+"""Seconds in which a thread begins, if it ever does."""
+
+
+def probe(threads: int = 1, birth: float = BIRTH) -> None:
     """Tries to open a file and to start so many threads at once.
 
     Without this, gRPC's own threads fail in silence: the process looks alive, and its heartbeats
-    go on.
+    go on. `Thread.start` would wait for ever for one that finds no memory for its first steps.
+
+    Args:
+        birth: seconds to wait for each to begin.
 
     Raises:
         OSError, RuntimeError, MemoryError: as `exhaustion` names them.
+        Starved: a thread did not begin.
     """
     os.close(os.open(os.devnull, os.O_RDONLY))
-    over, started = threading.Event(), list[threading.Thread]()
+    begun, over = threading.Semaphore(0), threading.Event()
+
+    def run() -> None:
+        begun.release()
+        over.wait()
+
     try:
         for _ in range(threads):
-            thread = threading.Thread(target=over.wait, name="probe", daemon=True)
-            thread.start()
-            started.append(thread)
+            start_new_thread(run, ())
+            if not begun.acquire(timeout=birth):
+                raise Starved("a thread was started, and never ran")
     finally:
         over.set()
-        for thread in started:
-            thread.join()
 
 
 @contextmanager

@@ -85,7 +85,7 @@ class Probing:
 
         Raises:
             OSError, RuntimeError, MemoryError: as `limits.probe`.
-            Starved: calls do not end any more, or a thread that was started never ran.
+            Starved: as `limits.probe`; calls do not end any more, or a thread never ran.
         """
         before, self._starting = self._starting, starting()
         try:

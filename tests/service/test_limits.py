@@ -22,7 +22,7 @@ from secureps.messages.requests import Heartbeat, PutBlock
 from secureps.roles.machine import Step, Work
 from secureps.service import limits, process
 from secureps.service.disk_faults import refused
-from secureps.service.limits import demand_descriptors, no_core_dumps, starting
+from secureps.service.limits import demand_descriptors, no_core_dumps, probe, starting
 from secureps.service.loop import RealLoop
 from secureps.service.shutdown import Shutdown
 from tests.kits.executor_kit import TASK, Stage
@@ -31,7 +31,7 @@ from tests.kits.processes import PATIENCE, Processes
 from tests.service.test_executor import HEADER
 
 
-def no_thread(self: Any) -> None:
+def no_thread(*args: Any) -> None:
     raise RuntimeError("can't start new thread")
 
 
@@ -91,15 +91,12 @@ def test_want_is_noticed_although_all_who_meet_it_are_silent(
         looks += 1
         probing.look()
 
+    want = (limits, "start_new_thread", no_thread) if what == "threads" else (os, "open", refuse)
     with monkeypatch.context() as full:
-        full.setattr(
-            *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
-        )
+        full.setattr(*want)
         probing.look()
     probing.look()
-    monkeypatch.setattr(
-        *((threading.Thread, "start", no_thread) if what == "threads" else (os, "open", refuse))
-    )
+    monkeypatch.setattr(*want)
     with Shutdown() as bell, pytest.raises((RuntimeError, OSError)) as caught:
         bell.wait(0.001, look)
     assert looks == 2
@@ -131,6 +128,14 @@ def test_a_thread_that_was_started_and_never_ran_ends_the_process() -> None:
         still._started.set()  # type: ignore[attr-defined]
         starter.join()
         threading._limbo.pop(still)  # type: ignore[attr-defined]
+
+
+def test_a_probe_waits_for_no_thread_that_never_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is started by the thread that is to end the process, and by nothing else."""
+    monkeypatch.setattr(limits, "start_new_thread", lambda *_: 1)
+    with pytest.raises(Starved, match="a thread was started, and never ran") as caught:
+        probe(birth=0.0)
+    assert "there was no memory or thread" in exhaustion(caught.value)
 
 
 def test_calls_that_do_not_end_end_the_process() -> None:
@@ -221,16 +226,16 @@ def test_room_is_made_for_everybody_or_the_limit_is_named(monkeypatch: pytest.Mo
 
 
 STARVED = """
-import sys, threading
-from secureps.service import process
+import _thread, sys, threading
+from secureps.service import limits, process
 from secureps.run.cli import main
 process.PROBE_SECONDS = 0.2
-most, start = int(sys.argv.pop(1)), threading.Thread.start
-def starved(self):
-    if threading.active_count() > most:
+most, start = int(sys.argv.pop(1)), _thread.start_new_thread
+def starved(*args):
+    if 1 + _thread._count() > most:
         raise RuntimeError("can't start new thread")
-    start(self)
-threading.Thread.start = starved
+    return start(*args)
+threading._start_new_thread = limits.start_new_thread = starved
 main()
 """
 

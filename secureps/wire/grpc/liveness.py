@@ -7,6 +7,7 @@ must not live here: what follows (`service.process`).
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Callable
@@ -48,8 +49,12 @@ class Liveness:
         self._begun = self._clock()
         channel = grpc.insecure_channel(NOBODY, _OPTIONS)
         ask: Any = channel.unary_unary("/secureps/Nobody")
-        self._call = ask.future(b"", timeout=SECONDS)
-        self._channel = channel  # one whose call found no thread is never closed: it would wait
+        try:
+            self._call = ask.future(b"", timeout=SECONDS)
+        except BaseException:
+            _keep(channel)
+            raise
+        self._channel = channel
         return ""
 
     def close(self) -> None:
@@ -57,3 +62,12 @@ class Liveness:
         channel, self._channel, self._call = self._channel, None, None
         if channel is not None:
             channel.close()
+
+
+def _keep(channel: grpc.Channel) -> None:
+    """Keeps for ever a channel whose call found no thread.
+
+    gRPC would wait for that call to end when it closes the channel, and it closes one that is
+    collected.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(channel))
