@@ -9,8 +9,9 @@ first served, block by block:
     open    when a shard has all of its blocks of all workers, its core opens and steps them
     pull    the shard's core and link up -> the worker's link down -> the worker's core
 
-A worker has at most LANES payloads under way at once, as `wire.grpc.pacing` allows. What is not
-here: latency, packets, switches that carry less than their links, and machines of unlike speed.
+A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.calls` and
+`wire.grpc.pacing` allow. What is not here: latency, packets, switches that carry less than their
+links, and machines of unlike speed.
 What must not live here: where costs come from.
 """
 
@@ -24,6 +25,7 @@ from functools import partial
 
 from secureps.roles.member.block_order import in_own_order
 from secureps.run.party_names import client_names
+from secureps.service.calls import PAYLOADS_IN_FLIGHT
 from secureps.wire.grpc.pacing import LANES
 
 NANO = 1e-9
@@ -123,7 +125,8 @@ def play(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> Ti
     """A synchronous version, whose workers have all trained at second 0.
 
     Args:
-        pipelined: whether a block leaves when it is made, and not when the whole update is.
+        pipelined: whether a block leaves when it is made, as is built; else when the whole update
+            is.
         own_order: whether workers begin with different blocks, or all with the first.
     """
     pushed = _push(costs, cluster, pipelined, own_order)
@@ -148,7 +151,7 @@ def _push(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> f
 
     def worker(number: int, blocks: list[int]) -> None:
         left, ready = list(blocks), list[int]()
-        lanes, kept = LANES, 0
+        lanes, kept = PAYLOADS_IN_FLIGHT, 0
 
         def make(now: float) -> None:
             """The next one, when the last is made: what is sent meanwhile comes in between."""

@@ -7,8 +7,8 @@ turns, so that what else the machine does is in all of them; ratios are to 2 sha
 
 "cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
 (`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
-of an update as `secureps profile` finds them. Simulated, not measured: as it is built, where an
-update is sealed as a whole before it is sent, and with each block sent as soon as it is sealed.
+of an update as `secureps profile` finds them. Simulated, not measured: as it is built, with each
+block sent as soon as it is sealed, and where an update is sealed as a whole before it is sent.
 
     python -m benchmarks.scaling [--values N] [--turns N] [--publish]
 """
@@ -224,9 +224,9 @@ def profiled(values: int) -> tuple[profiling.Phase, ...]:
 
 WAYS: tuple[tuple[str, bool, bool], ...] = (
     ("sealed whole, then sent; all begin with the same block", False, False),
-    ("sealed whole, then sent; each begins with its own (as built)", False, True),
+    ("sealed whole, then sent; each begins with its own", False, True),
     ("each block sent when it is sealed; all begin with the same", True, False),
-    ("each block sent when it is sealed; each begins with its own", True, True),
+    ("each block sent when it is sealed; each begins with its own (as built)", True, True),
 )
 CLUSTERS = ((8, 1), (64, 1), (64, 4))
 """Shards, and cores of each machine."""
@@ -282,7 +282,7 @@ def draw(found: Sequence[Way], path: Path) -> None:
     for way in found:
         if not way.own_order:
             continue
-        built = "as built" if not way.pipelined else "each block sent when sealed"
+        built = "as built" if way.pipelined else "sealed whole, then sent"
         axes.plot(
             seconds,
             [efficiency(each, way.seconds) for each in seconds],
