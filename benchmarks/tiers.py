@@ -1,11 +1,12 @@
 """What a shard does with a table of eight times the memory that it may have, beside one that fits.
 
 A shard's worker alone, in a process of its own: 2,048 row-blocks of 256 KiB are asked for under
-Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). An update is two clients'
-of one row-block: both pull it through a socket, their updates come, are summed and stepped, and the
-version is durable; a pull is the first of these alone. Then all row-blocks are read one after the
-other from files of which the system has nothing in memory (scan), beside the same files read by
-`read` (disk). Under a memory cgroup, where this process may make one, or else under RLIMIT_DATA, of
+Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line as those
+of one client are, `IN_FLIGHT` at a time: the worker fetches one while another is sent through a
+socket; then one at a time, which is asked for when the one before has been sent. An update is two
+clients' of one row-block: both pull it, their updates come, are summed and stepped, and the version
+is durable. Then all row-blocks are pulled in line from files of which the system has nothing in
+memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this process may make one, or else under RLIMIT_DATA, of
 the program's own need, the budget and `ALLOWANCE`; a process that wants more dies, and the
 benchmark fails. Both sides end in the same bits, or it fails.
 
@@ -26,7 +27,9 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -52,11 +55,12 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StateReady, StepState, SumCohort, SumsReady
 from secureps.roles.tasks import Prune
+from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.spool import DiskSpool
+from secureps.wire.grpc.servers import TRANSFERS_EACH
 
 SHARD, CLIENTS = "shard-0", ("client-0", "client-1")
 WIDTH, ROWS = 1024, 64
@@ -67,6 +71,7 @@ ALLOWANCE = 64 * MIB
 """Bytes for what a budget is not about: payloads and sums of one block, messages, records."""
 EXPONENT = 1.1
 UPDATES, PULLS = 400, 4000
+IN_FLIGHT = TRANSFERS_EACH
 GOAL = 0.5
 
 
@@ -93,6 +98,7 @@ class Measured:
     kind: str
     updates: float
     pulls: float
+    alone: float
     hits: float
     resident: int
     anonymous: int
@@ -164,9 +170,11 @@ class Shard:
         self.state.apply(StateCommitted(group, version, keep))
         self.worker.work(Prune((), group, version, keep))
 
+    def key(self, group: str) -> str:
+        return model_key(group, self.state.group(group).committed, 0)
+
     def pull(self, group: str) -> memoryview:
-        version = self.state.group(group).committed
-        return memoryview(self.worker.fetch(model_key(group, version, 0)))
+        return memoryview(self.worker.fetch(self.key(group)))
 
     def update(self, group: str) -> None:
         """One version of a row-block, of both clients' updates."""
@@ -228,6 +236,19 @@ def drained() -> Iterator[Callable[[memoryview], None]]:
         there.close()
 
 
+def pull_in_line(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
+    """As a shard's service does it for one client: fetched on one thread, sent on another."""
+    line = deque[Future[bytes | memoryview]]()
+    with ThreadPoolExecutor(1) as worker:
+        for group in groups:
+            shard.worker.expect(key := shard.key(group))
+            line.append(worker.submit(shard.worker.fetch, key))
+            if len(line) == IN_FLIGHT:
+                send(memoryview(line.popleft().result()))
+        for each in line:
+            send(memoryview(each.result()))
+
+
 def asked_for(groups: tuple[str, ...], count: int, seed: int) -> list[str]:
     """Groups under Zipf's law; which of them are hot does not follow from their names."""
     rng = np.random.default_rng(7)
@@ -263,9 +284,12 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
         for group in asked_for(shard.groups, asked.pulls, 1):  # what is hot comes into memory
             send(shard.pull(group))
         began = time.perf_counter()
-        for group in asked_for(shard.groups, asked.pulls, 2):
-            send(shard.pull(group))
+        pull_in_line(shard, asked_for(shard.groups, asked.pulls, 2), send)
         pulls = asked.pulls / (time.perf_counter() - began)
+        began = time.perf_counter()
+        for group in asked_for(shard.groups, asked.pulls, 4):
+            send(shard.pull(group))
+        alone = asked.pulls / (time.perf_counter() - began)
         began = time.perf_counter()
         for group in asked_for(shard.groups, asked.updates, 3):
             for _ in CLIENTS:
@@ -279,7 +303,7 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     used = memory_used(shard.reports.values()).get(SHARD)
     hits = used.hits / (used.hits + used.waits) if used else 1.0
     resident = used.resident if used else 0
-    return Measured(kind, updates, pulls, hits, resident, peak, scan, disk, shard.model())
+    return Measured(kind, updates, pulls, alone, hits, resident, peak, scan, disk, shard.model())
 
 
 def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, float]:
@@ -294,8 +318,7 @@ def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, f
         forgotten(newest)
         began = time.perf_counter()
         if way == "scan":
-            for group in shard.groups:
-                send(shard.pull(group))
+            pull_in_line(shard, shard.groups, send)
         else:
             room = memoryview(bytearray(MIB))
             for path in newest:
@@ -384,6 +407,8 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
                 "to all resident": each.updates / found[0].updates,
                 "pulls/s": each.pulls,
                 "pulls to it": each.pulls / found[0].pulls,
+                "one at a time/s": each.alone,
+                "one at a time to it": each.alone / found[0].alone,
                 "hits": each.hits,
                 "resident MiB": each.resident / MIB,
                 "anonymous MiB": each.anonymous / MIB,

@@ -57,6 +57,10 @@ class HotVersions(Generic[Held]):
         self._held.move_to_end((group, version))
         return found[0]
 
+    def holds(self, group: str, version: int) -> bool:
+        """Whether a version is held; it goes as soon as it would have."""
+        return (group, version) in self._held
+
     def versions(self, group: str) -> dict[int, Held]:
         """The versions of a group that are held, by number."""
         return {v: self._held[group, v][0] for v in sorted(self._numbers.get(group, ()))}

@@ -17,6 +17,7 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
 from secureps.store.checkpoint import digest_of_file, read_state
+from secureps.store.mapped_state import read_tensors
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import RULE, Disk, same, version
 
@@ -106,9 +107,9 @@ def test_others_go_before_a_version_is_read(
 
     def read(*given: Any) -> Any:
         held.append(tiers.held("a"))
-        return read_state(*given)
+        return read_tensors(*given)
 
-    monkeypatch.setattr("secureps.service.shard.states.read_state", read)
+    monkeypatch.setattr("secureps.service.shard.states.read_tensors", read)
     assert same(disk.states.values("a-b", 0), version("a-b", 0))
     assert held == [{}]
 
@@ -126,7 +127,10 @@ def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
     tight.keep("a-b", 0)
     for _ in range(3):
         tight.states.values("a-b", 0)
-    assert counted(tight) == (0, 3)
+        assert counted(tight) == (0, 1), "it stays mapped, from a sum to its step"
+    for waits in (2, 3):
+        tight.states.published("a-b", 0, 2)
+        assert counted(tight) == (0, waits)
     assert limited(tmp_path / "free", None).states.tiers.figures() == ()
 
 
@@ -265,7 +269,9 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
 
     free, tight = limited(tmp_path, None), limited(tmp_path, ROOMY)
     assert not in_file(free, 1 << 40)
-    assert [in_file(tight, size) for size in (ROOMY // 4, ROOMY // 4 + 1)] == [False, True]
+    room = tight.limit.room("shard-a", tight.state.pinned)
+    assert room is not None
+    assert [in_file(tight, size) for size in (room.making, room.making + 1)] == [False, True]
     mapped = limited(tmp_path, None, tier="mapped")
     assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
     pinned = limited(tmp_path, ROOMY, tier="resident")
