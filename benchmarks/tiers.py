@@ -3,12 +3,13 @@
 A shard's worker alone, in a process of its own: 2,048 row-blocks of 256 KiB are asked for under
 Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line as those
 of one client are, `IN_FLIGHT` at a time: the worker fetches one while another is sent through a
-socket; then one at a time, which is asked for when the one before has been sent. An update is two
+socket; then one at a time, each asked for when the one before has been sent. An update is two
 clients' of one row-block: both pull it, their updates come, are summed and stepped, and the version
 is durable. Then all row-blocks are pulled in line from files of which the system has nothing in
-memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this process may make one, or else under RLIMIT_DATA, of
-the program's own need, the budget and `ALLOWANCE`; a process that wants more dies, and the
-benchmark fails. Both sides end in the same bits, or it fails.
+memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this
+process may make one, or else under RLIMIT_DATA, of the program's own need, the budget and
+`ALLOWANCE`; a process that wants more dies, and the benchmark fails. Both sides end in the same
+bits, or it fails.
 
     python -m benchmarks.tiers
     python -m benchmarks.tiers --table 64 --budget 8   # MiB, in ten seconds
@@ -55,6 +56,7 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StateReady, StepState, SumCohort, SumsReady
 from secureps.roles.tasks import Prune
+from secureps.service.malloc import give_back_payloads
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
@@ -365,6 +367,7 @@ def cgroups(pid: int) -> Iterator[tuple[Path, str]]:
 
 
 def child(asked: Asked, folder: Path) -> None:
+    give_back_payloads()  # as a shard's process does
     found = measure(asked, folder, limit(asked.memory))
     sys.stdout.write(json.dumps(asdict(found)))
 

@@ -71,12 +71,12 @@ def _read(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
 
 def _filed(path: Path, file: FileIO, begin: NDArray[np.uint8]) -> dict[str, Filed]:
     """Where tensors lie in a file of which the beginning was read."""
-    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(begin[:8].tobytes(), "little")
+    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(bytes(begin[:8]), "little")
     if length > min(HEADER_LIMIT, size - 8):
         raise DamagedStore(f"{path}: torn: its header is not whole")
     text = begin[8 : 8 + length] if 8 + length <= begin.size else _read(file, 8, length)
     try:
-        header = json.loads(text.tobytes())
+        header = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
     return _placed(path, header, 8 + length, size)
