@@ -20,8 +20,9 @@ from typing import Generic, TypeAlias, TypeVar
 Held = TypeVar("Held")
 _Key: TypeAlias = tuple[str, int]
 
-SAMPLE = 10
-"""Uses for each version that is held, after which counts are halved: the paper's W / C."""
+SAMPLE = 20
+"""Uses for each version that is held, after which counts are halved: the paper's W / C. Under
+Zipf's law (exponent 1.1) 10 had one use in a hundred less in memory."""
 LEAST_SAMPLE = 100
 """Uses at least, while few are held."""
 
