@@ -20,6 +20,7 @@ from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort
 from secureps.policy.scaling.observation import Observation, Round, Waits
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.roles.shard.memory_report import MEMORY
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
@@ -36,6 +37,8 @@ class Load:
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self.memory: dict[str, float] = {}
+        """Bytes that parties have said they may have resident; of shards, their limits."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._closed: dict[str, float] = {}
@@ -71,6 +74,8 @@ class Load:
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
+            elif figure.name == MEMORY:
+                self.memory[report.party] = figure.value
 
     def measure(self, tx: Transaction) -> None:
         """What the records of a transaction say."""
