@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -94,13 +95,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """Pulls a second; CPU seconds of one, and bytes that it had the disk read, on average."""
+
+    rate: float
+    cpu: float
+    read: float
+
+
+@dataclass(frozen=True)
 class Measured:
-    """What a child says; seconds of the clock, bytes."""
+    """What a child says; things a second of the clock, bytes."""
 
     kind: str
     updates: float
-    pulls: float
-    alone: float
+    pulls: Pace
+    alone: Pace
     hits: float
     resident: int
     anonymous: int
@@ -251,6 +261,28 @@ def pull_in_line(shard: Shard, groups: Iterable[str], send: Callable[[memoryview
             send(memoryview(each.result()))
 
 
+def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
+    """Each when the one before has been sent."""
+    for group in groups:
+        send(shard.pull(group))
+
+
+def paced(action: Callable[[], None], pulls: int) -> Pace:
+    """What so many pulls took."""
+    read, cpu, began = bytes_read(), time.process_time(), time.perf_counter()
+    action()
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    return Pace(pulls / seconds, used / pulls, (bytes_read() - read) / pulls)
+
+
+def bytes_read() -> int:
+    """Bytes that this process has had disks read."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
 def asked_for(groups: tuple[str, ...], count: int, seed: int) -> list[str]:
     """Groups under Zipf's law; which of them are hot does not follow from their names."""
     rng = np.random.default_rng(7)
@@ -283,15 +315,11 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     shard = Shard(asked, folder)
     shard.found()
     with drained() as send:
-        for group in asked_for(shard.groups, asked.pulls, 1):  # what is hot comes into memory
-            send(shard.pull(group))
-        began = time.perf_counter()
-        pull_in_line(shard, asked_for(shard.groups, asked.pulls, 2), send)
-        pulls = asked.pulls / (time.perf_counter() - began)
-        began = time.perf_counter()
-        for group in asked_for(shard.groups, asked.pulls, 4):
-            send(shard.pull(group))
-        alone = asked.pulls / (time.perf_counter() - began)
+        pull_each(shard, asked_for(shard.groups, asked.pulls, 1), send)  # what is hot comes
+        groups = asked_for(shard.groups, asked.pulls, 2)
+        pulls = paced(partial(pull_in_line, shard, groups, send), asked.pulls)
+        groups = asked_for(shard.groups, asked.pulls, 4)
+        alone = paced(partial(pull_each, shard, groups, send), asked.pulls)
         began = time.perf_counter()
         for group in asked_for(shard.groups, asked.updates, 3):
             for _ in CLIENTS:
@@ -383,7 +411,9 @@ def play(asked: Asked) -> Measured:
                 group.rmdir()
     if process.returncode:
         raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
-    return Measured(**json.loads(told))
+    plain = json.loads(told)
+    paces = {name: Pace(**plain[name]) for name in ("pulls", "alone")}
+    return Measured(**(plain | paces))
 
 
 def write_initial(path: Path, table: int) -> str:
@@ -408,10 +438,13 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
                 "limit": each.kind,
                 "updates/s": each.updates,
                 "to all resident": each.updates / found[0].updates,
-                "pulls/s": each.pulls,
-                "pulls to it": each.pulls / found[0].pulls,
-                "one at a time/s": each.alone,
-                "one at a time to it": each.alone / found[0].alone,
+                "pulls/s": each.pulls.rate,
+                "pulls to it": each.pulls.rate / found[0].pulls.rate,
+                "CPU us": 1e6 * each.pulls.cpu,
+                "CPU to it": found[0].pulls.cpu / each.pulls.cpu,
+                "kB read": each.pulls.read / 1e3,
+                "one at a time/s": each.alone.rate,
+                "one at a time to it": each.alone.rate / found[0].alone.rate,
                 "hits": each.hits,
                 "resident MiB": each.resident / MIB,
                 "anonymous MiB": each.anonymous / MIB,

@@ -20,10 +20,11 @@ from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort
 from secureps.policy.scaling.observation import Observation, Round, Waits
 from secureps.roles.coordinator.transaction import Transaction
-from secureps.roles.shard.memory_report import MEMORY
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
+MEMORY = "memory_bytes"
+"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
 """Rounds that are kept, and cohorts of which the wait for each shard is."""
 LATE = 0.05

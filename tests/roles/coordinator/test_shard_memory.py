@@ -9,12 +9,15 @@ from typing import Any
 import pytest
 
 from secureps.errors import ConfigError
+from secureps.messages.requests import Figure, Telemetry
 from secureps.messages.scaling_records import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.policy.tiers import room_of
 from secureps.roles.coordinator import scaling
+from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.shard_memory import after_drain, too_little
+from secureps.roles.shard import memory_report
 from tests.federation.test_scaling import VERSIONS, Loaded
 from tests.kits.federations import small_plan
 
@@ -50,6 +53,13 @@ class Desk:
             return True
 
         return bisect_left(range(1 << 20), True, key=works)
+
+
+def test_what_a_shard_says_of_its_memory_is_known() -> None:
+    load = Load()
+    load.take(Telemetry("shard-0", "all", 1, (Figure(memory_report.MEMORY, 5.0),)))
+    load.begin(3.0)
+    assert load.memory == {"shard-0": 5.0}
 
 
 def test_a_drain_is_not_decided_on_where_the_others_have_too_little(tmp_path: Path) -> None:
