@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import resource
@@ -249,16 +250,22 @@ def drained() -> Iterator[Callable[[memoryview], None]]:
 
 
 def pull_in_line(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
-    """As a shard's service does it for one client: fetched on one thread, sent on another."""
-    line = deque[Future[bytes | memoryview]]()
-    with ThreadPoolExecutor(1) as worker:
-        for group in groups:
-            shard.worker.expect(key := shard.key(group))
-            line.append(worker.submit(shard.worker.fetch, key))
-            if len(line) == IN_FLIGHT:
-                send(memoryview(line.popleft().result()))
-        for each in line:
-            send(memoryview(each.result()))
+    """As a shard's service does it for one client: one is fetched while another is sent."""
+    keys, line, sending = map(shard.key, groups), deque[str](), deque[Future[None]]()
+
+    def ask() -> None:
+        for key in itertools.islice(keys, IN_FLIGHT - len(line) - len(sending)):
+            shard.worker.expect(key)
+            line.append(key)
+
+    with ThreadPoolExecutor(1) as sender:
+        ask()
+        while line:
+            payload = memoryview(shard.worker.fetch(line.popleft()))
+            sending.append(sender.submit(send, payload))
+            while sending and (sending[0].done() or not line):
+                sending.popleft().result()
+                ask()
 
 
 def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:

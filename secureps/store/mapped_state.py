@@ -62,7 +62,7 @@ def _opened(path: Path) -> Iterator[FileIO]:
 def _read(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
     """So many bytes of a file, or those that there are."""
     room = np.empty(length, np.uint8)
-    view, have = memoryview(room), 0
+    view, have = room.data, 0
     file.seek(start)
     while have < length and (count := file.readinto(view[have:])):
         have += count
