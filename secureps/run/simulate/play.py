@@ -95,7 +95,11 @@ class Play:
             Cast(trainers, seed, self._cost),
             self.folder,
             Conditions(
-                self._delay, late=frozenset(self._away), meter=self._meter, adding=self._adding
+                delay=self._delay,
+                late=frozenset(self._away),
+                meter=self._meter,
+                adding=self._adding,
+                idle=True,
             ),
             initial,
         )

@@ -1,0 +1,201 @@
+"""A simulated client that has a machine only once something was asked of it.
+
+Of very many clients few train. One that was asked for nothing yet is what it has heard: a few
+messages, which it shares with all others. As soon as anything more happens to it than that a
+version was published, its machine is made, hears all of that again, at the times at which it
+came, and comes to the same decisions, for a machine is a function of its events. What must not live
+here: what a client decides (`roles.member`), and how it trains (`client.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from secureps.client.worker import ClientWorker
+from secureps.errors import SecurepsError
+from secureps.messages.orders import Finish, Published
+from secureps.messages.requests import PutBlock, Request, Subscribe
+from secureps.messages.run import COORDINATOR
+from secureps.roles.machine import Effect, Event, Halt, Record, Step
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.tasks import Sweep, Task, TaskResult
+from secureps.service.worker import Worker
+
+T = TypeVar("T", bound=Hashable)
+
+Made = tuple[Member, ClientWorker]
+
+MOST_HEARD = 16
+"""Events that a client hears again; to whom more has happened keeps its machine. Published versions
+count once for each group, for the newest stands for those before it."""
+
+
+class IdleClient(Worker):
+    """The machine and the worker of one client.
+
+    Args:
+        make: makes both, as they are before anything has happened.
+        cost: as of `ClientWorker`.
+    """
+
+    __slots__ = ("_cost", "_heard", "_made", "_make", "_pinned", "_wakes_at")
+
+    def __init__(self, make: Callable[[], Made], cost: Callable[[object], float]) -> None:
+        self._make = make
+        self._cost = cost
+        self._made: Made | None = None
+        self._heard: list[tuple[float, str, Event | None]] | None = []
+        """What happened to it, None for its start; None in its place: it keeps its machine."""
+        self._wakes_at: float | None = None
+        self._pinned = False
+
+    @property
+    def awake(self) -> bool:
+        """Whether it has a machine now."""
+        return self._made is not None
+
+    @property
+    def member(self) -> Member:
+        """Its machine."""
+        return self._wake()[0]
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Record) -> None:
+        """As `Machine`: a client that has a journal already keeps its machine."""
+        self.member.apply(at, record)
+        self._heard = None
+
+    def resume(self, now: float) -> Step:
+        """As `Machine`."""
+        member = self.member
+        self._hear(now, "", None)
+        step = member.resume(now)
+        self._rest(member)
+        return step
+
+    def handle(self, now: float, sender: str, event: Event) -> Step:
+        """As `Machine`; without one only where it would do the same."""
+        if self._made is None and self._pinned and sender == COORDINATOR:
+            match event:
+                case Published():
+                    self._hear(now, sender, event)
+                    return Step()
+                case Finish(reason=reason):
+                    return Step(effects=[Halt(reason)])
+        member = self.member
+        self._hear(now, sender, event)
+        step = member.handle(now, sender, event)
+        self._rest(member)
+        return step
+
+    def inspect(self, sender: str, message: Request) -> bool:
+        """As `Machine`."""
+        return self.member.inspect(sender, message)
+
+    def troubled(self, reason: str) -> list[Effect]:
+        """As `Machine`."""
+        return self.member.troubled(reason)
+
+    def wake(self) -> float | None:
+        """As `Machine`."""
+        return self._wakes_at if self._made is None else self._made[0].wake()
+
+    def subscription(self) -> Subscribe:
+        """As `Machine`."""
+        return self.member.subscription()
+
+    # --- Worker -------------------------------------------------------------------
+
+    def work(self, task: Task) -> TaskResult | None:
+        """As `Worker`; whoever has sealed nothing has nothing to sweep."""
+        if self._made is None and isinstance(task, Sweep):
+            return None
+        return self._wake()[1].work(task)
+
+    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
+        """As `Worker`."""
+        return self._wake()[1].take(request, payload)
+
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
+        """As `Worker`."""
+        return self._wake()[1].keep(request, payload, digest)
+
+    def fetch(self, key: str) -> bytes | memoryview:
+        """As `Worker`."""
+        return self._wake()[1].fetch(key)
+
+    def seconds(self, task: Task) -> float:
+        """As `Worker`."""
+        return self._cost(task) if self._made is None else self._made[1].seconds(task)
+
+    # --- how it comes and goes ----------------------------------------------------
+
+    def _hear(self, now: float, sender: str, event: Event | None) -> None:
+        """Notes an event; a version that nobody pulled is forgotten with the next one."""
+        heard = self._heard
+        if heard is None:
+            return
+        if isinstance(event, Published):
+            for at, (_, _, before) in enumerate(heard):
+                if isinstance(before, Published) and _supersedes(event, before, heard):
+                    del heard[at]
+                    break
+        heard.append((now, sender, event))
+
+    def _rest(self, member: Member) -> None:
+        """Lets the machine go, if it has nothing to do and never had."""
+        if self._heard is None:
+            return
+        if not member.idle or len(self._heard) > MOST_HEARD:
+            self._heard = None
+            return
+        self._wakes_at, self._pinned = member.wake(), member.is_pinned
+        self._made = None
+
+    def _wake(self) -> Made:
+        """Makes the machine, and has it hear what happened, of which everything is done already."""
+        if self._made is None:
+            self._made = member, _ = self._make()
+            for now, sender, event in self._heard or ():
+                with suppress(SecurepsError):  # as it was then
+                    member.resume(now) if event is None else member.handle(now, sender, event)
+        return self._made
+
+
+def _supersedes(
+    newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
+) -> bool:
+    """Whether nobody can tell that a client that pulled nothing has heard of an older version.
+
+    A block that is in another version too has its place in the order of what is pulled.
+    """
+    if newer.group != older.group or newer.version < older.version:
+        return False
+    blocks = set(older.blocks)
+    others = [event for _, _, event in heard if isinstance(event, Published)]
+    return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
+
+
+class Alike:
+    """What the settings of many clients have alike, kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Hashable] = {}
+        self._values: dict[Hashable, Mapping[str, str]] = {}
+
+    def settings(self, own: MemberSettings) -> MemberSettings:
+        """The same settings."""
+        values = self._values.setdefault(tuple(own.values.items()), own.values)
+        rows = own.rows or _NO_ROWS
+        return replace(own, schema=self._one(own.schema), values=values, rows=rows)
+
+    def _one(self, value: T) -> T:
+        return self._known.setdefault(value, value)  # type: ignore[return-value]
+
+
+_NO_ROWS: Mapping[str, list[int]] = {}
