@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,8 +125,12 @@ def machine_and_worker(
 ) -> tuple[Member, ClientWorker]:
     """What decides for a client, and what trains for it, before anything has happened."""
     machine = Member(settings)
-    kind = AheadWorker if isinstance(site.trainer, AheadTrainer) else ClientWorker
-    return machine, kind(site, machine, outbox, cost)
+    return machine, _worker_for(type(site.trainer))(site, machine, outbox, cost)
+
+
+@cache
+def _worker_for(trainer: type) -> type[ClientWorker]:
+    return AheadWorker if issubclass(trainer, AheadTrainer) else ClientWorker
 
 
 def counted(trainer: Trainer) -> int | None:

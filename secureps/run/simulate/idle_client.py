@@ -19,11 +19,12 @@ from secureps.errors import SecurepsError
 from secureps.messages.orders import Finish, Published
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Effect, Event, Halt, Record, Step
+from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Watch
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.tasks import Sweep, Task, TaskResult
 from secureps.service.worker import Worker
+from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 
 T = TypeVar("T", bound=Hashable)
 
@@ -40,13 +41,19 @@ class IdleClient(Worker):
     Args:
         make: makes both, as they are before anything has happened.
         cost: as of `ClientWorker`.
+        clock: the run's.
     """
 
-    __slots__ = ("_cost", "_heard", "_made", "_make", "_pinned", "_wakes_at")
+    __slots__ = ("_clock", "_coming", "_cost", "_heard", "_made", "_make", "_pinned", "_wakes_at")
 
-    def __init__(self, make: Callable[[], Made], cost: Callable[[object], float]) -> None:
+    def __init__(
+        self, make: Callable[[], Made], cost: Callable[[object], float], clock: Clock
+    ) -> None:
         self._make = make
         self._cost = cost
+        self._clock = clock
+        self._coming = 0
+        """Orders that its executor has and that it has not handled."""
         self._made: Made | None = None
         self._heard: list[tuple[float, str, Event | None]] | None = []
         """What happened to it, None for its start; None in its place: it keeps its machine."""
@@ -78,19 +85,26 @@ class IdleClient(Worker):
         self._rest(member)
         return step
 
+    def hears(self, order: object) -> bool:
+        """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
+        if isinstance(order, Published) and self._made is None and self._pinned:
+            if not self._coming:  # nothing overtakes what came before
+                self._hear(self._clock.now(), COORDINATOR, order)
+                return True
+        self._coming += 1
+        return False
+
     def handle(self, now: float, sender: str, event: Event) -> Step:
         """As `Machine`; without one only where it would do the same."""
-        if self._made is None and self._pinned and sender == COORDINATOR:
-            match event:
-                case Published():
-                    self._hear(now, sender, event)
-                    return Step()
-                case Finish(reason=reason):
-                    return Step(effects=[Halt(reason)])
+        if sender == COORDINATOR and not isinstance(event, Answered | Failed):
+            self._coming -= 1
+            if isinstance(event, Finish) and self._made is None and self._pinned:
+                return Step(effects=[Halt(event.reason)])
         member = self.member
         self._hear(now, sender, event)
         step = member.handle(now, sender, event)
-        self._rest(member)
+        if not any(isinstance(effect, Watch) for effect in step.effects):
+            self._rest(member)  # else once it has said what it watches
         return step
 
     def inspect(self, sender: str, message: Request) -> bool:
@@ -107,7 +121,10 @@ class IdleClient(Worker):
 
     def subscription(self) -> Subscribe:
         """As `Machine`."""
-        return self.member.subscription()
+        member = self.member
+        said = member.subscription()
+        self._rest(member)
+        return said
 
     # --- Worker -------------------------------------------------------------------
 
@@ -179,6 +196,32 @@ def _supersedes(
     blocks = set(older.blocks)
     others = [event for _, _, event in heard if isinstance(event, Published)]
     return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
+
+
+class Hearing(Transport):
+    """A client's way to the servers, on which its executor hears only what has to be handled."""
+
+    __slots__ = ("_client", "_way", "belong", "call", "close", "locate")
+
+    def __init__(self, way: Transport, client: IdleClient) -> None:
+        self._way, self._client = way, client
+        self.belong, self.call, self.close, self.locate = (
+            way.belong,
+            way.call,
+            way.close,
+            way.locate,
+        )
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        """As `Transport.watch`."""
+
+        def heard(order: object) -> None:
+            if not self._client.hears(order):
+                deliver(order)
+
+        return self._way.watch(message, heard, lost)
 
 
 class Alike:

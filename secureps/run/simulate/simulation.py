@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
-from secureps.run.simulate.idle_client import Alike, IdleClient
+from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
@@ -339,7 +339,9 @@ class Simulation:
                 settings, self._site(name, stores.folder), stores.spool, cost
             ),
             cost,
+            self.loop,
         )
+        around = replace(around, transport=Hearing(around.transport, client))
         return Executor(name, client, stores.journal, around, client)
 
     def _site(self, name: str, folder: Path) -> Site:

@@ -7,27 +7,20 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import hypothesis.strategies as st
 import pytest
-from hypothesis import given
 
-from secureps.client.runner import machine_and_worker, member_settings
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.messages.coordinator_records import MemberAsked
-from secureps.messages.orders import GroupVersion, Invite, Published
-from secureps.messages.requests import Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
-from secureps.roles.machine import Answered, Event
 from secureps.run.party_names import client_names
-from secureps.run.simulate import idle_client
 from secureps.run.simulate.idle_client import IdleClient
-from secureps.run.simulate.simulation import Conditions, Simulation
+from secureps.run.simulate.simulation import Conditions
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
 from secureps.store.journal import MemoryJournal
-from tests.kits.federations import finished, same, small_plan
+from tests.kits.federations import same
 from tests.kits.streams import SSP, stream, stream_plan
 
 CLIENTS = 20
@@ -154,7 +147,7 @@ def test_the_run_is_the_same_record_for_record(rule: dict[str, Any], tmp_path: P
         play.end()
     assert same(lazy.simulation.model(), eager.simulation.model())
     assert lazy.rows == eager.rows
-    assert next(lazy.simulation.loop._count) == next(eager.simulation.loop._count)
+    assert next(lazy.simulation.loop._count) <= next(eager.simulation.loop._count)
 
 
 def test_it_is_the_same_under_encryption(tmp_path: Path) -> None:
