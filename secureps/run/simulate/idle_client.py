@@ -87,10 +87,10 @@ class IdleClient(Worker):
 
     def hears(self, order: object) -> bool:
         """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
-        if isinstance(order, Published) and self._made is None and self._pinned:
-            if not self._coming:  # nothing overtakes what came before
-                self._hear(self._clock.now(), COORDINATOR, order)
-                return True
+        idle = self._made is None and self._pinned
+        if idle and isinstance(order, Published) and not self._coming:  # none overtakes another
+            self._hear(self._clock.now(), COORDINATOR, order)
+            return True
         self._coming += 1
         return False
 

@@ -1,4 +1,4 @@
-"""A client that nobody asks for anything has no machine, and the run is the same to the last bit."""
+"""A client that nobody asks for anything has no machine, and the run is the same, bit for bit."""
 
 from __future__ import annotations
 
@@ -7,20 +7,30 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.messages.coordinator_records import MemberAsked
+from secureps.messages.orders import Configure, Finish, Invite, Published
+from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
+from secureps.roles.machine import Answered, Halt, Step
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import MemberSettings
 from secureps.run.party_names import client_names
-from secureps.run.simulate.idle_client import IdleClient
+from secureps.run.simulate.idle_client import MOST_HEARD, IdleClient
 from secureps.run.simulate.simulation import Conditions
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
+from secureps.service.loop import VirtualLoop
 from secureps.store.journal import MemoryJournal
 from tests.kits.federations import same
+from tests.kits.member_kit import COUNTS, TWO
+from tests.kits.roles_kit import ADDRESSES, ROSTER, SCHEMA, make_placement, make_run
 from tests.kits.streams import SSP, stream, stream_plan
 
 CLIENTS = 20
@@ -30,7 +40,7 @@ DELAYS = Delays.of({"network": {"kind": "uniform", "low": 0.02, "high": 0.3}})
 
 
 class Names:
-    """Identities by number: two simulations have the same, and so all that is signed is the same."""
+    """Identities by number: what they sign is the same in two simulations."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -64,7 +74,6 @@ class Play:
             late=frozenset(late),
             idle=idle,
         )
-        # The network asks for delays once the loop runs.
         self.simulation = stream(plan, folder, CLIENTS, conditions)
 
     def _journal(self, name: str) -> MemoryJournal:
@@ -74,9 +83,6 @@ class Play:
         """Plays until every group has come to a version."""
         self.simulation.run(lambda: min(self.simulation.versions().values()) >= version)
 
-    def end(self) -> None:
-        self.simulation.run()
-
     @property
     def clients(self) -> dict[str, IdleClient]:
         found = {n: p.machine for n, p in self.simulation.parties.items() if n in client_names(99)}
@@ -85,6 +91,36 @@ class Play:
     @property
     def rows(self) -> dict[str, list[tuple[float, object]]]:
         return {name: journal.rows for name, journal in self.journals.items()}
+
+
+class Woken:
+    """c0 with and without a machine, after it was welcomed by a run of two groups."""
+
+    def __init__(self, keeps: bool) -> None:
+        settings = MemberSettings("c0", ROSTER, SCHEMA)
+        self.made = 0
+
+        def make() -> Any:
+            self.made += 1
+            return Member(settings), None
+
+        self.loop = VirtualLoop()
+        self.client = IdleClient(make, lambda task: 0.0, self.loop)
+        self.machine: Any = Member(settings) if keeps else self.client
+        welcome = Welcome(make_run(TWO), make_placement(TWO), ADDRESSES)
+        self.machine.resume(0.0)
+        self.give(Answered(Join("c0", SCHEMA), welcome))
+        self.machine.subscription()
+
+    def give(self, event: Any) -> Step:
+        step: Step = self.machine.handle(1.0, COORDINATOR, event)
+        return step
+
+    def hear(self, order: Any) -> Step:
+        """As its executor does."""
+        if isinstance(self.machine, IdleClient) and self.machine.hears(order):
+            return Step()
+        return self.give(order)
 
 
 def both(plan: Plan, folder: Path, **options: Any) -> tuple[Play, Play]:
@@ -99,7 +135,8 @@ def inside(value: object, seen: frozenset[int] = frozenset()) -> object:
         return "again"
     seen = seen | {id(value)}
     if isinstance(value, dict):
-        return [(inside(k, seen), inside(v, seen)) for k, v in value.items()]
+        items = [(inside(k, seen), inside(v, seen)) for k, v in value.items()]
+        return sorted(items, key=repr)
     if isinstance(value, set | frozenset):
         return sorted(map(repr, value))
     if isinstance(value, list | tuple) or type(value).__name__ in ("deque", "mappingproxy"):
@@ -144,7 +181,7 @@ def test_the_run_is_the_same_record_for_record(rule: dict[str, Any], tmp_path: P
     for name, each in lazy.clients.items():
         assert inside(each.member) == inside(eager.simulation.parties[name].machine), name
     for play in (lazy, eager):
-        play.end()
+        play.simulation.run()
     assert same(lazy.simulation.model(), eager.simulation.model())
     assert lazy.rows == eager.rows
     assert next(lazy.simulation.loop._count) <= next(eager.simulation.loop._count)
@@ -153,10 +190,72 @@ def test_the_run_is_the_same_record_for_record(rule: dict[str, Any], tmp_path: P
 def test_it_is_the_same_under_encryption(tmp_path: Path) -> None:
     lazy, eager = both(stream_plan("rlwe", FEW), tmp_path)
     for play in (lazy, eager):
-        play.end()
+        play.simulation.run()
     assert same(lazy.simulation.model(), eager.simulation.model())
     assert decided(lazy.rows) == decided(eager.rows)
     asked = {r.client for _, r in lazy.rows[COORDINATOR] if isinstance(r, MemberAsked)}
     awake = {name for name, each in lazy.clients.items() if each.awake}
     assert asked <= awake
     assert len(awake) < CLIENTS, "who was asked for nothing has a machine"
+
+
+BLOCKS = st.lists(st.sampled_from([bytes([k]) * 32 for k in range(6)]), min_size=4, max_size=4)
+TOLD = st.lists(st.tuples(st.sampled_from("bw"), BLOCKS), max_size=12)
+
+
+@given(TOLD)
+def test_it_pulls_as_if_it_had_heard_of_every_version(told: list[tuple[str, list[bytes]]]) -> None:
+    """Also where blocks stay as they were, or come again, or are those of another group."""
+    idle, eager = Woken(keeps=False), Woken(keeps=True)
+    newest = {"b": 0, "w": 0}
+    first = [("b", [b"b" * 32] * 4), ("w", [b"w" * 32] * 4)]
+    for group, blocks in (*first, *told):
+        newest[group] += 1
+        order = Published(1, group, newest[group], tuple(blocks[: COUNTS[group]]))
+        assert idle.hear(order) == eager.hear(order) == Step()
+    assert not idle.client.awake
+    for group in "bw":
+        asked = Invite(1, group, newest[group] + 1, newest[group], 10.0)
+        assert idle.hear(asked) == eager.hear(asked)
+    assert inside(idle.client.member) == inside(eager.machine)
+
+
+def test_however_many_versions_are_published_it_has_a_few_messages() -> None:
+    idle = Woken(keeps=False)
+    made = idle.made
+    for version in range(1, 200):
+        blocks = tuple(bytes([version, k]) * 16 for k in range(4))
+        idle.hear(Published(1, "w", version, blocks))
+    assert idle.client._heard is not None
+    assert len(idle.client._heard) == 3, "its start, its welcome and the newest version"
+    assert idle.made == made
+
+
+def test_it_ends_with_its_run_and_without_a_machine() -> None:
+    idle, eager = Woken(keeps=False), Woken(keeps=True)
+    made, end = idle.made, Finish(1, "all versions are made")
+    assert idle.hear(end) == eager.hear(end) == Step(effects=[Halt("all versions are made")])
+    assert idle.made == made
+
+
+def test_no_version_overtakes_what_came_before_it() -> None:
+    idle = Woken(keeps=False)
+    blocks = (b"b" * 32,)
+    asked = Invite(1, "b", 1, 0, 10.0)
+    assert not idle.client.hears(asked), "its executor has it, and has not handled it yet"
+    assert not idle.client.hears(Published(1, "b", 0, blocks))
+    idle.give(asked)
+    idle.give(Published(1, "b", 0, blocks))
+    assert idle.client.awake
+
+
+def test_to_whom_much_has_happened_keeps_its_machine() -> None:
+    idle = Woken(keeps=False)
+    for number in range(1, MOST_HEARD):
+        asleep = not idle.client.awake
+        idle.give(Configure(number, make_run(TWO), make_placement(TWO), ADDRESSES))
+    assert asleep
+    assert idle.client.awake
+    made = idle.made
+    idle.give(Configure(99, make_run(TWO), make_placement(TWO), ADDRESSES))
+    assert idle.made == made
