@@ -10,9 +10,10 @@ here: what a client decides (`roles.member`), and how it trains (`client.worker`
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
@@ -87,8 +88,9 @@ class IdleClient(Worker):
 
     def hears(self, order: object) -> bool:
         """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
-        idle = self._made is None and self._pinned
-        if idle and isinstance(order, Published) and not self._coming:  # none overtakes another
+        asleep, heard = self._made is None and self._pinned, self._heard or ()
+        few = len(heard) < MOST_HEARD and not self._coming  # none overtakes another
+        if asleep and few and isinstance(order, Published):
             self._hear(self._clock.now(), COORDINATOR, order)
             return True
         self._coming += 1
@@ -198,30 +200,40 @@ def _supersedes(
     return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
 
 
-class Hearing(Transport):
-    """A client's way to the servers, on which its executor hears only what has to be handled."""
+class Hearing:
+    """A client's `Transport`, on which its executor hears only what has to be handled."""
 
-    __slots__ = ("_client", "_way", "belong", "call", "close", "locate")
+    __slots__ = ("_client", "_way")
 
     def __init__(self, way: Transport, client: IdleClient) -> None:
         self._way, self._client = way, client
-        self.belong, self.call, self.close, self.locate = (
-            way.belong,
-            way.call,
-            way.close,
-            way.locate,
-        )
+
+    def call(self, to: str, message: Request) -> Future[Any]:
+        """As `Transport`; so are the others."""
+        return self._way.call(to, message)
 
     def watch(
         self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
     ) -> Cancel:
-        """As `Transport.watch`."""
+        """As `Transport`: the client is asked first."""
 
         def heard(order: object) -> None:
             if not self._client.hears(order):
                 deliver(order)
 
         return self._way.watch(message, heard, lost)
+
+    def locate(self, party: str, address: str) -> None:
+        """As `Transport`."""
+        self._way.locate(party, address)
+
+    def belong(self, run: bytes) -> None:
+        """As `Transport`."""
+        self._way.belong(run)
+
+    def close(self) -> None:
+        """As `Transport`."""
+        self._way.close()
 
 
 class Alike:

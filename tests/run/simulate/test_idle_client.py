@@ -232,6 +232,14 @@ def test_however_many_versions_are_published_it_has_a_few_messages() -> None:
     assert idle.made == made
 
 
+def test_who_heard_of_many_versions_of_a_block_that_stays_keeps_its_machine() -> None:
+    idle = Woken(keeps=False)
+    for version in range(1, 2 * MOST_HEARD):
+        idle.hear(Published(1, "w", version, (b"w" * 32, *(bytes([version]) * 32,) * 3)))
+    assert idle.client.awake
+    assert idle.client._heard is None
+
+
 def test_it_ends_with_its_run_and_without_a_machine() -> None:
     idle, eager = Woken(keeps=False), Woken(keeps=True)
     made, end = idle.made, Finish(1, "all versions are made")
