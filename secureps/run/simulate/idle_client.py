@@ -17,10 +17,10 @@ from typing import Any, TypeVar
 
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
-from secureps.messages.orders import Finish, Published
+from secureps.messages.orders import Finish, HolderKeys, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
-from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Watch
+from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Tick, Watch
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.tasks import Sweep, Task, TaskResult
@@ -30,10 +30,34 @@ from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 T = TypeVar("T", bound=Hashable)
 
 Made = tuple[Member, ClientWorker]
+_Known = tuple[int, list[Record]]
 
 MOST_HEARD = 16
 """Events that a client hears again; to whom more has happened keeps its machine. Published versions
 count once for each group, for the newest stands for those before it."""
+
+
+class ToldOfHolders:
+    """What clients that were asked for nothing have on record of key holders, in one simulation.
+
+    For whom a client seals, and by which keys, follows from the roster, the run and what it was
+    told of holders before, and not from its name: where one machine has heard it, the others need
+    none for it. States are numbers: 0 before anything was said.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int, SealFor | HolderKeys], tuple[int, list[Record]]] = {}
+
+    def after(self, run: bytes, state: int, order: SealFor | HolderKeys) -> _Known | None:
+        """The next state and the records, if a machine has come to them."""
+        return self._known.get((run, state, order))
+
+    def note(self, run: bytes, state: int, order: SealFor | HolderKeys, step: Step) -> int | None:
+        """The next state, after a machine's step; None if that does more than to record."""
+        if step.effects:
+            return None
+        new = len(self._known) + 1, list(step.records)
+        return self._known.setdefault((run, state, order), new)[0]
 
 
 class IdleClient(Worker):
@@ -42,29 +66,40 @@ class IdleClient(Worker):
     Args:
         make: makes both, as they are before anything has happened.
         cost: as of `ClientWorker`.
-        clock: the run's.
+        clock: the run's; told: shared by all clients.
     """
 
-    __slots__ = ("_clock", "_coming", "_cost", "_heard", "_made", "_make", "_pinned", "_wakes_at")
-
     def __init__(
-        self, make: Callable[[], Made], cost: Callable[[object], float], clock: Clock
+        self,
+        make: Callable[[], Made],
+        cost: Callable[[object], float],
+        clock: Clock,
+        told: ToldOfHolders,
     ) -> None:
         self._make = make
         self._cost = cost
         self._clock = clock
+        self._told = told
+        self._holders: int | None = 0
+        """Its state by `told`; None once something else has happened."""
         self._coming = 0
         """Orders that its executor has and that it has not handled."""
         self._made: Made | None = None
         self._heard: list[tuple[float, str, Event | None]] | None = []
         """What happened to it, None for its start; None in its place: it keeps its machine."""
         self._wakes_at: float | None = None
-        self._pinned = False
+        self._run = b""
+        """The run's id, once it takes part."""
 
     @property
     def awake(self) -> bool:
         """Whether it has a machine now."""
         return self._made is not None
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether it takes part in a run, and has no machine."""
+        return self._made is None and bool(self._run)
 
     @property
     def member(self) -> Member:
@@ -88,9 +123,8 @@ class IdleClient(Worker):
 
     def hears(self, order: object) -> bool:
         """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
-        asleep, heard = self._made is None and self._pinned, self._heard or ()
-        few = len(heard) < MOST_HEARD and not self._coming  # none overtakes another
-        if asleep and few and isinstance(order, Published):
+        few = len(self._heard or ()) < MOST_HEARD and not self._coming  # none overtakes another
+        if self._asleep and few and isinstance(order, Published):
             self._hear(self._clock.now(), COORDINATOR, order)
             return True
         self._coming += 1
@@ -100,14 +134,35 @@ class IdleClient(Worker):
         """As `Machine`; without one only where it would do the same."""
         if sender == COORDINATOR and not isinstance(event, Answered | Failed):
             self._coming -= 1
-            if isinstance(event, Finish) and self._made is None and self._pinned:
-                return Step(effects=[Halt(event.reason)])
+            if self._asleep and (short := self._without_machine(now, event)) is not None:
+                return short
         member = self.member
         self._hear(now, sender, event)
         step = member.handle(now, sender, event)
+        self._note(event, step)
         if not any(isinstance(effect, Watch) for effect in step.effects):
             self._rest(member)  # else once it has said what it watches
         return step
+
+    def _without_machine(self, now: float, order: Event) -> Step | None:
+        """What comes of an order, where no machine is needed to tell."""
+        if isinstance(order, Finish):
+            return Step(effects=[Halt(order.reason)])
+        if not isinstance(order, SealFor | HolderKeys) or self._holders is None:
+            return None
+        known = self._told.after(self._run, self._holders, order)
+        if known is None:
+            return None
+        self._hear(now, COORDINATOR, order)
+        self._holders, records = known
+        return Step(records=list(records))
+
+    def _note(self, event: Event, step: Step) -> None:
+        """What others need no machine for, now that this one's has handled it."""
+        if isinstance(event, SealFor | HolderKeys) and self._holders is not None and self._run:
+            self._holders = self._told.note(self._run, self._holders, event, step)
+        elif not isinstance(event, Published | Answered | Tick):
+            self._holders = None
 
     def inspect(self, sender: str, message: Request) -> bool:
         """As `Machine`."""
@@ -173,7 +228,7 @@ class IdleClient(Worker):
         if not member.idle or len(self._heard) > MOST_HEARD:
             self._heard = None
             return
-        self._wakes_at, self._pinned = member.wake(), member.is_pinned
+        self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""
         self._made = None
 
     def _wake(self) -> Made:

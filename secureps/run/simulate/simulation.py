@@ -40,7 +40,7 @@ from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
-from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient
+from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient, ToldOfHolders
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
@@ -151,7 +151,7 @@ class Simulation:
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
         self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
-        self._alike = Alike()
+        self._alike, self._told = Alike(), ToldOfHolders()
         shards, holders = shard_names(most_shards(plan.section)), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
@@ -340,6 +340,7 @@ class Simulation:
             ),
             cost,
             self.loop,
+            self._told,
         )
         around = replace(around, transport=Hearing(around.transport, client))
         return Executor(name, client, stores.journal, around, client)

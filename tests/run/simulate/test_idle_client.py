@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from secureps.client.runner import machine_and_worker
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.messages.coordinator_records import MemberAsked
@@ -22,7 +24,7 @@ from secureps.roles.machine import Answered, Halt, Step
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
 from secureps.run.party_names import client_names
-from secureps.run.simulate.idle_client import MOST_HEARD, IdleClient
+from secureps.run.simulate.idle_client import MOST_HEARD, IdleClient, ToldOfHolders
 from secureps.run.simulate.simulation import Conditions
 from secureps.scenario.delays import Delays
 from secureps.scenario.links import Links
@@ -96,7 +98,7 @@ class Play:
 class Woken:
     """c0 with and without a machine, after it was welcomed by a run of two groups."""
 
-    def __init__(self, keeps: bool) -> None:
+    def __init__(self, keeps: bool, told: ToldOfHolders | None = None) -> None:
         settings = MemberSettings("c0", ROSTER, SCHEMA)
         self.made = 0
 
@@ -105,7 +107,7 @@ class Woken:
             return Member(settings), None
 
         self.loop = VirtualLoop()
-        self.client = IdleClient(make, lambda task: 0.0, self.loop)
+        self.client = IdleClient(make, lambda task: 0.0, self.loop, told or ToldOfHolders())
         self.machine: Any = Member(settings) if keeps else self.client
         welcome = Welcome(make_run(TWO), make_placement(TWO), ADDRESSES)
         self.machine.resume(0.0)
@@ -187,8 +189,15 @@ def test_the_run_is_the_same_record_for_record(rule: dict[str, Any], tmp_path: P
     assert next(lazy.simulation.loop._count) <= next(eager.simulation.loop._count)
 
 
-def test_it_is_the_same_under_encryption(tmp_path: Path) -> None:
-    lazy, eager = both(stream_plan("rlwe", FEW), tmp_path)
+def test_it_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Counter[str]()
+
+    def counted(settings: MemberSettings, *others: Any) -> Any:
+        made[settings.name] += 1
+        return machine_and_worker(settings, *others)
+
+    monkeypatch.setattr("secureps.run.simulate.simulation.machine_and_worker", counted)
+    lazy, eager = both(stream_plan("rlwe", FEW, lease=600.0), tmp_path)
     for play in (lazy, eager):
         play.simulation.run()
     assert same(lazy.simulation.model(), eager.simulation.model())
@@ -197,6 +206,9 @@ def test_it_is_the_same_under_encryption(tmp_path: Path) -> None:
     awake = {name for name, each in lazy.clients.items() if each.awake}
     assert asked <= awake
     assert len(awake) < CLIENTS, "who was asked for nothing has a machine"
+    assert lazy.simulation._told._known, "clients were told nothing of key holders"
+    often = [name for name in lazy.clients.keys() - awake if made[name] > 2]
+    assert len(often) < 2, "to start and to be welcomed; one of all to hear of key holders"
 
 
 BLOCKS = st.lists(st.sampled_from([bytes([k]) * 32 for k in range(6)]), min_size=4, max_size=4)
