@@ -123,9 +123,12 @@ class IdleClient(Worker):
 
     def hears(self, order: object) -> bool:
         """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
-        few = len(self._heard or ()) < MOST_HEARD and not self._coming  # none overtakes another
-        if self._asleep and few and isinstance(order, Published):
-            self._hear(self._clock.now(), COORDINATOR, order)
+        first = self._asleep and not self._coming  # nothing overtakes what came before
+        if (
+            first
+            and isinstance(order, Published)
+            and self._without_machine(self._clock.now(), order)
+        ):
             return True
         self._coming += 1
         return False
@@ -148,6 +151,9 @@ class IdleClient(Worker):
         """What comes of an order, where no machine is needed to tell."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
+        if isinstance(order, Published) and len(self._heard or ()) < MOST_HEARD:
+            self._hear(now, COORDINATOR, order)
+            return Step()
         if not isinstance(order, SealFor | HolderKeys) or self._holders is None:
             return None
         known = self._told.after(self._run, self._holders, order)
