@@ -22,7 +22,8 @@ from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.simulate.simulate import Play, Scenario, load_scenario
+from secureps.run.simulate.play import Play
+from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 PLAIN = "plain"
 

@@ -11,7 +11,8 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
-from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.simulate.simulate import simulate
 from secureps.run.study.results import StudyResults, markdown
 from secureps.run.study.study import _candidates, _claim, _read, _tell_founding, study
 from secureps.run.study.trial import (
