@@ -119,12 +119,16 @@ class OneProcess:
     def version(self) -> int:
         return self.status().groups[0].version
 
+    def all_there(self) -> None:
+        """Looks that nobody has ended."""
+        for name, executor in self.parties.items():
+            assert not executor.halted.done(), (name, executor.halted)
+
     def makes(self, more: int) -> None:
         """Waits for so many versions, and looks that everybody is there."""
         until, last = time.monotonic() + PATIENCE, self.version + more
         while self.version < last:
-            for name, executor in self.parties.items():
-                assert not executor.halted.done(), (name, executor.halted)
+            self.all_there()
             assert time.monotonic() < until, self.status().groups[0].reason
             time.sleep(0.05)
 
