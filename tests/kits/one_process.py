@@ -186,6 +186,37 @@ class OneProcess:
         return make_member(public, holdings, stores, around, lambda task: 0.0)
 
 
+class Watch:
+    """Whether a federation goes on, whatever tests try: after so many of them it makes a version.
+
+    Args:
+        look: what holds then, besides.
+    """
+
+    def __init__(
+        self, around: OneProcess, together: int, look: Callable[[], None] = lambda: None
+    ) -> None:
+        self._around, self._together, self._look = around, together, look
+        self._tried: list[str] = []
+
+    def tried(self, what: str) -> None:
+        """Nobody has ended by it; the version may be waited for with others."""
+        self._around.all_there()
+        self._tried.append(what)
+        if len(self._tried) >= self._together:
+            self.close()
+
+    def close(self) -> None:
+        """Waits for a version now."""
+        try:
+            self._around.makes(1)
+            self._look()
+        except AssertionError as error:
+            error.add_note(f"one of these did it: {self._tried}")
+            raise
+        self._tried.clear()
+
+
 def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:
     """What became of calls, all of which end within so many seconds."""
     until = time.monotonic() + within

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -64,7 +65,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.protobuf import decode, encode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import PATIENCE, OneProcess
+from tests.kits.one_process import PATIENCE, OneProcess, Watch
 from tests.kits.signing_kit import signer
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
@@ -145,40 +146,23 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneProcess]:
         yield made
 
 
-TOGETHER = 8
-"""After so many attacks a version is waited for, made of all that the honest send."""
-
-
-def versions_are_made(around: OneProcess, after: list[str]) -> None:
-    try:
-        around.makes(1)
-        status = around.status()
-        members = {member.name: member for member in status.members}
-        for name in around.clients[:-1]:
-            assert members[name].submissions >= status.groups[0].version - 1
-    except AssertionError as error:
-        error.add_note(f"one of these did it: {after}")
-        raise
-    after.clear()
+def all_take_part(around: OneProcess) -> None:
+    status = around.status()
+    members = {member.name: member for member in status.members}
+    for name in around.clients[:-1]:
+        assert members[name].submissions >= status.groups[0].version - 1
 
 
 @pytest.fixture(scope="module")
-def tried(around: OneProcess) -> Iterator[list[str]]:
-    """What was tried since a version was waited for; after the last attack one is."""
-    names: list[str] = []
-    yield names
-    versions_are_made(around, names)
+def watch(around: OneProcess) -> Iterator[Watch]:
+    with closing(Watch(around, 8, partial(all_take_part, around))) as made:
+        yield made
 
 
 @pytest.fixture(autouse=True)
-def all_goes_on(
-    around: OneProcess, tried: list[str], request: pytest.FixtureRequest
-) -> Iterator[None]:
+def all_goes_on(watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
     yield
-    around.all_there()
-    tried.append(request.node.name)
-    if len(tried) >= TOGETHER:
-        versions_are_made(around, tried)
+    watch.tried(request.node.name)
 
 
 @pytest.fixture
