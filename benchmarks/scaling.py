@@ -36,6 +36,7 @@ from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
+from secureps.service.malloc import keep_pieces
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
@@ -92,6 +93,7 @@ def _take_part(folder: Path, server: str, names: Sequence[str]) -> None:
     # gRPC wakes each thread that waits ten times a second, for signals: a hundred of them in one
     # process, which no client has, would do nothing else.
     grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
+    keep_pieces()  # as every client's process does
     with Crowd(Seats(folder, names, server), trainer=still_client.Still(0)):
         threading.Event().wait()
 
