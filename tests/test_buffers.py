@@ -106,7 +106,7 @@ def test_memory_is_in_huge_pages_of_which_half_of_one_at_most_is_not_used(
             assert option == getattr(mmap, "MADV_HUGEPAGE", None)
             asked.append((part[0], part[1]))
 
-    monkeypatch.setattr(buffers.mmap, "mmap", Mapping)
+    monkeypatch.setattr(mmap, "mmap", Mapping)
     assert len(Buffers(MIB).lend(length)) == length
     assert seen == [mapped]
     if hasattr(mmap, "MADV_HUGEPAGE"):
