@@ -96,6 +96,7 @@ ELSEWHERE = {
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
+    "run/simulate/test_simulate.py": ("run/simulate/scenario_checks",),
     "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
     "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),

@@ -53,6 +53,7 @@ from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.server_app import Founding, found
 from secureps.run.simulate.last_words import last_words
 from secureps.run.simulate.ray_cluster import Spread, here, ray_cluster, spread_over
+from secureps.run.simulate.scenario_checks import refuse_unknown_parties
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.run.warm import warm_once
 from secureps.scenario.delays import Delays
@@ -151,26 +152,10 @@ def load_scenario(path: Path) -> Scenario:
         raise ConfigError(
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
-    _refuse_stays(section, path)
+    refuse_unknown_parties(section, (plan, *plans.values()), path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
-
-
-def _refuse_stays(section: ScenarioSection, path: Path) -> None:
-    """Refuses stays that end before they begin, or of unknown clients (ConfigError)."""
-    taken = set[int]()
-    for number, stay in enumerate(section.stay, 1):
-        own = range(stay.first, stay.first + stay.count)
-        if own.stop > section.clients:
-            raise ConfigError(
-                f"{path}: stay {number}: there are clients 0 to {section.clients - 1} and no others"
-            )
-        if not taken.isdisjoint(own):
-            raise ConfigError(f"{path}: stay {number}: a client of it has another stay: join them")
-        if stay.leaves is not None and stay.leaves <= stay.comes:
-            raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
-        taken.update(own)
 
 
 def simulate(
