@@ -17,10 +17,10 @@ The model, of the figures since the last decision, with S shards now and s inste
 
 What it foretells is a factor on the reward of now. What came of earlier decisions corrects it: the
 logarithm of what was measured after over before, less what was foretold, is linear in the
-logarithms of the changes, and a constant, by ridge regression over the newest decisions. The action with the
-highest upper bound is taken (LinUCB: Li et al. 2010, "A contextual-bandit approach to personalized
-news article recommendation", algorithm 1), of those whose lower bound loses little. What must not
-live here: thresholds on what was measured (`policy.scaling.rule`), randomness.
+logarithms of the changes, and a constant, by ridge regression over the newest decisions. The
+action with the highest upper bound is taken (LinUCB: Li et al. 2010, "A contextual-bandit approach
+to personalized news article recommendation", algorithm 1), of those whose lower bound loses little.
+What must not live here: thresholds on what was measured (`policy.scaling.rule`), randomness.
 """
 
 from __future__ import annotations
