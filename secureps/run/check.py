@@ -45,7 +45,7 @@ from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES

@@ -32,6 +32,11 @@ ELSEWHERE = {
     ),
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
+    "run/simulate/test_simulate.py": (
+        "run/simulate/coordinator_watch",
+        "run/simulate/play",
+        "run/simulate/scenario_file",
+    ),
     # sections of files, and the page that lists their keys
     "config/test_sections.py": (
         "config/codec",
@@ -96,7 +101,6 @@ ELSEWHERE = {
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
     "roles/coordinator/test_opening.py": ("roles/coordinator/synchronous",),
-    "run/simulate/test_simulate.py": ("run/simulate/scenario_checks",),
     "run/report/test_status_tables.py": ("roles/coordinator/status", "service/snapshot"),
     "policy/test_counting.py": ("roles/coordinator/example_bounds", "roles/member/example_count"),
     "roles/holder/test_bfv.py": ("roles/holder/holder", "roles/holder/tasks", "roles/tasks"),

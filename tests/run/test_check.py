@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, service, tables
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
 from tests.kits.nursery import ROOT, supervise_children
 

@@ -35,6 +35,8 @@ from secureps.roles.coordinator.transaction import Transaction
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
+MEMORY = "memory_bytes"
+"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
 """Rounds that are kept, versions of a group whose means are, and waits for each shard."""
 LATE = 0.05
@@ -48,6 +50,8 @@ class Load:
 
     def __init__(self) -> None:
         self.since: float | None = None  # None: from the next version on
+        self.memory: dict[str, float] = {}
+        """Bytes that parties have said they may have resident; of shards, their limits."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._closed: dict[str, float] = {}
@@ -96,6 +100,8 @@ class Load:
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
+            elif figure.name == MEMORY:
+                self.memory[report.party] = figure.value
 
     def _take_mean(self, report: Telemetry) -> None:
         own = {figure.name: figure.value for figure in report.figures}

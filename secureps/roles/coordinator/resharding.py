@@ -14,6 +14,8 @@ away (`roles.coordinator.departures`).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import PlacementMoved, ShardPrepared
@@ -21,6 +23,7 @@ from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
+from secureps.messages.scaling_records import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure
@@ -186,14 +189,21 @@ def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str,
     """Where blocks are to lie on these shards."""
     federation, moving, held = tx.federation, tx.federation.moving, _placement(tx).held
     if moving.what == BALANCE:
-        for each in moving.assigned:
-            own = held[each.group][each.block]
-            taken = (each.taker if shard == each.giver else shard for shard in own)
-            held[each.group][each.block] = tuple(taken)
-        return held
+        return balanced(held, moving.assigned)
     weights = {name: federation.shards[name].weight for name in shards}
     joins = moving.shard if moving.what == ShardDeed.ADD else ""
     return move_copies(held, weights, tx.plan.section.replicas, joins)
+
+
+def balanced(
+    held: dict[str, list[tuple[str, ...]]], assigned: Sequence[BlockAssigned]
+) -> dict[str, list[tuple[str, ...]]]:
+    """Where blocks lie once these have moved, in place of where they lie now."""
+    for each in assigned:
+        own = held[each.group][each.block]
+        taken = (each.taker if shard == each.giver else shard for shard in own)
+        held[each.group][each.block] = tuple(taken)
+    return held
 
 
 def _least(placement: Placement) -> int:
