@@ -32,6 +32,7 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
+from secureps.policy.checks.scaling import fewest_shards
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
@@ -114,7 +115,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
-        shards=shard_names(plan.section.shards),
+        shards=shard_names(fewest_shards(plan.section)),
         clients=clients or max(plan.bounds(name).most for name in plan.groups),
         program=PROGRAM_BYTES + KERNEL_BYTES * (plan.opening is Opening.COMMITTEE),
         connection=CONNECTION_BUFFER,

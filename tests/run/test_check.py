@@ -125,6 +125,15 @@ def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None
         check(plan, 1_000_000, "much")
 
 
+def test_a_shards_memory_is_told_for_the_fewest_that_the_load_may_leave(tmp_path: Path) -> None:
+    stays = write(tmp_path).read_text()
+    states = [
+        check(write(tmp_path, stays + scaling), 1_000_000).shard.state
+        for scaling in ("", '[scaling]\npolicy = "rule"\n')
+    ]
+    assert states[1] > 1.5 * states[0]
+
+
 def test_the_page_of_a_committee(tmp_path: Path) -> None:
     explanation = check(write(tmp_path, PLAN.replace("bfv", "rlwe")), 100_000)
     console = Console(width=400, record=True, file=io.StringIO())

@@ -27,11 +27,14 @@ from tests.kits.federations import small_plan
     ],
 )
 def test_what_may_follow_the_load_is_said(scaling: dict[str, Any], text: str) -> None:
-    assert scaling_words(small_plan(scaling=scaling).section, 8) == [text]
+    first, *more = scaling_words(small_plan(scaling=scaling).section, 8)
+    assert first == text
+    fewer = ["what a shard needs is told for 1 shard, the fewest"]
+    assert more == (fewer if "policy" in scaling else [])
 
 
 def test_more_shards_than_blocks_are_of_no_use() -> None:
     plan = small_plan(scaling={"policy": "rule", "most_shards": 4})
-    _, second = scaling_words(plan.section, 3)
-    assert "3 blocks" in second
+    *_, last = scaling_words(plan.section, 3)
+    assert "3 blocks" in last
     assert scaling_words(small_plan().section, 1) == []
