@@ -314,6 +314,27 @@ def summed(play: Simulation) -> list[tuple[Member, ...]]:
     return [cohort.members for cohort in cohorts(play, "all")]
 
 
+@pytest.mark.parametrize("party", [COORDINATOR, NEW, "shard-0", "shard-1"])
+def test_killed_while_some_row_blocks_move_and_others_go_on(party: str, tmp_path: Path) -> None:
+    """What is made in the placement between is the same, and so is what waits for the move."""
+    plain = shopped(tmp_path / "whole")
+    events = events_of(plain)
+    for number, later in enumerate((0, 3, 25)):
+        play = shopped(tmp_path / str(later))
+        acted(play, ShardDeed.ADD, NEW, events * (2 + number) // 10)
+        moving = play.coordinator.federation.moving
+        play.run(lambda: moving.target is not None)  # noqa: B023
+        assert moving.groups < set(play.versions())
+        play.run(at_event(later))
+        play.kill(party)
+        play.loop.call_later(4.0, lambda: back(play, party))  # noqa: B023
+        play_out(play)
+        assert same(play.model(), plain.model()), f"{party} killed {later} events after"
+        assert NEW in placement(play).shards
+        assert not journalled(play, CohortBurnt)
+        assert not journalled(play, CohortReopened)
+
+
 def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
     """It is kept for a checkpoint that is far away, and whoever has the version needs it not."""
     passed = list[tuple[int, SubmissionId]]()
