@@ -173,6 +173,7 @@ def measure(
     device: torch.device, turns: int, steps: int = STEPS, narrow: bool = False, share: int = 1
 ) -> list[Row]:
     """Rows for each model and way; `share` divides the records of a step."""
+    warnings.filterwarnings("ignore", category=UserWarning)  # of Opacus, of its own hooks
     rows: list[Row] = []
     for name, case in CASES.items():
         generator = torch.Generator().manual_seed(1)
@@ -226,7 +227,6 @@ def main() -> None:
     asked = parser.parse_args()
     device = torch.device(asked.device)
     torch.set_num_threads(1)
-    warnings.filterwarnings("ignore", category=UserWarning)
     rows = measure(device, asked.turns, narrow=asked.bfloat16)
     where = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread of a CPU"
     name = "record_level_bfloat16" if asked.bfloat16 else "record_level"
