@@ -20,9 +20,11 @@ EXTRA ?= base
 demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
 
+# Kernels are compiled once, and not by three processes at the same time.
 # What failed beside others is run once more alone, and said: a test that passes then is at fault too,
 # but of a loaded machine.
 test: $(STAMP)
+	$(BIN)/secureps warm
 	$(BIN)/pytest -n 3 --dist worksteal || { \
 		echo "== some tests failed side by side; the same once more, one after another"; \
 		$(BIN)/pytest --last-failed --last-failed-no-failures none; }

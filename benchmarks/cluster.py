@@ -5,12 +5,13 @@ first served, block by block:
 
     push    a worker's core makes a block and hands it on -> its link up -> the shard's link down ->
             the shard's core digests, keeps and adds it -> acknowledged; with the last block of a
-            worker its receipt -> the coordinator's one core
+            worker its receipt -> the coordinator's one core -> a key holder's one core
     open    when a shard has all of its blocks of all workers, its core opens and steps them
     pull    the shard's core and link up -> the worker's link down -> the worker's core
 
-A worker has at most LANES payloads under way at once, as `wire.grpc.pacing` allows. What is not
-here: latency, packets, switches that carry less than their links, and machines of unlike speed.
+A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.calls` and
+`wire.grpc.pacing` allow. What is not here: latency, packets, switches that carry less than their
+links, and machines of unlike speed.
 What must not live here: where costs come from.
 """
 
@@ -24,6 +25,7 @@ from functools import partial
 
 from secureps.roles.member.block_order import in_own_order
 from secureps.run.party_names import client_names
+from secureps.service.calls import PAYLOADS_IN_FLIGHT
 from secureps.wire.grpc.pacing import LANES
 
 NANO = 1e-9
@@ -39,7 +41,7 @@ class Costs:
         open: of a shard, a value of a cohort, whoever many are in it.
         serve: of a shard, a value that a worker pulls; `pull`: of that worker.
         up, down: bytes of a value.
-        control: seconds of CPU of the coordinator and of a key holder, a worker.
+        decide: seconds of CPU of the coordinator, a worker; share: of a key holder.
     """
 
     make: float
@@ -50,7 +52,8 @@ class Costs:
     pull: float
     up: float
     down: float
-    control: float
+    decide: float
+    share: float
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def play(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> Ti
     """A synchronous version, whose workers have all trained at second 0.
 
     Args:
-        pipelined: whether a block leaves when it is made, and not when the whole update is.
+        pipelined: whether a block leaves when it is made, as is built; else when the whole update
+            is.
         own_order: whether workers begin with different blocks, or all with the first.
     """
     pushed = _push(costs, cluster, pipelined, own_order)
@@ -148,7 +152,7 @@ def _push(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> f
 
     def worker(number: int, blocks: list[int]) -> None:
         left, ready = list(blocks), list[int]()
-        lanes, kept = LANES, 0
+        lanes, kept = PAYLOADS_IN_FLIGHT, 0
 
         def make(now: float) -> None:
             """The next one, when the last is made: what is sent meanwhile comes in between."""
@@ -190,8 +194,11 @@ def _push(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> f
             lanes, kept = lanes + 1, kept + 1
             begin(now)
             if kept == len(blocks):
-                done = queues.take("coordinator", 0, 1, now, costs.control)
-                clock.at(done, lambda at: None)
+                done = queues.take("coordinator", 0, 1, now, costs.decide)
+                clock.at(done, share)
+
+        def share(now: float) -> None:
+            clock.at(queues.take("holder", 0, 1, now, costs.share), lambda at: None)
 
         for _ in range(cores):
             clock.at(0.0, make)
@@ -235,9 +242,13 @@ def _pull(costs: Costs, cluster: Cluster, own_order: bool) -> float:
     return clock.run()
 
 
-def efficiency(training: float, seconds: float) -> float:
-    """Of a synchronous version to one worker that trains by itself: 1 is linear."""
-    return training / (training + seconds)
+def efficiency(training: float, seconds: float, alone: float = 0.0) -> float:
+    """Of a synchronous version to one worker: 1 is linear.
+
+    Args:
+        alone: seconds of that one's version beside its training; 0 where it trains by itself.
+    """
+    return (training + alone) / (training + seconds)
 
 
 def needed(goal: float, seconds: float) -> float:

@@ -1,6 +1,6 @@
 """Which updates make a version where more of them arrive than the servers can make versions of.
 
-    python -m benchmarks.queues [--loads 0.5 2 4] [--seeds 1 2 3]
+    python -m benchmarks.queues [--loads 1 2 4] [--seeds 1 2 3]
 
 `simulations/queues.toml`, in virtual time: first come first served beside the best of a pool by
 freshness and by magnitude (`policy.rules.priority`). A load of 1 means that updates arrive as fast
@@ -19,11 +19,12 @@ import time
 from pathlib import Path
 
 from benchmarks.report import Row, report
-from secureps.run.study.trial import Candidate, Outcome, Trial, play
+from secureps.config.scenario import StudySection, VariantSection
+from secureps.run.simulate.simulate import load_scenario
+from secureps.run.study.trial import Candidate, Outcome, Trial, play, section_of
 from secureps.run.warm import warm_once
 
 ROOT = Path(__file__).parent.parent
-VARIANTS = ("first come", "freshness", "magnitude")
 ARRIVALS = 30.8
 """Updates a second of a thousand clients at work: they take 32.5 seconds for one, in the mean."""
 COHORT = 100
@@ -38,29 +39,31 @@ def scenario(folder: Path, load: float) -> Path:
     return path
 
 
-def judged(path: Path, variant: str, seed: int) -> Outcome:
-    """One trial of one rule."""
-    done = play(path, Trial(Candidate(variant.replace(" ", "-"), 0), seed, 3600.0))
+def judged(path: Path, study: StudySection, variant: VariantSection, seed: int) -> Outcome:
+    """One trial of one rule, at the rate that its scenario names."""
+    candidate = Candidate(variant.name, 0, None, variant.rates[0])
+    done = play(path, Trial(candidate, seed, study.seconds))
     assert isinstance(done, Outcome)
     return done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--loads", type=float, nargs="+", default=[0.5, 1.0, 2.0, 4.0])
+    parser.add_argument("--loads", type=float, nargs="+", default=[2.0, 4.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     given, rows, began = parser.parse_args(), list[Row](), time.process_time()
     warm_once(print)
     with tempfile.TemporaryDirectory(prefix="secureps-queues-") as folder:
         for load in given.loads:
             path = scenario(Path(folder), load)
-            for variant in VARIANTS:
-                found = [judged(path, variant, seed) for seed in given.seeds]
+            study = section_of(load_scenario(path))
+            for variant in study.variant:
+                found = [judged(path, study, variant, seed) for seed in given.seeds]
                 reached = [each.reached or float("inf") for each in found]
                 rows.append(
                     {
                         "load": load,
-                        "rule": variant,
+                        "rule": variant.name,
                         "seconds": statistics.median(reached),
                         "least": min(reached),
                         "most": max(reached),

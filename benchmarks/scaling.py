@@ -7,8 +7,8 @@ turns, so that what else the machine does is in all of them; ratios are to 2 sha
 
 "cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
 (`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
-of an update as `secureps profile` finds them. Simulated, not measured: as it is built, where an
-update is sealed as a whole before it is sent, and with each block sent as soon as it is sealed.
+of an update as `secureps profile` finds them. Simulated, not measured: as it is built, with each
+block sent as soon as it is sealed, and where an update is sealed as a whole before it is sent.
 
     python -m benchmarks.scaling [--values N] [--turns N] [--publish]
 """
@@ -21,7 +21,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc._common
@@ -203,7 +203,8 @@ def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.
         client["pull"],
         case.bytes_up,
         case.bytes_down or FLOAT_BYTES,
-        NANO * values * (control["coordinator"] + control["holders"] / HOLDERS),
+        NANO * values * control["coordinator"],
+        NANO * values * control["holders"] / HOLDERS,
     )
 
 
@@ -224,9 +225,9 @@ def profiled(values: int) -> tuple[profiling.Phase, ...]:
 
 WAYS: tuple[tuple[str, bool, bool], ...] = (
     ("sealed whole, then sent; all begin with the same block", False, False),
-    ("sealed whole, then sent; each begins with its own (as built)", False, True),
+    ("sealed whole, then sent; each begins with its own", False, True),
     ("each block sent when it is sealed; all begin with the same", True, False),
-    ("each block sent when it is sealed; each begins with its own", True, True),
+    ("each block sent when it is sealed; each begins with its own (as built)", True, True),
 )
 CLUSTERS = ((8, 1), (64, 1), (64, 4))
 """Shards, and cores of each machine."""
@@ -234,7 +235,10 @@ CLUSTERS = ((8, 1), (64, 1), (64, 4))
 
 @dataclass(frozen=True)
 class Way:
-    """A cluster, and how its workers send; seconds of a version beside its training."""
+    """A cluster, and how its workers send; seconds of a version beside its training.
+
+    `alone` are those of one worker with the same servers.
+    """
 
     shards: int
     cores: int
@@ -243,6 +247,7 @@ class Way:
     own_order: bool
     pushed: float
     seconds: float
+    alone: float
 
 
 def ways(costs: Costs) -> list[Way]:
@@ -252,12 +257,17 @@ def ways(costs: Costs) -> list[Way]:
         cluster = Cluster(WORKERS, shards, RESNET152, LINK, cores)
         for name, pipelined, own_order in WAYS:
             times = play(costs, cluster, pipelined, own_order)
-            found.append(Way(shards, cores, name, pipelined, own_order, times.pushed, times.pulled))
+            alone = play(costs, replace(cluster, workers=1), pipelined, own_order).pulled
+            way = (name, pipelined, own_order, times.pushed, times.pulled, alone)
+            found.append(Way(shards, cores, *way))
     return found
 
 
 def way_rows(found: Sequence[Way]) -> Iterator[Row]:
-    """A row for each: efficiency after so many seconds of training, and which it takes for GOAL."""
+    """A row for each: efficiency after so many seconds of training, and which it takes for GOAL.
+
+    First to one worker that trains by itself, then to one that is the only one of a federation.
+    """
     for way in found:
         yield {
             "shards": way.shards,
@@ -268,6 +278,8 @@ def way_rows(found: Sequence[Way]) -> Iterator[Row]:
             **{f"after {each} s": efficiency(each, way.seconds) for each in TRAININGS},
             f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
             "steps": needed(GOAL, way.seconds) / STEP,
+            "one worker s": way.alone,
+            **{f"to it, {each} s": efficiency(each, way.seconds, way.alone) for each in TRAININGS},
         }
 
 
@@ -282,7 +294,7 @@ def draw(found: Sequence[Way], path: Path) -> None:
     for way in found:
         if not way.own_order:
             continue
-        built = "as built" if not way.pipelined else "each block sent when sealed"
+        built = "as built" if way.pipelined else "sealed whole, then sent"
         axes.plot(
             seconds,
             [efficiency(each, way.seconds) for each in seconds],
@@ -323,7 +335,7 @@ def main() -> None:
     own = (known[SHARDS, FEW], known[CROWDED])
     costs = costs_of(*own, given.values, profiled(given.values))
     steps = {name: float(value) for name, value in vars(costs).items()}
-    report("scaling-costs", "What each step costs, ns a value (control: s a worker)", [steps])
+    report("scaling-costs", "What each step costs, ns a value (decide, share: s)", [steps])
     found = ways(costs)
     title = f"Simulated: {WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s"
     report("scaling-cluster", title, list(way_rows(found)))

@@ -1,13 +1,15 @@
 """What a shard does with a table of eight times the memory that it may have, beside one that fits.
 
 A shard's worker alone, in a process of its own: 2,048 row-blocks of 256 KiB are asked for under
-Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). An update is two clients'
-of one row-block: both pull it through a socket, their updates come, are summed and stepped, and the
-version is durable; a pull is the first of these alone. Then all row-blocks are read one after the
-other from files of which the system has nothing in memory (scan), beside the same files read by
-`read` (disk). Under a memory cgroup, where this process may make one, or else under RLIMIT_DATA, of
-the program's own need, the budget and `ALLOWANCE`; a process that wants more dies, and the
-benchmark fails. Both sides end in the same bits, or it fails.
+Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line as those
+of one client are, `IN_FLIGHT` at a time: the worker fetches one while another is sent through a
+socket; then one at a time, each asked for when the one before has been sent. An update is two
+clients' of one row-block: both pull it, their updates come, are summed and stepped, and the version
+is durable. Then all row-blocks are pulled in line from files of which the system has nothing in
+memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this
+process may make one, or else under RLIMIT_DATA, of the program's own need, the budget and
+`ALLOWANCE`; a process that wants more dies, and the benchmark fails. Both sides end in the same
+bits, or it fails.
 
     python -m benchmarks.tiers
     python -m benchmarks.tiers --table 64 --budget 8   # MiB, in ten seconds
@@ -17,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import itertools
 import json
 import os
 import resource
@@ -26,9 +29,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +58,13 @@ from secureps.roles.shard.memory_report import memory_used
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StateReady, StepState, SumCohort, SumsReady
 from secureps.roles.tasks import Prune
+from secureps.service.malloc import give_back_payloads
+from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.states import ShardFolders
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.spool import DiskSpool
+from secureps.wire.grpc.servers import TRANSFERS_EACH
 
 SHARD, CLIENTS = "shard-0", ("client-0", "client-1")
 WIDTH, ROWS = 1024, 64
@@ -67,6 +75,7 @@ ALLOWANCE = 64 * MIB
 """Bytes for what a budget is not about: payloads and sums of one block, messages, records."""
 EXPONENT = 1.1
 UPDATES, PULLS = 400, 4000
+IN_FLIGHT = TRANSFERS_EACH
 GOAL = 0.5
 
 
@@ -87,12 +96,22 @@ class Asked:
 
 
 @dataclass(frozen=True)
+class Pace:
+    """Pulls a second; CPU seconds of one, and bytes that it had the disk read, on average."""
+
+    rate: float
+    cpu: float
+    read: float
+
+
+@dataclass(frozen=True)
 class Measured:
-    """What a child says; seconds of the clock, bytes."""
+    """What a child says; things a second of the clock, bytes."""
 
     kind: str
     updates: float
-    pulls: float
+    pulls: Pace
+    alone: Pace
     hits: float
     resident: int
     anonymous: int
@@ -164,9 +183,11 @@ class Shard:
         self.state.apply(StateCommitted(group, version, keep))
         self.worker.work(Prune((), group, version, keep))
 
+    def key(self, group: str) -> str:
+        return model_key(group, self.state.group(group).committed, 0)
+
     def pull(self, group: str) -> memoryview:
-        version = self.state.group(group).committed
-        return memoryview(self.worker.fetch(model_key(group, version, 0)))
+        return memoryview(self.worker.fetch(self.key(group)))
 
     def update(self, group: str) -> None:
         """One version of a row-block, of both clients' updates."""
@@ -228,6 +249,47 @@ def drained() -> Iterator[Callable[[memoryview], None]]:
         there.close()
 
 
+def pull_in_line(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
+    """As a shard's service does it for one client: one is fetched while another is sent."""
+    keys, line, sending = map(shard.key, groups), deque[str](), deque[Future[None]]()
+
+    def ask() -> None:
+        for key in itertools.islice(keys, IN_FLIGHT - len(line) - len(sending)):
+            shard.worker.expect(key)
+            line.append(key)
+
+    with ThreadPoolExecutor(1) as sender:
+        ask()
+        while line:
+            payload = memoryview(shard.worker.fetch(line.popleft()))
+            sending.append(sender.submit(send, payload))
+            while sending and (sending[0].done() or not line):
+                sending.popleft().result()
+                ask()
+
+
+def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
+    """Each when the one before has been sent."""
+    for group in groups:
+        send(shard.pull(group))
+
+
+def paced(action: Callable[[], None], pulls: int) -> Pace:
+    """What so many pulls took."""
+    read, cpu, began = bytes_read(), time.process_time(), time.perf_counter()
+    action()
+    seconds, used = time.perf_counter() - began, time.process_time() - cpu
+    return Pace(pulls / seconds, used / pulls, (bytes_read() - read) / pulls)
+
+
+def bytes_read() -> int:
+    """Bytes that this process has had disks read."""
+    for line in Path("/proc/self/io").read_text().splitlines():
+        if line.startswith("read_bytes:"):
+            return int(line.split()[1])
+    return 0
+
+
 def asked_for(groups: tuple[str, ...], count: int, seed: int) -> list[str]:
     """Groups under Zipf's law; which of them are hot does not follow from their names."""
     rng = np.random.default_rng(7)
@@ -260,12 +322,11 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     shard = Shard(asked, folder)
     shard.found()
     with drained() as send:
-        for group in asked_for(shard.groups, asked.pulls, 1):  # what is hot comes into memory
-            send(shard.pull(group))
-        began = time.perf_counter()
-        for group in asked_for(shard.groups, asked.pulls, 2):
-            send(shard.pull(group))
-        pulls = asked.pulls / (time.perf_counter() - began)
+        pull_each(shard, asked_for(shard.groups, asked.pulls, 1), send)  # what is hot comes
+        groups = asked_for(shard.groups, asked.pulls, 2)
+        pulls = paced(partial(pull_in_line, shard, groups, send), asked.pulls)
+        groups = asked_for(shard.groups, asked.pulls, 4)
+        alone = paced(partial(pull_each, shard, groups, send), asked.pulls)
         began = time.perf_counter()
         for group in asked_for(shard.groups, asked.updates, 3):
             for _ in CLIENTS:
@@ -279,7 +340,7 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     used = memory_used(shard.reports.values()).get(SHARD)
     hits = used.hits / (used.hits + used.waits) if used else 1.0
     resident = used.resident if used else 0
-    return Measured(kind, updates, pulls, hits, resident, peak, scan, disk, shard.model())
+    return Measured(kind, updates, pulls, alone, hits, resident, peak, scan, disk, shard.model())
 
 
 def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, float]:
@@ -294,8 +355,7 @@ def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, f
         forgotten(newest)
         began = time.perf_counter()
         if way == "scan":
-            for group in shard.groups:
-                send(shard.pull(group))
+            pull_in_line(shard, shard.groups, send)
         else:
             room = memoryview(bytearray(MIB))
             for path in newest:
@@ -342,6 +402,7 @@ def cgroups(pid: int) -> Iterator[tuple[Path, str]]:
 
 
 def child(asked: Asked, folder: Path) -> None:
+    give_back_payloads()  # as a shard's process does
     found = measure(asked, folder, limit(asked.memory))
     sys.stdout.write(json.dumps(asdict(found)))
 
@@ -357,7 +418,9 @@ def play(asked: Asked) -> Measured:
                 group.rmdir()
     if process.returncode:
         raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
-    return Measured(**json.loads(told))
+    plain = json.loads(told)
+    paces = {name: Pace(**plain[name]) for name in ("pulls", "alone")}
+    return Measured(**(plain | paces))
 
 
 def write_initial(path: Path, table: int) -> str:
@@ -382,8 +445,13 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
                 "limit": each.kind,
                 "updates/s": each.updates,
                 "to all resident": each.updates / found[0].updates,
-                "pulls/s": each.pulls,
-                "pulls to it": each.pulls / found[0].pulls,
+                "pulls/s": each.pulls.rate,
+                "pulls to it": each.pulls.rate / found[0].pulls.rate,
+                "CPU us": 1e6 * each.pulls.cpu,
+                "CPU to it": found[0].pulls.cpu / each.pulls.cpu,
+                "kB read": each.pulls.read / 1e3,
+                "one at a time/s": each.alone.rate,
+                "one at a time to it": each.alone.rate / found[0].alone.rate,
                 "hits": each.hits,
                 "resident MiB": each.resident / MIB,
                 "anonymous MiB": each.anonymous / MIB,

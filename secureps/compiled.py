@@ -58,8 +58,13 @@ _KEPT = _Kept()
 
 
 def keep_in(folder: Path) -> None:
-    """Kernels are to be kept there and not in the home folder; before the first is needed."""
-    _KEPT.wanted = folder.absolute()
+    """Kernels are to be kept there and not in the home folder; before the first is needed.
+
+    A fork may be told so of a process that has loaded them from another folder: that one counts no
+    more.
+    """
+    with _KEPT.lock:
+        _KEPT.wanted, _KEPT.folder = folder.absolute(), None
 
 
 def compiles() -> bool:
@@ -137,9 +142,12 @@ def note_all_kept() -> None:
 
 
 def _mark(folder: Path) -> Path:
-    """Named for what numba goes by: interpreter, itself, processor, place and age of sources."""
+    """Named for what numba goes by: interpreter, itself, processor, place and age of sources.
+
+    A place is where they are imported from: numba follows no links.
+    """
     facts = (
-        *(f"{each.resolve()} {each.stat().st_mtime_ns}" for each in _sources()),
+        *(f"{each.absolute()} {each.stat().st_mtime_ns}" for each in _sources()),
         str(sys.implementation.cache_tag),
         str(numba.__version__),
         str(llvm.get_host_cpu_name()),

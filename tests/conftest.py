@@ -5,6 +5,8 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -42,6 +44,17 @@ if sys.dont_write_bytecode:
 # Nothing that is collected goes away before the end: a quarter of the time of collecting tests
 # would be searching it for what does.
 gc.disable()
+
+
+def pytest_collection(session: pytest.Session) -> None:
+    """Of several processes each imports another part first: what one rewrites, all others find."""
+    given, here = getattr(session.config, "workerinput", None), Path(__file__).parent
+    if given is None or [Path(each).absolute() for each in session.config.args] != [here]:
+        return
+    first = int(given["workerid"].removeprefix("gw"))
+    for path in sorted(here.rglob("test_*.py"))[first :: given["workercount"]]:
+        with suppress(Exception, pytest.skip.Exception):  # said when it is collected
+            import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from secureps import compiled
 from secureps.client.runner import run_client
 from secureps.codec import kernels as codec
-from secureps.compiled import all_kept, keep_in, kernel_folder
+from secureps.compiled import all_kept, keep_in, kernel_folder, load_kernels
 from secureps.crypto import kernels as crypto
 from secureps.crypto.ring import RINGS, choose
 from secureps.errors import ConfigError
@@ -53,7 +53,7 @@ def shelf() -> Iterator[None]:
     """What this process keeps, and where, is afterwards as it was."""
     before = compiled._KEPT.wanted
     yield
-    compiled._KEPT.wanted = before
+    compiled._KEPT.wanted, compiled._KEPT.folder = before, None
 
 
 def test_warming_covers_every_ring() -> None:
@@ -154,6 +154,30 @@ def test_the_same_sources_elsewhere_or_of_another_age_are_compiled_anew(
         compiled._mark(kernel_folder()).touch()
     assert kept == [False, False, False, True]
     assert len(list((tmp_path / "kernels").iterdir())) == 1
+
+
+@pytest.mark.usefixtures("shelf")
+def test_sources_behind_a_link_are_elsewhere_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As numba takes them to be: an environment whose packages are links compiles its own."""
+    keep_in(tmp_path / "kernels")
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "compiled.py").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+    for place in ("one", "link"):
+        monkeypatch.setattr(compiled, "__file__", str(tmp_path / place / "compiled.py"))
+        assert not all_kept()
+        compiled._mark(kernel_folder()).touch()
+        assert all_kept()
+
+
+@pytest.mark.usefixtures("shelf")
+def test_a_fork_that_is_told_of_another_folder_goes_by_it(tmp_path: Path) -> None:
+    """`up` forks its parties from a process that has loaded kernels already."""
+    assert load_kernels().parent != tmp_path
+    keep_in(tmp_path)
+    assert load_kernels().parent == tmp_path
 
 
 @pytest.mark.usefixtures("shelf")

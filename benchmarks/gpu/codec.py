@@ -71,7 +71,7 @@ def integers(made: Trained, update: Update) -> int:
     maker = UpdateIntegers("bench", plan, layout, AIM, 0, SEED.derive)
     size = 0
     blocks = maker.blocks(codes, update, plan.weights("all").most)
-    for block, each in enumerate(blocks):
+    for block, each in blocks:
         first, last = layout.sent_span(block)
         size += each(0, last - first).nbytes
     return size

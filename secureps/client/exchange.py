@@ -16,7 +16,7 @@ from secureps.client.trainer import Array, EvaluateResult, FitConfig, FitResult,
 from secureps.errors import ScriptFailed
 from secureps.messages.member_records import Sealed, SubmissionSettled
 from secureps.roles.machine import Halt, Leave, Record
-from secureps.roles.member.tasks import Contribute, Contributed
+from secureps.roles.member.tasks import Contribute, Contributed, SealOn
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
 from secureps.service.worker import Worker
@@ -214,7 +214,7 @@ class ExchangeWorker:
     def __init__(self, worker: Worker, exchange: Exchange) -> None:
         self._worker, self._exchange = worker, exchange
         self.take, self.keep, self.fetch = worker.take, worker.keep, worker.fetch
-        self.seconds = worker.seconds
+        self.seconds, self.expect = worker.seconds, worker.expect
 
     def work(self, task: Task) -> TaskResult | None:
         """Does a task; returns `Leave` in place of a training that the session gave up."""
@@ -222,6 +222,6 @@ class ExchangeWorker:
             done = self._worker.work(task)
         except Left:
             return Leave(LEFT)
-        if isinstance(task, Contribute) and isinstance(done, Contributed):
+        if isinstance(task, Contribute | SealOn) and isinstance(done, Contributed):
             self._exchange.sealed({str(update.receipt.id) for update in done.updates})
         return done

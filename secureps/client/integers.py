@@ -7,7 +7,7 @@ sealing (`client.sealing`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -23,6 +23,7 @@ from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
+from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.tasks import Aim
 
 BlockIntegers = Callable[[int, int], Integers]
@@ -49,25 +50,31 @@ class UpdateIntegers:
     stream: Callable[..., Stream]
 
     def blocks(
-        self, codes: Iterable[BlockCode], update: Update, weight: int
-    ) -> Iterator[BlockIntegers]:
-        """Yields what makes the integers of each block, when it is sealed.
+        self, code_of: Callable[[int], BlockCode], update: Update, weight: int
+    ) -> Iterator[tuple[int, BlockIntegers]]:
+        """Yields each block's number and what makes its integers, when it is sealed.
 
-        Under feedback what the integers do not carry takes the place of what was clipped.
+        They come in the client's own order. Under feedback what the integers do not carry takes the
+        place of what was clipped.
 
         Args:
-            codes: of all blocks.
+            code_of: draws the code of a block.
             update: in memory, where the plan has feedback.
         Raises:
             NotFinite: a value is not finite.
         """
-        spans = (slice(*self.layout.sent_span(block)) for block in range(self.layout.blocks))
-        values = map(self.layout.span, range(self.layout.blocks))
-        parts = zip(codes, values, spans, strict=True)
+        every = range(self.layout.blocks)
+        order = in_own_order(self.client, every)
+
+        def part(block: int) -> _Part:
+            place, sent = self.layout.span(block), self.layout.sent_span(block)
+            return code_of(block), place, slice(*sent)
+
         mechanism = self.plan.mechanism(self.layout.name, self.layout.sent)
-        if mechanism is not None:
-            return self._noised(mechanism, list(parts), update)
-        return self._rounded(parts, update, weight)
+        if mechanism is None:
+            return zip(order, self._rounded(map(part, order), update, weight), strict=True)
+        noised = self._noised(mechanism, [part(block) for block in every], update)
+        return ((block, noised[block]) for block in order)
 
     @cached_property
     def _labels(self) -> tuple[Label, ...]:
@@ -113,8 +120,8 @@ class UpdateIntegers:
         return (rounded(*part) for part in parts)
 
     def _noised(
-        self, mechanism: ClientMechanism, parts: list[_Part], update: Update
-    ) -> Iterator[BlockIntegers]:
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
+    ) -> list[BlockIntegers]:
         """Rounds and adds this client's noise; a norm of integers needs all of them at once.
 
         The same update gets the same noise. Another one of the same version, from whatever
@@ -128,10 +135,10 @@ class UpdateIntegers:
         rounded, noised = made or self._noised_here(mechanism, parts, update)
         for (code, place, _), steps in zip(parts, rounded, strict=False):  # none but of feedback
             _leave_rest(update, code, place, steps, mechanism.calibration.step)
-        return map(_slices, noised)
+        return [_slices(each) for each in noised]
 
     def _noised_here(
-        self, mechanism: ClientMechanism, parts: list[_Part], update: Update
+        self, mechanism: ClientMechanism, parts: Sequence[_Part], update: Update
     ) -> tuple[list[Integers], list[Integers]]:
         """The integers of all blocks, before any noise under feedback, and with it."""
         section = self.plan.group(self.layout.name)
@@ -150,7 +157,7 @@ class UpdateIntegers:
         return kept, [noised[span] for _, _, span in parts]
 
     def _noised_there(
-        self, device: DeviceValues, mechanism: ClientMechanism, parts: list[_Part]
+        self, device: DeviceValues, mechanism: ClientMechanism, parts: Sequence[_Part]
     ) -> tuple[list[Integers], list[Integers]]:
         """The same, where the update lies on a device."""
         section, kept = self.plan.group(self.layout.name), list[Integers]()

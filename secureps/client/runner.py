@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ from secureps.store.keyring import PublicKit, default_state, load_private, load_
 from secureps.store.kit_host import NATIVE, demand_host
 from secureps.store.ownership import own
 from secureps.store.passphrases import Passphrases
+from secureps.store.spool import Spool
 from secureps.tracebacks import dump_crashes
 
 log = logging.getLogger("secureps")
@@ -81,6 +83,11 @@ def make_member(
     Raises:
         ScriptFailed: the trainer's own code failed, or told something unusable.
     """
+    return put_together(member_settings(kit, site, terms), site, stores, around, cost)
+
+
+def member_settings(kit: PublicKit, site: Site, terms: Terms) -> MemberSettings:
+    """What a client tells of itself and insists on; as `make_member`."""
     initial = initial_parameters(site.trainer, site.seed)
     with blamed("what parameters returned"):
         schema = schema_of(initial)
@@ -88,7 +95,7 @@ def make_member(
         rows = touched_rows(site.trainer, schema)
     with blamed("examples"):
         examples = counted(site.trainer)
-    member = MemberSettings(
+    return MemberSettings(
         site.name,
         kit.roster,
         schema,
@@ -99,7 +106,6 @@ def make_member(
         initial_digest(site.trainer),
         digests_of(initial),
     )
-    return put_together(member, site, stores, around, cost)
 
 
 def put_together(
@@ -110,10 +116,21 @@ def put_together(
     cost: Callable[[object], float] = lambda task: 0.0,
 ) -> Executor:
     """A client whose settings are known, whatever its trainer would say; else as `make_member`."""
-    machine = Member(settings)
-    kind = AheadWorker if isinstance(site.trainer, AheadTrainer) else ClientWorker
-    worker = kind(site, machine, stores.spool, cost)
+    machine, worker = machine_and_worker(settings, site, stores.spool, cost)
     return Executor(site.name, machine, stores.journal, around, worker)
+
+
+def machine_and_worker(
+    settings: MemberSettings, site: Site, outbox: Spool, cost: Callable[[object], float]
+) -> tuple[Member, ClientWorker]:
+    """What decides for a client, and what trains for it, before anything has happened."""
+    machine = Member(settings)
+    return machine, _worker_for(type(site.trainer))(site, machine, outbox, cost)
+
+
+@cache
+def _worker_for(trainer: type) -> type[ClientWorker]:
+    return AheadWorker if issubclass(trainer, AheadTrainer) else ClientWorker
 
 
 def counted(trainer: Trainer) -> int | None:

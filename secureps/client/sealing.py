@@ -1,18 +1,20 @@
 """Seals a submission into the outbox: encrypts, digests and signs its blocks and its receipt.
 
-Every payload is durable before the receipt that names it exists. A key that a committee shares is
-kept in memory until nobody can ask for its update again: after a burnt cohort the same integers are
-sealed anew. What must not live here: making the integers (`client.integers`),
-and when anything is sent (`roles.member.member`).
+Every payload is durable before the receipt that names it exists. Under a one-time key, which its
+receipt gives to the holders, a block is of no use to anybody before that: it may leave while the
+others are sealed, and an update that is never whole tells nobody anything. In the clear, or under a
+holder's lasting key, a block that leaves is let out. A key that a committee shares is kept in
+memory until nobody can ask for its update again: after a burnt cohort the same integers are sealed
+anew. What must not live here: making the integers (`client.integers`), and when anything is sent
+(`roles.member.member`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +48,20 @@ from secureps.roles.pinned_run import Pinned
 from secureps.service.parallel import in_order
 from secureps.store.budget import BudgetLedger
 from secureps.store.spool import Spool
+
+Made = TypeVar("Made")
+Sealing = Generator[BlockHeader, None, Made]
+"""Seals blocks one by one; yields each that may leave before all are sealed, and then returns."""
+
+
+def whole(sealing: Sealing[Made]) -> Made:
+    """What comes of it, once all is sealed; raises what it raises."""
+    while True:
+        try:
+            next(sealing)
+        except StopIteration as end:
+            made: Made = end.value
+            return made
 
 
 def draft(
@@ -120,18 +136,24 @@ class OutboxSealer:
         def piece(first: int, last: int) -> Payload:
             return little[4 * first : 4 * last]
 
-        blocks = (iter([partial(piece, *span)]) for span in spans)
-        return self._put(pinned, draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe), blocks)
+        blocks = enumerate(iter([partial(piece, *span)]) for span in spans)
+        receipt = draft(pinned.run.id, id, FOUNDING, -1, b"", None, unsafe)
+        return whole(self._put(pinned, receipt, blocks))
 
     def seal(
-        self, pinned: Pinned, receipt: Receipt, blocks: Iterable[BlockIntegers], weight: int
-    ) -> SealedUpdate:
+        self,
+        pinned: Pinned,
+        receipt: Receipt,
+        blocks: Iterable[tuple[int, BlockIntegers]],
+        weight: int,
+    ) -> Sealing[SealedUpdate]:
         """Encrypts an update. Every block carries the weight, so that shards can form the mean.
 
         Args:
             receipt: its `draft`.
-            blocks: of the group, all in order: each makes its integers on the grid, piece by
-                piece, when they are sealed, so that no whole vector of them is in memory.
+            blocks: all of the group by their numbers, in the order in which they are sealed: each
+                makes its integers on the grid, piece by piece, when they are sealed, so that no
+                whole vector of them is in memory.
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
@@ -145,16 +167,16 @@ class OutboxSealer:
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
         digits = pinned.plan.weights(group).digits(weight)
 
-        def sealed(block: int, values: BlockIntegers) -> Iterator[Piece]:
+        def sealed(block: int, values: BlockIntegers) -> tuple[int, Iterator[Piece]]:
             def integers(first: int, last: int) -> NDArray[np.integer[Any]]:
                 """The weight's digits, and then the values."""
                 made = values(max(first - digits.size, 0), max(last - digits.size, 0))
                 return made if first >= digits.size else np.concatenate((digits[first:last], made))
 
-            return sealer.pieces(block, layout.slots(block), integers)
+            return block, sealer.pieces(block, layout.slots(block), integers)
 
-        made = itertools.starmap(sealed, enumerate(blocks))
-        return self._put(pinned, receipt, made, sealer.key)
+        made = (sealed(*each) for each in blocks)
+        return (yield from self._put(pinned, receipt, made, sealer.key))
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
         """Checks that the budget over all runs covers a task, before the task is done.
@@ -206,9 +228,10 @@ class OutboxSealer:
                 at += found.size
                 yield piece
 
-        blocks = map(sealed, headers)
+        blocks = ((header.block, sealed(header)) for header in headers)
         anew = dataclasses.replace(receipt.id, sequence=sequence)
-        return self._put(pinned, dataclasses.replace(receipt, id=anew), blocks, sealer.key)
+        receipt = dataclasses.replace(receipt, id=anew)
+        return whole(self._put(pinned, receipt, blocks, sealer.key))
 
     def forget(self, keys: Iterable[str]) -> None:
         """Drops the one-time keys of payloads that were deleted, by their spool keys."""
@@ -231,18 +254,25 @@ class OutboxSealer:
         self,
         pinned: Pinned,
         receipt: Receipt,
-        blocks: Iterable[Iterator[Piece]],
+        blocks: Iterable[tuple[int, Iterator[Piece]]],
         key: OneTimeKey | None = None,
-    ) -> SealedUpdate:
-        """Writes every block to the outbox, durably, and signs headers and receipt."""
-        id, headers = receipt.id, list[BlockHeader]()
-        for block, pieces in enumerate(blocks):
+    ) -> Sealing[SealedUpdate]:
+        """Writes every block to the outbox, durably, and signs headers and receipt.
+
+        Yields under a one-time key each block but the last one, once it is in the outbox.
+        """
+        id, made = receipt.id, dict[int, BlockHeader]()
+        of_all = pinned.layout.group(id.group).blocks
+        for block, pieces in blocks:
             place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
             header = BlockHeader(*place, length=0, digest=b"")
-            made = in_order(self._threads, _made, pieces)
-            length, digest = self._outbox.keep(header.name, made)
+            sealed = in_order(self._threads, _made, pieces)
+            length, digest = self._outbox.keep(header.name, sealed)
             header = dataclasses.replace(header, length=length, digest=digest)
-            headers.append(dataclasses.replace(header, signature=self._sign(header)))
+            made[block] = dataclasses.replace(header, signature=self._sign(header))
+            if key is not None and len(made) < of_all:
+                yield made[block]
+        headers = [made[block] for block in sorted(made)]
         digests = tuple(header.digest for header in headers)
         size = sum(header.length for header in headers)
         receipt = dataclasses.replace(

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.buffers import Buffers
+from secureps.client.block_by_block import BlockByBlock
 from secureps.client.clipping import magnitude
 from secureps.client.evaluation import judge
 from secureps.client.feedback import keep, load_kept
@@ -35,7 +36,7 @@ from secureps.client.integers import BlockIntegers, UpdateIntegers
 from secureps.client.local_tensors import LocalTensors
 from secureps.client.pulled_block import published_block
 from secureps.client.script_errors import blamed
-from secureps.client.sealing import OutboxSealer, draft
+from secureps.client.sealing import OutboxSealer, Sealing, draft, whole
 from secureps.client.site import Site
 from secureps.client.trained import Trained
 from secureps.client.trained_update import trained_update
@@ -67,6 +68,7 @@ from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     DECLINES,
     Aim,
+    BlockSealed,
     Contribute,
     Contributed,
     Count,
@@ -77,6 +79,7 @@ from secureps.roles.member.tasks import (
     Reseal,
     Resting,
     SealedUpdate,
+    SealOn,
     block_key,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
@@ -119,6 +122,7 @@ class ClientWorker(Worker):
         self._cost = cost
         self.pulled: dict[str, NDArray[np.float32]] = {}
         self._early: tuple[Contribute, FitResult, float] | None = None
+        self._making = BlockByBlock()
         self._noted = set[str]()
         self._buffers = _BUFFERS
         self._frozen = FrozenTensors(site)
@@ -156,13 +160,15 @@ class ClientWorker(Worker):
         """A sealed block from the outbox."""
         return self._outbox.read(key, self._buffers)
 
-    def work(self, task: Task) -> Contributed | Counted | Judged | Resting | None:
+    def work(self, task: Task) -> BlockSealed | Contributed | Counted | Judged | Resting | None:
         """Does a task of the member's; see `Worker`."""
         match task:
             case Offer(group, sequence):
                 return self._offer(group, sequence)
             case Contribute():
-                return self._rests(task, task.aims) or self._contribute(task)
+                return self._rests(task, task.aims) or self._making.begin(self._contribute, task)
+            case SealOn():
+                return self._making.go_on()
             case Count():
                 return self._rests(task, ()) or self._count(task)
             case Evaluate():
@@ -192,15 +198,16 @@ class ClientWorker(Worker):
 
     # --- training -----------------------------------------------------------------
 
-    def _contribute(self, task: Contribute) -> Contributed:
+    def _contribute(self, task: Contribute) -> Sealing[Contributed]:
         pinned = self._machine.pinned
         kinds = kinds_of(self._site.trainer)
         refuse_statistics(pinned.plan, pinned.run.schema, kinds)
         staying = self._staying(task)
         result, training = self._trained(task, staying)
-        trained = time.perf_counter()
+        trained, made = time.perf_counter(), dict[Aim, SealedUpdate | None]()
         try:
-            made = {aim: self._seal(aim, result, task, kinds) for aim in task.aims}
+            for aim in task.aims:
+                made[aim] = yield from self._seal(aim, result, task, kinds)
             sealed = time.perf_counter()
             own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
             LocalTensors(self._site.local).save(task.model, staying, own)
@@ -326,12 +333,8 @@ class ClientWorker(Worker):
         return (*labels, digest("secureps-base", *task.blocks))
 
     def _seal(
-        self,
-        aim: Aim,
-        result: FitResult,
-        task: Contribute,
-        kinds: Mapping[str, Kind],
-    ) -> SealedUpdate | None:
+        self, aim: Aim, result: FitResult, task: Contribute, kinds: Mapping[str, Kind]
+    ) -> Sealing[SealedUpdate | None]:
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         blocks = self._blocks(task)[aim.group]
         model = model_digest(aim.group, aim.version, blocks)
@@ -352,16 +355,11 @@ class ClientWorker(Worker):
             raise Malformed(
                 f"the trainer took {result.steps} private steps, the plan allows {spends.steps}"
             )
-        return self._contribution(task, aim, model, update, weight)
+        return (yield from self._contribution(task, aim, model, update, weight))
 
     def _contribution(
-        self,
-        task: Contribute | Evaluate,
-        aim: Aim,
-        base: bytes,
-        update: Update,
-        weight: int,
-    ) -> SealedUpdate | None:
+        self, task: Contribute | Evaluate, aim: Aim, base: bytes, update: Update, weight: int
+    ) -> Sealing[SealedUpdate | None]:
         """Rounds an update, adds the plan's noise, seals it, and puts it into the outbox.
 
         Returns None if the coordinator waits for another update than this one.
@@ -391,7 +389,7 @@ class ClientWorker(Worker):
             beside=beside(plan, aim.group, task.model, pulled),
             most_examples=aim.most_examples,
         )
-        sealed = self._sealer.seal(self._machine.pinned, receipt, sent, weight)
+        sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent, weight)
         if plan.group(aim.group).feedback:
             scale = self._scale(aim.group, pulled[aim.group][-1])
             keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
@@ -444,7 +442,7 @@ class ClientWorker(Worker):
             weight = self._weight(aim, judgement.examples)
         update = Update.of(*clip_l2(judgement.vector, pinned.plan.group(aim.group).clip))
         base = evaluated_digest(task.own, task.digests)
-        made = self._contribution(task, aim, base, update, weight)
+        made = whole(self._contribution(task, aim, base, update, weight))
         return Contributed((made,), ()) if made is not None else Contributed((), (), (aim,))
 
     def _stream(self, purpose: str, *labels: Label) -> Stream:
@@ -472,7 +470,7 @@ class ClientWorker(Worker):
         update: Update,
         weight: int,
         base: Sequence[bytes] = (),
-    ) -> Iterator[BlockIntegers]:
+    ) -> Iterator[tuple[int, BlockIntegers]]:
         """The integers of an update; see `client.integers`."""
         plan, layout = self._machine.pinned.plan, self._layout().group(aim.group)
         codes = block_codes(plan, layout, aim.version, base)

@@ -59,7 +59,11 @@ class OwnAct:
 
 @dataclass(frozen=True, slots=True)
 class SequencesBegun:
-    """A client that had lost its state goes on with these sequences: earlier ones were used."""
+    """A client goes on with these sequences: all before them are used up.
+
+    It lost its state, and was told what it had sent before; or blocks of an update begin to leave
+    before all of them are sealed.
+    """
 
     next: tuple[GroupVersion, ...]
 

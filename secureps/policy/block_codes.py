@@ -12,7 +12,7 @@ live here: what the stages do (`codec.chain`), and which updates one cohort may 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,14 +25,14 @@ from secureps.policy.plan import Plan
 
 def block_codes(
     plan: Plan, layout: GroupLayout, version: int, base: Sequence[bytes]
-) -> Iterator[BlockCode]:
-    """Draws the codes of all blocks, each when it is asked for: together they may be large.
+) -> Callable[[int], BlockCode]:
+    """Draws the code of each block when it is asked for: together they may be large.
 
     Args:
         base: the digests of all blocks; empty for metrics.
     """
     known = base or [b""] * layout.blocks
-    return (block_code(plan, layout, k, version, known[k]) for k in range(layout.blocks))
+    return lambda block: block_code(plan, layout, block, version, known[block])
 
 
 def block_code(plan: Plan, layout: GroupLayout, block: int, version: int, base: bytes) -> BlockCode:

@@ -21,7 +21,8 @@ from secureps.policy.plan import Plan
 PINNED = 2
 """Versions in memory of a group whose tier is resident: the newest, and the one being made."""
 QUARTER = 4
-"""Of so many parts one is for what a step makes, or what blocks in work take if that is more."""
+"""Of so many parts one, at most, is for what a step makes, or what blocks in work take if that is
+more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,14 @@ def room_of(
         ConfigError: it is less than what resident groups and the blocks in work take; says how
             much would do.
     """
-    pinned = largest = 0
+    pinned = largest = longest = 0
     for group in groups:
         sizes = [version_bytes(plan, group, (block,)) for block in own[group.name]]
         largest = max(largest, *sizes, 0)
         if plan.group(group.name).tier == "resident":
             pinned += PINNED * sum(sizes)
+        else:
+            longest = max(longest, sum(sizes))
     working = threads * largest
     least = pinned + QUARTER * working
     if memory < least:
@@ -85,4 +88,5 @@ def room_of(
             f"groups whose tier is resident, and {QUARTER} times its longest block, "
             f"{largest:,} bytes, for each of its threads, {threads}"
         )
-    return Room(memory, max(working, (memory - pinned) // QUARTER))
+    # One group is stepped at a time: more than its version takes would lie idle.
+    return Room(memory, max(working, min(longest, (memory - pinned) // QUARTER)))

@@ -34,8 +34,8 @@ from secureps.service.holder.bfv_worker import BfvWorker
 from secureps.service.holder.committee_worker import CommitteeWorker
 from secureps.service.lead import Lead
 from secureps.service.shard.devices import PROCESSOR, ShardDevices
+from secureps.service.shard.folders import ShardFolders, nowhere
 from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.states import ShardFolders, nowhere
 from secureps.service.shard.worker import ShardWorker
 from secureps.service.standby_worker import StandbyWorker
 from secureps.store.copy_parts import CopyParts

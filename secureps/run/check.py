@@ -32,7 +32,6 @@ from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
 from secureps.messages.schema import Schema
-from secureps.policy.checks.scaling import fewest_shards
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
@@ -46,7 +45,7 @@ from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
 from secureps.run.serve import IN_FLIGHT_BYTES
 from secureps.run.server_app import found
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
@@ -115,7 +114,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
     """The load that a plan puts on servers; without `clients`, the largest cohort is connected."""
     memory = plan.section.shard_memory.get("memory")
     return Service(
-        shards=shard_names(fewest_shards(plan.section)),
+        shards=shard_names(plan.section.shards),
         clients=clients or max(plan.bounds(name).most for name in plan.groups),
         program=PROGRAM_BYTES + KERNEL_BYTES * (plan.opening is Opening.COMMITTEE),
         connection=CONNECTION_BUFFER,

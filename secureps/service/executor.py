@@ -257,6 +257,7 @@ class Executor:
 
     def fetched(self, key: str) -> Future[bytes | memoryview]:
         """Has the worker read a payload."""
+        self.worker.expect(key)
         return self._beside(partial(self.worker.fetch, key))
 
     def kept(

@@ -37,7 +37,15 @@ from secureps.messages.submission import Cohort
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.holder.tasks import DeriveShare, ExamineEnvelope, OpenSum
 from secureps.roles.machine import Record
-from secureps.roles.member.tasks import Contribute, Contributed, Evaluate, Offer, Reseal
+from secureps.roles.member.tasks import (
+    BlockSealed,
+    Contribute,
+    Contributed,
+    Evaluate,
+    Offer,
+    Reseal,
+    SealOn,
+)
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort, WritePart
 from secureps.roles.tasks import Task, TaskResult
 from secureps.service.environment import Meter
@@ -119,6 +127,8 @@ class Tracing(Meter):
         self._times: dict[str, _Times] = {}
         self._sealed: dict[tuple[str, int], int] = {}
         self._pulls: dict[tuple[str, int], list[int]] = {}
+        self._contribution: tuple[Contribute, int] | None = None
+        """What is being made, and since when."""
 
     def add(self, span: Span) -> None:
         """Sends a span of this party's."""
@@ -163,7 +173,7 @@ class Tracing(Meter):
                 self._add("make", group, 0, begin, end)
             case ExamineEnvelope(receipt):
                 self._add("examine", receipt.id.group, receipt.version + 1, begin, end)
-            case Contribute():
+            case Contribute() | SealOn():
                 self._trained(task, begin, end, result)
             case Offer(group):
                 self._add("seal", group, 0, begin, end)
@@ -206,9 +216,16 @@ class Tracing(Meter):
 
     # --- a client's training ------------------------------------------------------
 
-    def _trained(self, task: Contribute, begin: int, end: int, result: TaskResult | None) -> None:
-        """A training is part of every version that it contributes to."""
-        if not isinstance(result, Contributed):
+    def _trained(
+        self, task: Contribute | SealOn, begin: int, end: int, result: TaskResult | None
+    ) -> None:
+        """A training is part of every version that it contributes to; with it, its sealing."""
+        if isinstance(task, Contribute):
+            self._contribution = (task, begin)
+        if isinstance(result, BlockSealed) or self._contribution is None:
+            return
+        (task, begin), self._contribution = self._contribution, None
+        if not isinstance(result, Contributed) or result.again:
             return  # nothing was trained, or it failed: the log has why
         figures = {figure.name: figure.value for figure in result.figures}
         trained = min(end, begin + int(figures.get("training_seconds", 0.0) * SECOND))

@@ -13,6 +13,9 @@ import json
 import mmap
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,8 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
-from secureps.messages.encoding import payload_hasher
+from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file
+
+SHORT = 1 << 20
+"""Bytes of the longest tensor that is read, and not mapped."""
+_HEADER = 4096
+"""Bytes that are read first, for a header: that of a few tensors is shorter."""
 
 
 def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
@@ -35,15 +43,40 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
     """
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
+    with _opened(path) as file:
+        return _filed(path, file, _read(file, 0, _HEADER))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
+    """A file to be read past any buffer; a DamagedStore if it cannot be."""
     try:
-        with open(path, "rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            length = int.from_bytes(file.read(8), "little")
-            if length > min(HEADER_LIMIT, size - 8):
-                raise DamagedStore(f"{path}: torn: its header is not whole")
-            header = json.loads(file.read(length))
+        with open(path, "rb", buffering=0) as file:
+            yield file
+    except FileNotFoundError:
+        raise DamagedStore(f"{path}: absent") from None
     except OSError as error:
         raise DamagedStore(f"{path}: {error.strerror}") from None
+
+
+def _read(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
+    """So many bytes of a file, or those that there are."""
+    room = np.empty(length, np.uint8)
+    view, have = room.data, 0
+    file.seek(start)
+    while have < length and (count := file.readinto(view[have:])):
+        have += count
+    return room[:have]
+
+
+def _filed(path: Path, file: FileIO, begin: NDArray[np.uint8]) -> dict[str, Filed]:
+    """Where tensors lie in a file of which the beginning was read."""
+    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(bytes(begin[:8]), "little")
+    if length > min(HEADER_LIMIT, size - 8):
+        raise DamagedStore(f"{path}: torn: its header is not whole")
+    text = begin[8 : 8 + length] if 8 + length <= begin.size else _read(file, 8, length)
+    try:
+        header = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
     return _placed(path, header, 8 + length, size)
@@ -87,23 +120,69 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
-def checked(path: Path, name: str, digest: bytes) -> memoryview:
+def checked(path: Path, name: str, digest: bytes, first: int = 0) -> memoryview:
     """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
 
+    Args:
+        first: bytes at the beginning of all tensors that are read together with the header: of a
+            tensor that lies there nothing has to be read after that.
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
     """
-    tensor = filed_tensors(path, None).get(name)
-    if tensor is None:
-        raise DamagedStore(f"{path}: there is no {name} in it")
-    hasher, data = payload_hasher(), b""
-    for data in tensor.pieces():
-        hasher.update(data)
+    with _opened(path) as file:
+        begin = _read(file, 0, _HEADER + min(first, SHORT))
+        tensor = _filed(path, file, begin).get(name)
+        if tensor is None:
+            raise DamagedStore(f"{path}: there is no {name} in it")
+        start, end = tensor.offset, tensor.offset + tensor.nbytes
+        if end <= begin.size:
+            found = begin[start:end]
+        elif tensor.nbytes <= SHORT:
+            found = _read(file, start, tensor.nbytes)
+        else:
+            return _checked_map(path, name, tensor, digest)
+    if payload_digest(found.data) != digest:
+        raise _another(path, name)
+    return found.data.toreadonly()
+
+
+def _checked_map(path: Path, name: str, tensor: Filed, digest: bytes) -> memoryview:
+    hasher = payload_hasher()
+    for piece in tensor.pieces():
+        hasher.update(piece)
     if hasher.digest() != digest:
-        raise DamagedStore(f"{path}: {name} is damaged: its digest is another")
-    if len(data) == tensor.nbytes:
-        return memoryview(data)
+        raise _another(path, name)
     return map_state(path, None)[name].reshape(-1).view(np.uint8).data
+
+
+def _another(path: Path, name: str) -> DamagedStore:
+    return DamagedStore(f"{path}: {name} is damaged: its digest is another")
+
+
+def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
+    """The tensors of a safetensors file, in memory: it is read once, for them and their digest.
+
+    Args:
+        digest: what `write_state` returned.
+    Raises:
+        DamagedStore: as `filed_tensors`.
+    """
+    with _opened(path) as file:
+        data = _read(file, 0, os.fstat(file.fileno()).st_size)
+        if payload_digest(data.data) != digest:
+            raise DamagedStore(f"{path}: damaged: its digest is another")
+        return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}
+
+
+def read_ahead(path: Path, length: int) -> None:
+    """Has the system begin to read a file's header and so many bytes behind it; waits for nothing.
+
+    A file that is not there, or a system that cannot, is passed over: who reads it then waits.
+    """
+    if not hasattr(os, "posix_fadvise"):
+        return
+    with suppress(OSError), open(path, "rb", buffering=0) as file:
+        os.posix_fadvise(file.fileno(), 0, _HEADER + length, os.POSIX_FADV_WILLNEED)
 
 
 def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:
@@ -122,7 +201,7 @@ def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> 
         raise
 
 
-def _view(whole: mmap.mmap, tensor: Filed) -> NDArray[Any]:
+def _view(whole: mmap.mmap | NDArray[np.uint8], tensor: Filed) -> NDArray[Any]:
     count, dtype = tensor.nbytes // tensor.dtype.itemsize, tensor.dtype.newbyteorder("<")
     if count == 0:
         return np.empty(tensor.shape, tensor.dtype)

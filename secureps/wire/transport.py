@@ -14,7 +14,6 @@ import functools
 import logging
 import math
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -196,7 +195,7 @@ class InProcessNetwork:
 
     def _deliver_oldest(self, stream: _Stream) -> None:
         # The oldest order, whichever event this is: rounding of times never reorders.
-        order = stream.waiting.popleft()
+        order = stream.waiting.pop(0)
         if isinstance(order, SecurepsError):
             self._finish(stream, order)
         elif stream in self._links:
@@ -246,16 +245,18 @@ class InProcessNetwork:
 
 
 class _InProcessTransport:
+    __slots__ = ("_closed", "_network", "_party", "_places")
+
     def __init__(self, network: InProcessNetwork, party: str, places: tuple[str, ...]) -> None:
         self._network = network
         self._party = party
-        self._places = deque(places)
+        self._places = places
         self._closed = False
 
     def _turn(self, place: str, result: object) -> None:
         """Dials the coordinator elsewhere from now on, if it is not there."""
         if isinstance(result, Unreachable) and place == self._places[0]:
-            self._places.rotate(-1)
+            self._places = (*self._places[1:], place)
 
     def call(self, to: str, message: Any) -> Future[Any]:
         place = self._places[0] if to == COORDINATOR else to
@@ -305,7 +306,7 @@ def running() -> Future[Any]:
     return future
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Call:
     """A request that is under way."""
 
@@ -319,7 +320,7 @@ class _Call:
         settle(self.future, result)
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class _Stream:
     """A watch that is open."""
 
@@ -330,7 +331,8 @@ class _Stream:
     to: str = COORDINATOR
     quiet: bool = False
     cancel: Cancel | None = None
-    waiting: deque[Any] = field(default_factory=deque)
+    waiting: list[Any] = field(default_factory=list)
+    """Orders on their way, few at a time; a deque would be the largest part of an idle stream."""
     due: float = -math.inf
 
     def finish(self, error: SecurepsError) -> None:

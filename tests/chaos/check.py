@@ -312,11 +312,8 @@ def _codes(
         member.version if every is None else member.version // every for member in cohort.members
     }
     assert every is None or len(supports) == 1, f"cohort {cohort.number} has several supports"
-    return list(
-        block_codes(
-            plan, layout, cohort.version - 1 if every is None else supports.pop() * every, base
-        )
-    )
+    version = cohort.version - 1 if every is None else supports.pop() * every
+    return list(map(block_codes(plan, layout, version, base), range(layout.blocks)))
 
 
 def _next(

@@ -399,7 +399,7 @@ def test_a_training_that_nobody_waits_for_any_more_leaves_the_run() -> None:
     trainer = ExchangeTrainer(LoopSite({}, 3), exchange)
 
     class Worker:
-        take = keep = fetch = seconds = None
+        take = keep = fetch = seconds = expect = None
 
         def work(self, task: object) -> object:
             return trainer.fit({}, ps.FitConfig({"all": 0}, 1, {}))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from secureps.client.clipping import clip_update, magnitude
+from secureps.client.sealing import whole as sealed_whole
 from secureps.client.site import Site
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
@@ -77,7 +78,8 @@ def test_what_a_rotation_makes_longer_in_float32_is_clipped_again(
 
 def contributed(own: ClientWorker, weight: int, known: tuple[bytes, ...] = ()) -> SealedUpdate:
     task, update = Contribute((), (b"one",), ()), made_of(np.full(VALUES, 0.01, np.float32))
-    made = own._contribution(task, Aim("all", 0, 4, known), bytes(32), update, weight)
+    aim = Aim("all", 0, 4, known)
+    made = sealed_whole(own._contribution(task, aim, bytes(32), update, weight))
     assert made is not None
     return made
 

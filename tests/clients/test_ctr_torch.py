@@ -9,7 +9,8 @@ from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import FitConfig, RecordPrivacy
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
-from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.simulate.simulate import simulate
 from secureps.scenario.clicks import Clicks, auc
 from tests.kits.nursery import ROOT
 from tests.kits.trainer_kit import check_trainer

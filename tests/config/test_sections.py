@@ -24,7 +24,7 @@ from secureps.config.sections import (
 from secureps.config.serve import ServeSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import load_plan
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.scenario.delays import Delays
 
 RULE = {"name": "ssp", "slack": 0}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from secureps.client.sealing import whole as sealed_whole
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.errors import PlanRefused, Refused
@@ -246,12 +247,12 @@ def test_an_updates_name_is_of_what_is_sealed_and_tells_nothing_of_what_is_not(
     update, task = made_of(np.zeros(217, dtype=np.float32)), Contribute((), (b"one",), ())
     aims = [Aim("all", 2, 100), Aim("all", 2, 101), Aim("all", 3, 102), Aim("all", 2, 103, (), 1)]
     aims.append(Aim("all", 2, 104, (b"another",)))
-    made = [worker._contribution(task, aim, bytes(32), update, 1) for aim in aims]
+    made = [sealed_whole(worker._contribution(task, aim, bytes(32), update, 1)) for aim in aims]
     names = [each.receipt.update for each in made if each is not None]
     assert names[0] == names[1]
     assert len(set(names)) == len(names) - 1 == 4
     wanted = [Aim("all", 2, 105, wanted=name) for name in (names[0], names[2])]
-    again = [worker._contribution(task, aim, bytes(32), update, 1) for aim in wanted]
+    again = [sealed_whole(worker._contribution(task, aim, bytes(32), update, 1)) for aim in wanted]
     assert [each is not None for each in again] == [True, False]
 
 
@@ -264,7 +265,8 @@ def attempts(tasks: Sequence[tuple[Contribute | Evaluate, int]], folder: Path) -
     update = made_of(np.zeros(217, dtype=np.float32))
     found, known = list[int](), tuple[bytes, ...]()
     for task, step in tasks:
-        made = worker._contribution(task, Aim("all", 2, 100, known, step), bytes(32), update, 1)
+        aim = Aim("all", 2, 100, known, step)
+        made = sealed_whole(worker._contribution(task, aim, bytes(32), update, 1))
         assert made is not None
         assert made.receipt.release is not None
         assert made.receipt.step == step

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from secureps.client.integers import BlockIntegers
 from secureps.client.script import Script
-from secureps.client.sealing import OutboxSealer
+from secureps.client.sealing import OutboxSealer, Sealing
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.config.plan import PlanSection, RecordPrivacySection
 from secureps.config.sections import parse
@@ -61,12 +61,12 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         self: OutboxSealer,
         pinned: Pinned,
         receipt: Receipt,
-        blocks: Iterable[BlockIntegers],
+        blocks: Iterable[tuple[int, BlockIntegers]],
         weight: int,
-    ) -> SealedUpdate:
+    ) -> Sealing[SealedUpdate]:
         layout = pinned.layout.group(receipt.id.group)
         made = whole(layout, blocks)
-        update = seal(self, pinned, receipt, cut(layout, made), weight)
+        update = yield from seal(self, pinned, receipt, cut(layout, made), weight)
         assert isinstance(update.receipt.fact, Charge)
         sealed.append((made.astype(np.int64), weight, update.receipt.fact))
         return update

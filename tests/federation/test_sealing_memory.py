@@ -49,7 +49,7 @@ def peak(patch: pytest.MonkeyPatch, folder: Path, **changes: Any) -> tuple[float
     def watched(self: ClientWorker, *given: Any) -> Any:
         tracemalloc.start()
         try:
-            return seal(self, *given)
+            return (yield from seal(self, *given))
         finally:
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()

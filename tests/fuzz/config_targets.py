@@ -12,7 +12,7 @@ from secureps.config.serve import ServeSection
 from secureps.errors import Malformed
 from secureps.policy.canonical import different_keys
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from tests.fuzz.target import Target, in_file
 from tests.kits.nursery import ROOT
 

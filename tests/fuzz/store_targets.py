@@ -19,7 +19,7 @@ from secureps.crypto.cipher import CipherParameters
 from secureps.crypto.identity import Identity
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge, Release
-from secureps.messages.encoding import digest, file_digest
+from secureps.messages.encoding import digest, file_digest, payload_digest
 from secureps.messages.format import FORMAT
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import Dated, Incarnated, RunPinned
@@ -44,7 +44,7 @@ from secureps.store.journal import SqliteJournal, read_rows
 from secureps.store.journal_height import Mark, height_path, read_height
 from secureps.store.journal_rows import RECORDS, body_of, link, read_row
 from secureps.store.kit_files import write
-from secureps.store.mapped_state import map_state
+from secureps.store.mapped_state import checked, map_state, read_tensors
 from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
@@ -203,10 +203,15 @@ def _checkpoints(folder: Path) -> list[Target]:
 
     def mapped(data: bytes) -> bytes:
         changed.write_bytes(data)
-        size = sum(array.nbytes for array in map_state(changed, None).values())
+        whole, read = map_state(changed, None), read_tensors(changed, payload_digest(data))
+        assert list(whole) == list(read)
+        for name, array in whole.items():
+            assert array.tobytes() == read[name].tobytes()
+            assert checked(changed, name, payload_digest(array.tobytes())) == array.tobytes()
+        size = sum(array.nbytes for array in whole.values())
         return data if size <= len(data) else b"more than is in the file"
 
-    views = ("store.mapped_state:filed_tensors", "store.mapped_state:_view")
+    views = ("store.mapped_state:_filed", "store.mapped_state:_view")
     opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
     return [
         Target(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.sealing import OutboxSealer, draft
+from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.config.plan import PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.field import P, combination, parse_vector
@@ -130,7 +130,7 @@ class Site:
         run = self.pinned.run.id
         receipt = draft(run, id, UPDATE, version, base, None, False)
         receipt = dataclasses.replace(receipt, update=update)
-        sealed = sealer.seal(self.pinned, receipt, cut(layout, values), 7)
+        sealed = whole(sealer.seal(self.pinned, receipt, cut(layout, values), 7))
         return Sent(sealed.receipt, tuple(outbox.get(h.key) for h in sealed.headers), values)
 
     def opening(

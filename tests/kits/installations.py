@@ -20,7 +20,7 @@ def install(folder: Path, version: str = "", format: int = 0) -> Path:
     """
     shutil.copytree(ROOT / "secureps", folder / "secureps")  # with what is compiled: times stay
     (folder / "tests").symlink_to(ROOT / "tests")
-    _keep_kernels(folder)
+    kept_kernels(folder / "secureps", folder / ".cache" / "secureps" / "kernels")
     if version:
         _say(folder / "secureps" / "__init__.py", "__version__", f'"{version}"')
     if format:
@@ -28,23 +28,29 @@ def install(folder: Path, version: str = "", format: int = 0) -> Path:
     return folder
 
 
-def _keep_kernels(folder: Path) -> None:
-    """Kernels that are compiled already, in the home folder there: numba keeps them by path.
+def kept_kernels(package: Path, top: Path) -> Path:
+    """A folder with the kernels of this package that are compiled already, for one elsewhere.
 
-    Their sources are the same, to the second; to compile them would take the rest of a minute.
+    numba keeps them by the place of their sources, whose times and lengths it looks at; to compile
+    them again would take the rest of a minute.
+
+    Args:
+        package: a copy of it, whose sources get the times of these, or a link to it.
+        top: where the folder is to be; returned.
     """
     prepare("secureps.run.warm")  # whose nursery has compiled them all, once it answers
     kept = kernel_folder()
-    home = folder / ".cache" / "secureps" / "kernels" / kept.name
-    home.mkdir(parents=True, mode=0o700)
-    home.parent.chmod(0o700)
+    folder = top / kept.name
+    folder.mkdir(parents=True, mode=0o700)
+    top.chmod(0o700)
     place = _CacheLocator.get_suitable_cache_subpath
     for room in ROOMS:
-        here, there = (
-            place(str(root / "secureps" / room / "kernel.py")) for root in (ROOT, folder)
-        )
-        if (kept / here).is_dir():
-            shutil.copytree(kept / here, home / there)
+        ours, theirs = ROOT / "secureps" / room, package / room
+        for source in ours.glob("*.py"):
+            shutil.copystat(source, theirs / source.name)
+        if (kept / (here := place(str(ours / "kernel.py")))).is_dir():
+            shutil.copytree(kept / here, folder / place(str(theirs / "kernel.py")))
+    return top
 
 
 def _say(file: Path, name: str, value: str) -> None:

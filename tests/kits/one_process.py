@@ -119,12 +119,16 @@ class OneProcess:
     def version(self) -> int:
         return self.status().groups[0].version
 
+    def all_there(self) -> None:
+        """Looks that nobody has ended."""
+        for name, executor in self.parties.items():
+            assert not executor.halted.done(), (name, executor.halted)
+
     def makes(self, more: int) -> None:
         """Waits for so many versions, and looks that everybody is there."""
         until, last = time.monotonic() + PATIENCE, self.version + more
         while self.version < last:
-            for name, executor in self.parties.items():
-                assert not executor.halted.done(), (name, executor.halted)
+            self.all_there()
             assert time.monotonic() < until, self.status().groups[0].reason
             time.sleep(0.05)
 
@@ -180,6 +184,37 @@ class OneProcess:
         trainer = self.trainer(self.clients.index(name))
         holdings = Site(name, trainer, identity, SEED, public.holder_keys, stores.folder)
         return make_member(public, holdings, stores, around, lambda task: 0.0)
+
+
+class Watch:
+    """Whether a federation goes on, whatever tests try: after so many of them it makes a version.
+
+    Args:
+        look: what holds then, besides.
+    """
+
+    def __init__(
+        self, around: OneProcess, together: int, look: Callable[[], None] = lambda: None
+    ) -> None:
+        self._around, self._together, self._look = around, together, look
+        self._tried: list[str] = []
+
+    def tried(self, what: str) -> None:
+        """Nobody has ended by it; the version may be waited for with others."""
+        self._around.all_there()
+        self._tried.append(what)
+        if len(self._tried) >= self._together:
+            self.close()
+
+    def close(self) -> None:
+        """Waits for a version now."""
+        try:
+            self._around.makes(1)
+            self._look()
+        except AssertionError as error:
+            error.add_note(f"one of these did it: {self._tried}")
+            raise
+        self._tried.clear()
 
 
 def ended(asked: list[Future[Any]], within: float) -> list[Exception | None]:

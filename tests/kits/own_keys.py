@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,6 +31,16 @@ def secureps(*arguments: str | Path, words: str | None = None) -> subprocess.Com
     )
 
 
+def told(*arguments: str | Path) -> str:
+    """What `secureps ...` says that ends well, forked from the nursery: in a fifth of the time."""
+    with tempfile.NamedTemporaryFile("r", encoding="utf-8") as log:
+        command = ["-m", "secureps", *map(str, arguments)]
+        status = spawn(command, Path.cwd(), Path(log.name)).wait(PATIENCE)
+        said = log.read()
+    assert status == 0, said
+    return said
+
+
 class OwnKeys(Processes):
     """Each party has a folder of its own, and an issuer one that nobody else sees."""
 
@@ -50,13 +61,12 @@ class OwnKeys(Processes):
 
     def _make_kit(self) -> None:
         plan = self.folder / "plan.toml"
-        assert secureps("keys", "init", self.issuer, "--plan", plan).returncode == 0
-        told = {name: self.request(name) for name in self.parties()}
-        requests = [self.kit(name) / "requests" / f"{name}.json" for name in told]
-        given = [word for each in told.values() for word in ("--fingerprint", each)]
-        done = secureps("keys", "approve", self.issuer, *requests, *given)
-        assert done.returncode == 0, done.stderr
-        for name in told:
+        told("keys", "init", self.issuer, "--plan", plan)
+        prints = {name: self.request(name) for name in self.parties()}
+        requests = [self.kit(name) / "requests" / f"{name}.json" for name in prints]
+        given = [word for each in prints.values() for word in ("--fingerprint", each)]
+        told("keys", "approve", self.issuer, *requests, *given)
+        for name in prints:
             give(self.issuer, self.kit(name))
 
     def parties(self) -> Iterator[str]:
@@ -67,11 +77,14 @@ class OwnKeys(Processes):
         plan = self.folder / "plan.toml"
         role = name.partition("-")[0]
         more = ("--plan", plan) if role == "holder" else ()
-        words = WORDS if name in LOCKED else None
-        own = ("keys", "request", self.kit(name), "--role", role, "--name", name)
-        done = secureps(*own, *more, words=words)
-        assert done.returncode == 0, done.stderr
-        return done.stdout.split("fingerprint ")[1].split()[0]
+        own = ("keys", "request", self.kit(name), "--role", role, "--name", name, *more)
+        if name in LOCKED:
+            done = secureps(*own, words=WORDS)
+            assert done.returncode == 0, done.stderr
+            said = done.stdout
+        else:
+            said = told(*own)
+        return said.split("fingerprint ")[1].split()[0]
 
     def _begin(self, command: list[str], log: Path) -> Child | subprocess.Popen[bytes]:
         if log.stem not in LOCKED:

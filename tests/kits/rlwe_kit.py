@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
@@ -47,6 +47,7 @@ def public_element(ring: Ring, at: Place, element: int) -> list[list[int]]:
     return rows
 
 
+@cache
 def exponents(degree: int) -> list[int]:
     """Where the transform evaluates: place i holds the value at psi^exponents[i]."""
     bits, rows = degree.bit_length() - 1, degree // 32
@@ -63,6 +64,10 @@ def psi(degree: int, prime: int) -> int:
     return next(root for root in roots if pow(root, degree, prime) == prime - 1)
 
 
+SIDE = 64
+"""How many products are added before they are reduced: each below 2^54, their sum below 2^60."""
+
+
 def transformed(polynomial: Sequence[int], prime: int) -> list[int]:
     """Values of a polynomial at the odd powers of psi: N^2 products, each below 2^54."""
     return list(_transformed(tuple(polynomial), prime))
@@ -70,28 +75,34 @@ def transformed(polynomial: Sequence[int], prime: int) -> list[int]:
 
 @lru_cache(maxsize=64)  # both kinds of kernels are held against the same ones
 def _transformed(polynomial: tuple[int, ...], prime: int) -> list[int]:
+    """By Horner's rule, over pieces of so many coefficients at once."""
     degree = len(polynomial)
     root, powers = psi(degree, prime), [1]
     for _ in range(2 * degree - 1):
         powers.append(powers[-1] * root % prime)
-    table = np.array(powers, np.uint64)
-    coefficients = np.array([c % prime for c in polynomial], np.uint64)
-    steps, out = np.arange(degree), []
-    for exponent in exponents(degree):
-        terms = coefficients * table[exponent * steps % (2 * degree)] % np.uint64(prime)
-        out.append(int(terms.sum()) % prime)
-    return out
+    table, points = np.array(powers, np.uint64), np.array(exponents(degree))
+    side, modulus = min(SIDE, degree), np.uint64(prime)
+    coefficients = np.array([c % prime for c in polynomial], np.uint64).reshape(-1, side)
+    within = table[np.outer(points, np.arange(side)) % (2 * degree)]
+    pieces = np.ascontiguousarray((within @ coefficients.T % modulus).T)
+    step, out = table[points * side % (2 * degree)], np.zeros(degree, np.uint64)
+    for piece in pieces[::-1]:
+        out = (out * step + piece) % modulus
+    return [int(value) for value in out]
 
 
 def product(a: Sequence[int], b: Sequence[int], modulus: int) -> list[int]:
     """a b mod (X^N + 1, modulus), by Kronecker's substitution: one product of Python integers."""
-    degree, width = len(a), 2 * modulus.bit_length() + len(a).bit_length() + 1
+    degree, bits = len(a), 2 * modulus.bit_length() + len(a).bit_length()
+    width = bits // 8 + 1  # bytes
 
     def whole(p: Sequence[int]) -> int:
-        return sum(int(c) % modulus << (width * i) for i, c in enumerate(p))
+        places = ((int(c) % modulus).to_bytes(width, "little") for c in p)
+        return int.from_bytes(b"".join(places), "little")
 
-    both, mask = whole(a) * whole(b), (1 << width) - 1
-    c = [both >> (width * i) & mask for i in range(2 * degree)]
+    both = (whole(a) * whole(b)).to_bytes(2 * degree * width, "little")
+    places = range(0, len(both), width)
+    c = [int.from_bytes(both[start : start + width], "little") for start in places]
     return [(c[i] - c[i + degree]) % modulus for i in range(degree)]
 
 

@@ -25,23 +25,24 @@ def parts_of(values: NDArray[np.float32]) -> Part:
     return lambda first, last: values[first:last].copy()
 
 
-def whole(layout: GroupLayout, blocks: Iterable[BlockIntegers]) -> NDArray[np.integer[Any]]:
+def whole(
+    layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
+) -> NDArray[np.integer[Any]]:
     """Those of the whole update, from every block in two pieces."""
-    sizes = [last - first for first, last in map(layout.sent_span, range(layout.blocks))]
-    spans = [(0, size // 2, size) for size in sizes]
-    return np.concatenate(
-        [
-            part
-            for (first, middle, last), made in zip(spans, blocks, strict=True)
-            for part in (made(first, middle), made(middle, last))
-        ]
-    )
+    found = {}
+    for block, made in blocks:
+        first, last = layout.sent_span(block)
+        size = last - first
+        found[block] = np.concatenate([made(0, size // 2), made(size // 2, size)])
+    return np.concatenate([found[block] for block in range(layout.blocks)])
 
 
-def cut(layout: GroupLayout, values: NDArray[np.integer[Any]]) -> Iterator[BlockIntegers]:
-    """Those of every block, from those of the whole update."""
+def cut(
+    layout: GroupLayout, values: NDArray[np.integer[Any]]
+) -> Iterator[tuple[int, BlockIntegers]]:
+    """Those of every block by its number, from those of the whole update."""
     spans = (slice(*layout.sent_span(block)) for block in range(layout.blocks))
-    return (partial(_part, values[span]) for span in spans)
+    return enumerate(partial(_part, values[span]) for span in spans)
 
 
 def _part(values: NDArray[np.integer[Any]], first: int, last: int) -> NDArray[np.integer[Any]]:

@@ -73,11 +73,16 @@ def _records() -> dict[str, list[File]]:
     return found
 
 
+def site_of(folder: Path) -> Path:
+    """Where an environment has its packages."""
+    bases = {"base": str(folder), "platbase": str(folder)}
+    return Path(sysconfig.get_path("purelib", "venv", bases))
+
+
 def made(folder: Path, chosen: Mapping[str, Distribution]) -> Path:
     """Makes an environment with these distributions and secureps; returns its Python."""
     venv.create(folder, with_pip=False, symlinks=True)
-    bases = {"base": str(folder), "platbase": str(folder)}
-    site = Path(sysconfig.get_path("purelib", "venv", bases))
+    site = site_of(folder)
     (site / "secureps").symlink_to(ROOT / "secureps")
     names = {each.metadata["Name"] for each in chosen.values()}
     others = [file for name, files in _records().items() if name not in names for file in files]

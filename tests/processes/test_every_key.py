@@ -23,7 +23,7 @@ from secureps.wire.grpc.client import CoordinatorServer, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from tests.kits.disk_federation import DiskFederation
 from tests.kits.federations import small_plan
-from tests.kits.one_process import OBSERVER, OneProcess, Slow, ended
+from tests.kits.one_process import OBSERVER, OneProcess, Slow, Watch, ended
 from tests.kits.permissions_page import SERVED
 from tests.kits.permissions_page import method as method_of
 from tests.kits.transport_kit import EchoServer, authenticate
@@ -43,11 +43,17 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneProcess]
         yield made
 
 
+@pytest.fixture(scope="module")
+def watch(federation: OneProcess) -> Iterator[Watch]:
+    with closing(Watch(federation, 6)) as made:
+        yield made
+
+
 @pytest.fixture(autouse=True)
-def goes_on(federation: OneProcess) -> Iterator[None]:
+def goes_on(watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
     """Whatever was said: nobody has ended, and versions are made."""
     yield
-    federation.makes(1)
+    watch.tried(request.node.name)
 
 
 def key_of(federation: OneProcess, role: Role) -> str:

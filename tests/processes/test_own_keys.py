@@ -7,6 +7,7 @@ import resource
 import shutil
 import subprocess
 from contextlib import suppress
+from functools import cached_property
 from pathlib import Path
 
 import pytest
@@ -50,11 +51,16 @@ class Searched(OwnKeys):
         finally:
             resource.setrlimit(resource.RLIMIT_CORE, cores)
 
+    @cached_property
+    def opener(self) -> Passphrases:
+        """Of all files under WORDS: each salt takes a third of a second, once."""
+        return phrase(WORDS)
+
     def secrets(self) -> dict[Path, bytes]:
         """What is in each file of a private key or a seed, the issuer's too."""
         found = {self.issuer / "ca" / "ca.key": (self.issuer / "ca" / "ca.key").read_bytes()}
         for name in self.parties():
-            given = phrase(WORDS) if name in LOCKED else Passphrases()
+            given = self.opener if name in LOCKED else Passphrases()
             for path in (self.kit(name) / "private" / name).glob("*.key"):
                 found[path] = key_of(given.unlock(path, path.read_bytes()))
             if (seed := self.folder / name / "seed").is_file():
@@ -134,16 +140,22 @@ def test_parties_with_keys_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", ["none", "another", "empty"])
-def test_a_server_without_its_passphrase_says_so(tmp_path: Path, how: str) -> None:
+def test_a_server_without_its_passphrase_says_so(
+    tmp_path: Path, one_holder: Path, how: str
+) -> None:
     words = {"none": None, "another": "another one", "empty": ""}[how]
     said = {
         "none": "is under a passphrase: give it at a terminal, or by --passphrase-fd N",
         "another": "identity.key: the passphrase is another one, or the file was changed",
         "empty": "a passphrase has 1 to 1024 bytes, this one 0",
     }[how]
-    kit = one_holder(tmp_path)
     config = tmp_path / "keys-0.toml"
-    lines = ('name = "keys-0"', f'kit = "{kit}"', 'state = "state"', 'coordinator = "127.0.0.1:9"')
+    lines = (
+        'name = "keys-0"',
+        f'kit = "{one_holder}"',
+        'state = "state"',
+        'coordinator = "127.0.0.1:9"',
+    )
     config.write_text("\n".join(lines))
     ended = secureps("serve", "keyholder", "--config", config, words=words)
     assert ended.returncode == 78, ended.stderr
@@ -162,8 +174,10 @@ rule = { quorum = 6 }
 """
 
 
-def one_holder(folder: Path) -> Path:
+@pytest.fixture(scope="module")
+def one_holder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Its kit: keys-0, under WORDS."""
+    folder = tmp_path_factory.mktemp("holder")
     (folder / "plan.toml").write_text(PLAN)
     own, issuer = folder / "own", folder / "issuer"
     asking = ("--role", "keyholder", "--name", "keys-0", "--plan", folder / "plan.toml")

@@ -80,7 +80,7 @@ class Resharding(Processes):
     def same_as_without(self) -> bool:
         """Whether its model, at whichever version, is that of a run in which nothing moves."""
         versions, model = self.model()
-        return same(model, unharmed("rlwe", versions=versions["all"])[0])
+        return same(model, unharmed("plain", versions=versions["all"])[0])
 
 
 NONSENSE = (
@@ -96,7 +96,7 @@ NONSENSE = (
 @pytest.mark.timeout(300)
 def test_shards_come_and_go_and_the_model_is_that_of_a_run_without(tmp_path: Path) -> None:
     with Resharding(tmp_path, "rlwe", versions=LAST) as parties:
-        parties.pace = 0.2
+        parties.pace = 0.4
         parties.start_all()
         parties.wait(lambda: parties.reached(1), "version 1")
         before, own = parties.held, parties.observer()

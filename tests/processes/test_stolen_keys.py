@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import closing, suppress
+from functools import partial
 from typing import Any
 
 import grpc
@@ -64,7 +65,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.protobuf import decode, encode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import PATIENCE, OneProcess
+from tests.kits.one_process import PATIENCE, OneProcess, Watch
 from tests.kits.signing_kit import signer
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
@@ -145,14 +146,23 @@ def around(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OneProcess]:
         yield made
 
 
-@pytest.fixture(autouse=True)
-def all_goes_on(around: OneProcess) -> Iterator[None]:
-    yield
-    around.makes(1)
+def all_take_part(around: OneProcess) -> None:
     status = around.status()
     members = {member.name: member for member in status.members}
     for name in around.clients[:-1]:
         assert members[name].submissions >= status.groups[0].version - 1
+
+
+@pytest.fixture(scope="module")
+def watch(around: OneProcess) -> Iterator[Watch]:
+    with closing(Watch(around, 8, partial(all_take_part, around))) as made:
+        yield made
+
+
+@pytest.fixture(autouse=True)
+def all_goes_on(watch: Watch, request: pytest.FixtureRequest) -> Iterator[None]:
+    yield
+    watch.tried(request.node.name)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ from secureps.policy.plan import load_plan
 from secureps.run.cli import app
 from secureps.run.deploy.commands import deploy
 from secureps.run.keys import keys
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from tests.kits.nursery import ROOT
 
 PAGES = (

@@ -17,8 +17,9 @@ import pytest
 
 from secureps.extras import EXTRAS
 from tests.kits.extras_check import MISSED, THERE
+from tests.kits.installations import kept_kernels
 from tests.kits.nursery import ROOT
-from tests.kits.venvs import PROJECT, NotInstalled, made, required
+from tests.kits.venvs import PROJECT, NotInstalled, made, required, site_of
 
 CHECK = ROOT / "tests" / "kits" / "extras_check.py"
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -33,11 +34,12 @@ def test_an_installation_does_what_it_is_for_and_says_what_it_lacks(
     except NotInstalled as missing:
         pytest.skip(f"{missing} of secureps[{installation}] is not installed here")
     python = made(tmp_path / "environment", chosen)
+    kernels = kept_kernels(site_of(tmp_path / "environment") / "secureps", tmp_path / "kernels")
     done = subprocess.run(
         [python, "-I", CHECK, installation],
         capture_output=True,
         text=True,
-        env=ENVIRONMENT,
+        env={**ENVIRONMENT, "SECUREPS_KERNELS": str(kernels)},
         cwd=tmp_path,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]

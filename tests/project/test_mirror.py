@@ -32,6 +32,11 @@ ELSEWHERE = {
     ),
     "golden/test_format.py": ("messages/format",),
     "roles/coordinator/test_resharding.py": ("roles/coordinator/moving",),
+    "run/simulate/test_simulate.py": (
+        "run/simulate/coordinator_watch",
+        "run/simulate/play",
+        "run/simulate/scenario_file",
+    ),
     # sections of files, and the page that lists their keys
     "config/test_sections.py": (
         "config/codec",

@@ -16,7 +16,16 @@ from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
 
 COSTS = Costs(
-    make=14.0, send=3.0, take=11.0, open=15.0, serve=1.0, pull=4.0, up=3.0, down=4.0, control=1e-4
+    make=14.0,
+    send=3.0,
+    take=11.0,
+    open=15.0,
+    serve=1.0,
+    pull=4.0,
+    up=3.0,
+    down=4.0,
+    decide=8e-5,
+    share=2e-5,
 )
 
 
@@ -32,7 +41,7 @@ def test_one_worker_and_one_shard_take_each_step_after_the_other() -> None:
 
 
 def test_a_link_is_shared_by_all_who_send_over_it() -> None:
-    free = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, up=4.0, down=4.0, control=0.0)
+    free = Costs(0.0, 0.0, 0.0, 0.0, 0.0, 0.0, up=4.0, down=4.0, decide=0.0, share=0.0)
     for workers in (1, 2, 8):
         times = play(free, Cluster(workers, 1, 1000, 1000.0, blocks=1), True, True)
         assert times.pushed == pytest.approx(4.0 * workers)
@@ -56,6 +65,7 @@ def test_a_model_has_a_block_for_each_shard_and_none_is_longer_than_plans_allow(
 def test_the_goal_is_met_after_as_much_training_as_is_told() -> None:
     assert efficiency(needed(0.92, 1.3), 1.3) == pytest.approx(0.92)
     assert efficiency(1.0, 0.0) == 1.0
+    assert efficiency(1.0, 3.0, alone=1.0) == 0.5
 
 
 def cost(of: dict[str, float]) -> Cost:
@@ -96,7 +106,7 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
     ]
     case = Case(2, 5, (party,), 3.0, 4.0)
     found = costs_of(case, case, 1_000_000, phases)
-    assert found.control == pytest.approx(1e-9 * 1_000_000 * (1.0 + 4.0 / 4))
+    assert (found.decide, found.share) == pytest.approx((1e-3, 4e-3 / 4))
     assert found.make + found.send + found.pull == pytest.approx(20.0)
     assert found.take + found.open / 5 + found.serve == pytest.approx(10.0)
     assert found.make / found.send == pytest.approx(5.0 / 2.0)

@@ -6,14 +6,17 @@ import os
 import shutil
 import subprocess
 import sys
-import sysconfig
 import venv
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import secureps as ps
 from secureps.run.new import TEMPLATES
+from tests.kits.installations import kept_kernels
 from tests.kits.nursery import ROOT
+from tests.kits.venvs import site_of
 
 
 def environment() -> dict[str, str]:
@@ -49,10 +52,10 @@ def installed(wheel: Path, folder: Path) -> Path:
     """The commands of an environment with the wheel, and all that ours has but the repository."""
     venv.create(folder, with_pip=False)
     commands = folder / "bin"
-    own = sysconfig.get_path("purelib", "venv", {"base": str(folder), "platbase": str(folder)})
+    own = site_of(folder)
     # paths that a .pth names are not searched for others: an editable secureps is not found there
     others = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
-    (Path(own) / "others.pth").write_text("\n".join(others))
+    (own / "others.pth").write_text("\n".join(others))
     options = ("--no-deps", "--no-index", "--quiet")
     pip = (sys.executable, "-m", "pip", "--python", commands / "python")
     told(folder, *pip, "install", *options, wheel)
@@ -61,11 +64,15 @@ def installed(wheel: Path, folder: Path) -> Path:
     return commands
 
 
-def test_a_new_project_runs_from_an_installed_wheel(tmp_path: Path) -> None:
+def test_a_new_project_runs_from_an_installed_wheel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     wheel = built(tmp_path)
     templates = {str(path.relative_to(ROOT)) for path in TEMPLATES.glob("*/*") if path.is_file()}
     assert templates <= set(zipfile.ZipFile(wheel).namelist())
     commands = installed(wheel, tmp_path / "environment")
+    package = site_of(tmp_path / "environment") / "secureps"
+    monkeypatch.setenv("SECUREPS_KERNELS", str(kept_kernels(package, tmp_path / "kernels")))
     assert told(tmp_path, commands / "secureps", "new", "tumours").startswith("made tumours: ")
     project = tmp_path / "tumours"
     assert "2 passed" in told(

@@ -16,7 +16,7 @@ from safetensors.numpy import save_file
 from secureps.errors import ConfigError, PlanRefused
 from secureps.policy.plan import load_plan
 from secureps.run.check import check, record, service, tables
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wording import size
 from tests.kits.nursery import ROOT, supervise_children
 
@@ -123,15 +123,6 @@ def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None
         check(write(tmp_path), 1_000_000, "1 MiB")
     with pytest.raises(ConfigError, match="--memory: 'much' is not a number with kB"):
         check(plan, 1_000_000, "much")
-
-
-def test_a_shards_memory_is_told_for_the_fewest_that_the_load_may_leave(tmp_path: Path) -> None:
-    stays = write(tmp_path).read_text()
-    states = [
-        check(write(tmp_path, stays + scaling), 1_000_000).shard.state
-        for scaling in ("", '[scaling]\npolicy = "rule"\n')
-    ]
-    assert states[1] > 1.5 * states[0]
 
 
 def test_the_page_of_a_committee(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from secureps.client.runner import Joining
-from secureps.client.sealing import OutboxSealer, draft
+from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.site import Site
 from secureps.config.sections import parse
 from secureps.config.serve import ServeSection
@@ -85,7 +85,7 @@ def payloads(bench: Bench, threads: int) -> tuple[bytes, ...]:
     receipt = draft(bench.pinned.run.id, id, UPDATE, 0, BASE, None, False)
     sealer = OutboxSealer(bench.kit.identities["c1"], {}, bench.sealed_for, outbox, threads)
     layout = bench.pinned.layout.group("all")
-    sealed = sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7)
+    sealed = whole(sealer.seal(bench.pinned, receipt, cut(layout, np.arange(layout.size)), 7))
     assert [header.block for header in sealed.headers] == list(range(len(sealed.headers)))
     assert len(sealed.headers) == 4
     return tuple(outbox.get(header.key) for header in sealed.headers)

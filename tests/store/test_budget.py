@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from secureps.client.sealing import OutboxSealer, draft
+from secureps.client.sealing import OutboxSealer, draft, whole
 from secureps.client.trainer import FitConfig, FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import UnsafeSeed
@@ -307,7 +307,7 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     id = SubmissionId("c0", "all", 0)
     receipt = draft(pinned.run.id, id, UPDATE, 0, b"", spent(0), False)
     with pytest.raises(PlanRefused, match="nothing more is sealed"):
-        sealer.seal(pinned, receipt, None, 1)  # type: ignore[arg-type]
+        whole(sealer.seal(pinned, receipt, None, 1))  # type: ignore[arg-type]
     assert outbox.keys("") == []
     assert ledger.facts() == []
 

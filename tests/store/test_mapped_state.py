@@ -5,16 +5,28 @@ from __future__ import annotations
 import errno
 import json
 import os
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.exhaustion import exhaustion
+from secureps.messages.encoding import payload_digest
+from secureps.store import mapped_state
 from secureps.store.checkpoint import read_state, write_state
-from secureps.store.mapped_state import Scratch, filed_tensors, map_state
+from secureps.store.mapped_state import (
+    SHORT,
+    Scratch,
+    checked,
+    filed_tensors,
+    map_state,
+    read_ahead,
+    read_tensors,
+)
 
 TENSORS = {
     "all/0000": np.arange(7, dtype=np.float32),
@@ -103,11 +115,76 @@ def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> Non
 def test_one_bit_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "file"
     digest = write_state(path, TENSORS, {})
+    read_tensors(path, digest)
+    last = "all/0002/codes"
+    own = payload_digest(TENSORS[last].tobytes())
+    assert checked(path, last, own) == TENSORS[last].data.cast("B")
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    with pytest.raises(DamagedStore, match="its digest is another"):
-        map_state(path, digest)
+    for read in (map_state, read_tensors):
+        with pytest.raises(DamagedStore, match="its digest is another"):
+            read(path, digest)
+    with pytest.raises(DamagedStore, match=f"{last} is damaged: its digest is another"):
+        checked(path, last, own)
+    with pytest.raises(DamagedStore, match="there is no all/0009"):
+        checked(path, "all/0009", own)
+
+
+def test_tensors_that_are_read_are_those_that_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    read = read_tensors(path, write_state(path, TENSORS, {"version": "1"}))
+    assert sorted(read) == sorted(TENSORS)
+    for name, each in read.items():
+        assert (each.dtype, each.shape) == (TENSORS[name].dtype, TENSORS[name].shape)
+        assert each.tobytes() == TENSORS[name].tobytes()
+    path.write_bytes(b"")
+    assert read["all/0000"].tolist() == list(range(7)), "they are in memory"
+    with pytest.raises(DamagedStore):
+        read_tensors(path, payload_digest(b""))
+
+
+def test_a_tensor_is_read_with_the_header_after_it_or_mapped_and_is_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it lies decides how often the disk is asked, and nothing else."""
+    many = {f"all/{k:04d}": np.full(700, k, np.float32) for k in range(60)}
+    long = {"all/0099": np.arange(SHORT // 4 + 1, dtype=np.float32)}
+    path, reads = tmp_path / "file", list[int]()
+    write_state(path, many | long, {})
+    read = mapped_state._read
+
+    def counted(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
+        reads.append(length)
+        return read(file, start, length)
+
+    monkeypatch.setattr(mapped_state, "_read", counted)
+    for name, each in (many | long).items():
+        for first in (0, 2800, 10_000, 10 * SHORT):
+            found = checked(path, name, payload_digest(each.tobytes()), first)
+            assert found.readonly
+            assert found == each.data.cast("B")
+    reads.clear()
+    checked(path, "all/0000", payload_digest(many["all/0000"].tobytes()), 10_000)
+    assert len(reads) == 1
+    checked(path, "all/0059", payload_digest(many["all/0059"].tobytes()), 10_000)
+    assert reads[2:] == [2800]
+
+
+def test_reading_ahead_says_nothing_of_what_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, asked = tmp_path / "file", list[tuple[int, ...]]()
+    path.write_bytes(bytes(10))
+    read_ahead(path, 5)
+    read_ahead(tmp_path / "absent", 5)
+    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
+    monkeypatch.setattr(os, "posix_fadvise", lambda _, *given: asked.append(given), raising=False)
+    read_ahead(path, 5)
+    assert [(given[0], given[2]) for given in asked] == [(0, 3)]
+    assert asked[0][1] > 5, "and the header"
+    monkeypatch.delattr(os, "posix_fadvise")
+    read_ahead(path, 5)
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(

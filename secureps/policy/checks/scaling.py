@@ -19,12 +19,6 @@ def most_shards(section: PlanSection) -> int:
     return section.shards if own is None or own.most_shards is None else own.most_shards
 
 
-def fewest_shards(section: PlanSection) -> int:
-    """The shards that a run may come down to by itself, each with the more to hold."""
-    own = section.scaling
-    return section.shards if own is None or own.policy == "fixed" else own.least_shards
-
-
 def refuse_unsound_scaling(section: PlanSection) -> None:
     """PlanRefused if the shards that a run begins with are not between the least and the most."""
     own = section.scaling

@@ -180,8 +180,10 @@ def _resident(
         if plan.group(group.name).tier == "mapped":
             continue
         version = version_bytes(plan, group, blocks[group.name])
-        pinned = plan.group(group.name).tier == "resident"
-        held += PINNED * version if pinned else version * (version <= room.held)
+        if plan.group(group.name).tier == "resident":
+            held += PINNED * version
+            continue
+        held += version * (version <= room.held)
         longest = max(longest, version * (version <= room.making))
     return min(room.held, held) + longest
 

@@ -6,8 +6,7 @@ What must not live here: whether it is sound (`policy.checks.scaling`).
 from __future__ import annotations
 
 from secureps.config.plan import PlanSection
-from secureps.policy.checks.scaling import fewest_shards, most_shards
-from secureps.wording import counted
+from secureps.policy.checks.scaling import most_shards
 
 
 def scaling_words(section: PlanSection, blocks: int) -> list[str]:
@@ -29,11 +28,14 @@ def scaling_words(section: PlanSection, blocks: int) -> list[str]:
     parts += ["row-blocks move"] if own.balance else []
     text = ", ".join(parts) or "nothing"
     words = [f"scaling by {own.policy}, every {own.every:g} s at most: {text}"]
-    if (fewest := fewest_shards(section)) < section.shards:
-        words.append(f"what a shard needs is told for {counted(fewest, 'shard')}, the fewest")
     if own.policy != "fixed" and blocks < most:
         words.append(
             f"the model has {blocks} blocks, and a shard holds one at least: no more than {blocks} "
             "shards have work; name a smaller block_size"
+        )
+    if own.policy != "fixed" and own.least_shards < section.shards:
+        words.append(
+            f"memory and disk are said of {section.shards} shards; where {own.least_shards} may be "
+            "left each has more, but no shard goes while others' memory is too little for its part"
         )
     return words

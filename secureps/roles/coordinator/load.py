@@ -23,6 +23,8 @@ from secureps.roles.coordinator.transaction import Transaction
 
 UP, DOWN = "network_seconds", "pulling_seconds"
 """What clients say of an update's way, and of the model's (`roles.member`)."""
+MEMORY = "memory_bytes"
+"""What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
 """Rounds that are kept, and cohorts of which the wait for each shard is."""
 LATE = 0.05
@@ -36,6 +38,8 @@ class Load:
 
     def __init__(self) -> None:
         self.since: float | None = None
+        self.memory: dict[str, float] = {}
+        """Bytes that parties have said they may have resident; of shards, their limits."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._closed: dict[str, float] = {}
@@ -71,6 +75,8 @@ class Load:
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
+            elif figure.name == MEMORY:
+                self.memory[report.party] = figure.value
 
     def measure(self, tx: Transaction) -> None:
         """What the records of a transaction say."""

@@ -16,7 +16,7 @@ away (`roles.coordinator.departures`).
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
@@ -25,6 +25,7 @@ from secureps.messages.moves import BALANCE, Move
 from secureps.messages.orders import Finish
 from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
+from secureps.messages.scaling_records import BlockAssigned
 from secureps.model.placement import move_copies
 from secureps.policy.groups import together
 from secureps.roles.coordinator import checkpointing, departures
@@ -207,14 +208,21 @@ def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str,
     """Where blocks are to lie on these shards."""
     federation, moving, held = tx.federation, tx.federation.moving, _placement(tx).held
     if moving.what == BALANCE:
-        for each in moving.assigned:
-            own = held[each.group][each.block]
-            taken = (each.taker if shard == each.giver else shard for shard in own)
-            held[each.group][each.block] = tuple(taken)
-        return held
+        return balanced(held, moving.assigned)
     weights = {name: federation.shards[name].weight for name in shards}
     joins = moving.shard if moving.what == ShardDeed.ADD else ""
     return move_copies(held, weights, tx.plan.section.replicas, joins)
+
+
+def balanced(
+    held: dict[str, list[tuple[str, ...]]], assigned: Sequence[BlockAssigned]
+) -> dict[str, list[tuple[str, ...]]]:
+    """Where blocks lie once these have moved, in place of where they lie now."""
+    for each in assigned:
+        own = held[each.group][each.block]
+        taken = (each.taker if shard == each.giver else shard for shard in own)
+        held[each.group][each.block] = tuple(taken)
+    return held
 
 
 def _least(placement: Placement) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
 from secureps.config.scaling import ScalingSection
 from secureps.errors import Refused, UnknownParty
-from secureps.messages.acts import Act
+from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.scaling import ScalingStatus, ScalingStep
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
@@ -34,6 +34,7 @@ from secureps.policy.scaling.rule import Fixed, Rule
 from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaled import BY_ITSELF
+from secureps.roles.coordinator.shard_memory import after_drain, too_little
 from secureps.roles.coordinator.transaction import Transaction
 
 LEAST_VERSIONS = 3
@@ -86,7 +87,7 @@ def _decide(tx: Transaction, load: Load, section: ScalingSection) -> None:
     seen = load.observed(tx, _spares(tx))
     decision = _balance(tx, load, seen) if section.balance else None
     if decision is None:
-        decision = _by_policy(tx, seen, section)
+        decision = _by_policy(tx, load, seen, section)
     if section.policy == "fixed" and not decision.changes(seen):
         return
     reason = decision.action.reason
@@ -116,15 +117,22 @@ def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None
     assert tx.federation.pinned is not None
     held = tx.federation.pinned.placement.held
     found = balance(held, load.by_group(tx), load.costs(tx))
-    return None if found is None else _Decision(stay(seen, found.reason), blocks=found.blocks)
+    if found is None or too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
+        return None
+    return _Decision(stay(seen, found.reason), blocks=found.blocks)
 
 
-def _by_policy(tx: Transaction, seen: Observation, section: ScalingSection) -> _Decision:
+def _by_policy(
+    tx: Transaction, load: Load, seen: Observation, section: ScalingSection
+) -> _Decision:
     limits = _limits(tx, section)
     policy = POLICIES[section.policy]
     before = [record for _, record in tx.federation.scaled.decided]
     action = within(policy.decide(seen, before, limits), seen, limits)
-    return _Decision(action, *deed(action, seen))
+    what, shard = deed(action, seen)
+    if what == ShardDeed.DRAIN and (text := too_little(tx, load.memory, after_drain(tx, shard))):
+        return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
+    return _Decision(action, what, shard)
 
 
 def _spares(tx: Transaction) -> tuple[str, ...]:

@@ -139,6 +139,22 @@ class MemberFold:
             self._lower(state.lowered)
 
     @property
+    def idle(self) -> bool:
+        """Whether nothing was asked of it so far, and nothing is to be done without being asked."""
+        if self._working or self._departure.leaving is not None:
+            return False
+        if self._pinned is None:
+            return True
+        asked = self._invites.open or self._invites.followed or self._out.sealed or self._out.again
+        evaluates = self._settings.name == self._plan.evaluator
+        return not (asked or evaluates or self._weighing.counts)
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it takes part in a run."""
+        return self._pinned is not None
+
+    @property
     def pinned(self) -> Pinned:
         """The run; NotReady before the coordinator said welcome."""
         return founded(self._pinned, self._settings.name)

@@ -24,11 +24,19 @@ from secureps.messages.member_records import (
     SequencesBegun,
     SubmissionSettled,
 )
-from secureps.messages.orders import Finish, Invite, Published, SealAgain, SendAgain, Settled
+from secureps.messages.orders import (
+    Finish,
+    GroupVersion,
+    Invite,
+    Published,
+    SealAgain,
+    SendAgain,
+    Settled,
+)
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, SubmissionId
+from secureps.messages.submission import FOUNDING, BlockHeader, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
 from secureps.policy.spending import Fact
@@ -57,7 +65,7 @@ from secureps.roles.member.release_history import FOUNDED
 from secureps.roles.member.relocation import follow, send
 from secureps.roles.member.schedule import Desk, Gathering
 from secureps.roles.member.settings import STATE_GONE
-from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer
+from secureps.roles.member.tasks import Aim, Contribute, Contributed, Judged, Offer, SealOn
 from secureps.roles.tasks import Prune, Sweep, Task
 
 _IDLE = (requests.Telemetry, requests.Decline, requests.Withdraw, requests.Missing)
@@ -141,6 +149,8 @@ class Member(MemberFold):
                 self._departure.rest(step, now, event.seconds, self._settings.terms.rest)
             case tasks.Acted(act) if sender == WORKER:
                 self._act(step, act)
+            case tasks.BlockSealed(header) if sender == WORKER:
+                self._block_sealed(now, step, header)
             case Contributed() if sender == WORKER:
                 self._contributed(now, step, event)
             case Judged(message) if sender == WORKER:
@@ -181,8 +191,8 @@ class Member(MemberFold):
                 burnt = order.version if order.again else None
                 self._settle(step, order.id, order.outcome, order.reason, burnt)
             case SendAgain(_, id):
-                if (sealed := self._out.sealed.get(id)) is not None:
-                    self._send(now, step, sealed)
+                if id in self._out.sealed:
+                    send(step, self.pinned, self._out.leaves(now, id))
                 else:
                     step.tell(requests.Missing.of_outbox(self._settings.name, id))
             case orders.Configure():
@@ -322,8 +332,26 @@ class Member(MemberFold):
             self._begin(step, task)
         return waits
 
+    def _block_sealed(self, now: float, step: Step, header: BlockHeader) -> None:
+        """Sends a block of an update while its others are sealed.
+
+        First its sequence is used up: after a kill the key is gone, and another ciphertext of the
+        block must not come under the same name.
+        """
+        group, after = header.group, header.sequence + 1
+        if self._out.next.get(group, 0) < after:
+            self._write(step, SequencesBegun((GroupVersion(group, after),)))
+        send(step, self.pinned, self._out.goes_ahead(now, header))
+        self._begin(step, SealOn())
+
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
         self._working = False
+        if event.again:
+            groups = {aim.group for aim in event.again}
+            step.effects.append(Work(Prune(self._out.abandon(groups))))
+            for group in groups:
+                self._invites.again(group)
+            return
         self._timing.done(now)
         for update in event.updates:
             if objection := self._history.objection(update.receipt):
@@ -332,12 +360,13 @@ class Member(MemberFold):
             spends = update.receipt.fact
             if spends is not None and spends.attempt and self._unaffordable(step, [spends]):
                 step.effects.append(Work(Prune(tuple(h.key for h in update.headers))))
+                self._out.abandon({update.receipt.id.group})
                 return
             judged = self._appraiser.model if update.receipt.id.group == EVALUATION else b""
             sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
             self._out.keyed.add(update.receipt.id)
-            self._send(now, step, sealed)
+            send(step, self.pinned, self._out.follows(now, update.receipt.id))
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
         for aim in event.others:
@@ -347,12 +376,10 @@ class Member(MemberFold):
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             pulls = requests.Figure("pulling_seconds", self._timing.pulled)
             self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down, pulls)
+        for id, error in self._out.turned_away():
+            self._refused(step, id, error)
 
     # --- push ---------------------------------------------------------------------
-
-    def _send(self, now: float, step: Step, sealed: Sealed) -> None:
-        self._out.leaves(now, sealed.receipt.id)
-        send(step, self.pinned, sealed)
 
     def _answered(
         self, now: float, step: Step, request: requests.Request, reply: requests.Reply, length: int
@@ -431,7 +458,8 @@ class Member(MemberFold):
                 if said := self._model.not_got(request, error):
                     step.effects.append(said)
             case requests.PutBlock(header):
-                self._refused(step, header.id, error)
+                if not self._out.refuses(header.id, error):
+                    self._refused(step, header.id, error)
             case requests.Submit(receipt):
                 self._refused(step, receipt.id, error, submitted=True)
             case requests.Heartbeat():

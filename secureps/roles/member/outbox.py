@@ -1,13 +1,14 @@
 """What a client has sealed: whose fate is open, what is on its way, and what it seals next.
 
 The sealed part is the fold of its journal; what is on its way is forgotten by a restart, after
-which the coordinator asks for it again. What must not live here: what is sealed, budgets
-(`roles.member.member`), and payloads.
+which the coordinator asks for it again. Of an update that is still being sealed some blocks may be
+on their way: a restart gives it up, and its sequence with it. What must not live here: what is
+sealed, budgets (`roles.member.member`), and payloads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from secureps.errors import Conflict, Malformed, SecurepsError
@@ -19,6 +20,7 @@ from secureps.messages.submission import FOUNDING, BlockHeader, Receipt, Submiss
 from secureps.policy.base import Base
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Step
+from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import Reseal, kept_key
 from secureps.roles.member.timing import Transfer
@@ -30,7 +32,7 @@ class Outbox:
 
     Args:
         sealed: submissions whose fate is open, or that are not durable elsewhere yet.
-        moving: those of them that are on their way.
+        moving: what is on its way, of them and of those that are still being sealed.
         next: the sequence of the next submission, by group.
         keyed: those whose keys this process has.
         keeping: the groups with feedback; carried: sequence and name of their updates that were
@@ -172,9 +174,48 @@ class Outbox:
         group, name = sealed.receipt.id.group, sealed.receipt.update
         return frozenset({kept_key(group, name)} if name and group in self.keeping else ())
 
-    def leaves(self, now: float, id: SubmissionId) -> None:
-        """Its blocks are on their way."""
+    def leaves(self, now: float, id: SubmissionId) -> list[BlockHeader]:
+        """All blocks of a sealed submission are on their way; they, in their client's own order."""
         self.moving[id] = Transfer(now)
+        return self.left(id)
+
+    def goes_ahead(self, now: float, header: BlockHeader) -> list[BlockHeader]:
+        """A block is sealed before the others; it, if it is to be on its way."""
+        transfer = self.moving.setdefault(header.id, Transfer(now))
+        transfer.ahead.append(header)
+        return [header] if transfer.refused is None else []
+
+    def follows(self, now: float, id: SubmissionId) -> list[BlockHeader]:
+        """All blocks are sealed now; those that are on their way from now on."""
+        transfer = self.moving.get(id)
+        if transfer is None:
+            return self.leaves(now, id)
+        transfer.since, gone = now, {header.block for header in transfer.ahead}
+        rest = self.left(id) if transfer.refused is None else []
+        return [header for header in rest if header.block not in gone]
+
+    def left(self, id: SubmissionId) -> list[BlockHeader]:
+        """What is on its way of a submission, arrived or not, in its client's own order."""
+        sealed = self.sealed.get(id)
+        return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
+
+    def abandon(self, groups: Collection[str]) -> tuple[str, ...]:
+        """What was being sealed of these groups never will be; where its payloads lie."""
+        cut = [id for id in self.moving if id.group in groups and id not in self.sealed]
+        return tuple(header.key for id in cut for header in self.moving.pop(id).ahead)
+
+    def refuses(self, id: SubmissionId, error: SecurepsError) -> bool:
+        """Notes that a block was refused, if its update is still being sealed; whether it is."""
+        transfer = self.moving.get(id)
+        if transfer is None or id in self.sealed:
+            return False
+        transfer.refused = transfer.refused or error
+        return True
+
+    def turned_away(self) -> list[tuple[SubmissionId, SecurepsError]]:
+        """What is sealed now, and was refused before it was, with why."""
+        told = ((id, self.moving[id].refused) for id in self.sealed if id in self.moving)
+        return [(id, error) for id, error in told if error is not None]
 
     @staticmethod
     def refused(
@@ -196,10 +237,12 @@ class Outbox:
     def stored(self, header: BlockHeader) -> Receipt | None:
         """A shard has a block of it; the receipt, to be submitted, once shards have all of them."""
         transfer, sealed = self.moving.get(header.id), self.sealed.get(header.id)
-        if transfer is None or sealed is None:
+        if transfer is None:
             return None
         transfer.stored.add(header.block)
-        return sealed.receipt if len(transfer.stored) == len(sealed.headers) else None
+        if sealed is None or len(transfer.stored) < len(sealed.headers):
+            return None
+        return sealed.receipt
 
     def arrived(self, id: SubmissionId) -> Transfer | None:
         """The coordinator has its receipt; how it was sent, None if that is unknown.

@@ -7,23 +7,23 @@ themselves (`messages.run`).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from secureps.crypto.roster import Roster
-from secureps.messages.member_records import Sealed
 from secureps.messages.orders import Configure
 from secureps.messages.requests import PutBlock, Welcome
+from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, Step
-from secureps.roles.member.block_order import in_own_order
 from secureps.roles.member.outbox import Outbox
 from secureps.roles.member.pulled_model import PulledModel
 from secureps.roles.pinned_run import Pinned
 
 
-def send(step: Step, pinned: Pinned, sealed: Sealed) -> None:
-    """Every block of a submission goes to its primary, in its client's own order."""
-    id = sealed.receipt.id
-    owners = pinned.placement.of(id.group).owners
-    for each in in_own_order(id.client, sealed.headers):
-        step.effects.append(Call(owners[each.block], PutBlock(each), attach=each.key))
+def send(step: Step, pinned: Pinned, headers: Iterable[BlockHeader]) -> None:
+    """Each of these blocks goes to its primary."""
+    for each in headers:
+        to = pinned.placement.of(each.group).owners[each.block]
+        step.effects.append(Call(to, PutBlock(each), attach=each.key))
 
 
 def follow(
@@ -44,8 +44,7 @@ def follow(
     step.effects += moved.left(pinned)
     model.ask_again()
     for id, transfer in out.moving.items():
-        sealed = out.sealed.get(id)
-        for header in () if sealed is None else in_own_order(id.client, sealed.headers):
+        for header in out.left(id):
             place = header.group, header.block
             to = moved.placement.holders(*place)[0]
             if header.block not in transfer.stored and to != pinned.placement.holders(*place)[0]:

@@ -115,6 +115,18 @@ class Evaluate(Task):
 
 
 @dataclass(frozen=True, slots=True)
+class SealOn(Task):
+    """Seals the next block of the contribution that is being made."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSealed(TaskResult):
+    """A block is durable in the outbox and may leave; others of its update are yet to be sealed."""
+
+    header: BlockHeader
+
+
+@dataclass(frozen=True, slots=True)
 class SealedUpdate:
     """One group's blocks are durable in the outbox; `content` as in `Sealed`."""
 
@@ -128,13 +140,15 @@ class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     `figures` are what it took; `others` are aims of which another update came than was wanted;
-    `told` is what the data holder alone is told of the training.
+    `told` is what the data holder alone is told of the training. `again` are aims that are to be
+    sealed anew: the disk failed when blocks of theirs had left.
     """
 
     updates: tuple[SealedUpdate, ...]
     figures: tuple[Figure, ...]
     others: tuple[Aim, ...] = ()
     told: str = ""
+    again: tuple[Aim, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

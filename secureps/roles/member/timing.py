@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from secureps.errors import SecurepsError
 from secureps.messages.requests import Figure, Heartbeat, Telemetry
-from secureps.messages.submission import Receipt
+from secureps.messages.submission import BlockHeader, Receipt
 from secureps.policy.checks.local_work import Pace
 from secureps.roles.machine import Step
 
@@ -21,11 +22,19 @@ REMEMBERED = 3
 
 @dataclass(slots=True)
 class Transfer:
-    """A submission on its way: since when, what its making took, which blocks its shards have."""
+    """A submission on its way: since when, what its making took, which blocks its shards have.
+
+    Args:
+        since: from when on nothing but that is left to do.
+        ahead: blocks that left before all were sealed.
+        refused: why one of those was not taken in.
+    """
 
     since: float
     work: tuple[Figure, ...] = ()
     stored: set[int] = field(default_factory=set)
+    ahead: list[BlockHeader] = field(default_factory=list)
+    refused: SecurepsError | None = None
 
     def report(self, now: float, receipt: Receipt) -> Telemetry:
         """What it took, now that all its blocks have arrived."""

@@ -371,6 +371,8 @@ class Shard(ShardFoldable):
         step.effects.append(Work(Prune(gone, group, record.version, keep)))
 
     def _discard(self, step: Step, ids: tuple[SubmissionId, ...]) -> None:
+        if not ids:  # as after almost every block, while very many lie here
+            return
         wanted = set(ids)
         gone = tuple(h.key for n, h in self.state.spooled.items() if submission_of(n) in wanted)
         if gone:

@@ -311,8 +311,11 @@ class ShardState:
 
         Should one of them be wanted after all, it is missing, and its client sends it again.
         """
+        most = UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every
+        if len(self._sequences.get((header.author, header.group), {})) <= most:
+            return ()  # without a look at all members of the sums that are kept
         kept = self.unsummed(header.author, header.group)
-        if len(kept) <= UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every:
+        if len(kept) <= most:
             return ()
         return (SubmissionId(header.author, header.group, min(kept)),)
 

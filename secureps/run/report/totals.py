@@ -132,13 +132,13 @@ class Totals:
             if name == UP and group != EVALUATION
         )
 
-    def updates_of(self, party: str) -> int:
-        """How many updates of the model by one client arrived."""
-        return sum(
-            (sender, name) == (party, UP)
+    def updates_by_party(self) -> Counter[str]:
+        """How many updates of the model arrived, by client."""
+        return Counter(
+            party
             for (group, _), figures in self._figures.items()
-            for sender, _, name in figures
-            if group != EVALUATION
+            for party, _, name in figures
+            if name == UP and group != EVALUATION
         )
 
     def ratio(self, name: str, sizes: Mapping[str, int]) -> float | None:

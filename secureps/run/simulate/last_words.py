@@ -1,20 +1,24 @@
 """Names the client whose code killed a simulation's process.
 
 A simulation runs all clients' scripts in its own process. A native abort in one of them runs no
-handler here, so a small process beside it is told what is called before it is, and says it
-when this one has gone without a word. It is started by the path of this file, without the
-package: what must not live here is any import but the standard library's, at the top.
+handler here, so what is called is written, before it is, into memory of a file that a small process
+beside it has too, and says when this one has gone without a word. Nobody wakes for it meanwhile: a
+run has some calls for each client and update. That process is started by the path of this file,
+without the package: what must not live here is any import but the standard library's, at the top.
 """
 
 from __future__ import annotations
 
+import mmap
+import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-OVER = b"\n"
-"""The last line of a process that ends in order."""
+ROOM = 1024
+"""Bytes for the name of a call, which ends in zeros; all are zero once a process ends in order."""
 
 
 @contextmanager
@@ -25,32 +29,35 @@ def last_words() -> Iterator[None]:
 
     dump_crashes()
     arguments = (sys.executable, "-I", "-S", __file__)
-    with subprocess.Popen(
-        arguments, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True
-    ) as beside:
-        assert beside.stdin is not None
-        told = beside.stdin
+    with tempfile.TemporaryFile() as file:
+        file.truncate(ROOM)
+        # The file is the other one's standard output: a handle that every system hands on.
+        with (
+            mmap.mmap(file.fileno(), ROOM) as called,
+            subprocess.Popen(
+                arguments, stdin=subprocess.PIPE, stdout=file, start_new_session=True
+            ) as beside,
+        ):
+            assert beside.stdin is not None
 
-        def tell(what: str) -> None:
-            with suppress(BrokenPipeError):
-                told.write(what.encode() + b"\n")
-                told.flush()
+            def tell(what: str) -> None:
+                called[:] = what.encode()[:ROOM].ljust(ROOM, b"\0")
 
-        entering(tell)
-        try:
-            yield
-        finally:
-            leaving(tell)
-            tell("")
+            entering(tell)
+            try:
+                yield
+            finally:
+                leaving(tell)
+                tell("")
 
 
 def wait() -> None:
-    """Reads the names of calls, a line each, until the other process is gone."""
-    last = b""
-    for line in sys.stdin.buffer:
-        last = line
-    if last not in (b"", OVER):
-        what = last.decode(errors="replace").strip()
+    """Waits until the other process is gone, and says what it called last."""
+    sys.stdin.buffer.read()
+    standard_output = 1
+    os.lseek(standard_output, 0, os.SEEK_SET)
+    what = os.read(standard_output, ROOM).rstrip(b"\0").decode(errors="replace")
+    if what:
         print(
             f"error: {what} ended the simulation's process: a crash in native code, or it took "
             "more memory than there is; the dump above names the line of a crash "

@@ -11,14 +11,14 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.runner import make_member
+from secureps.client.runner import machine_and_worker, make_member, member_settings
 from secureps.client.site import Site
 from secureps.client.trainer import Trainer
 from secureps.crypto.identity import Identity, Role
@@ -40,6 +40,7 @@ from secureps.roles.member.terms import Terms, custom_reports
 from secureps.roles.shard.keys import model_key
 from secureps.run import assemble
 from secureps.run.party_names import holder_names, shard_names
+from secureps.run.simulate.idle_client import Alike, Hearing, IdleClient, ToldOfHolders
 from secureps.service.environment import Environment, Meter, Stores
 from secureps.service.executor import Executor
 from secureps.service.lead import ALONE
@@ -107,7 +108,7 @@ class Conditions:
     `late` are parties that begin when somebody calls `Simulation.start`, and so do `spares`, which
     are shards beyond those of the plan; with a `standby` the coordinator has one. `memory` is each
     shard's, in bytes; `adding` is the virtual seconds that a shard takes to add up blocks of
-    updates.
+    updates. With `idle` a client has a machine only once something was asked of it.
     """
 
     delay: DelayOf = no_delay
@@ -120,6 +121,7 @@ class Conditions:
     memory: int | None = None
     meter: Callable[[str], Meter] = lambda name: Meter()
     adding: Callable[[str, int], float] = lambda shard, blocks: 0.0
+    idle: bool = False
 
 
 class Simulation:
@@ -148,6 +150,8 @@ class Simulation:
         self.parties: dict[str, Executor] = {}
         self._failed: set[str] = set()
         self.ruler = COORDINATOR
+        self._terms = Terms(messages=custom_reports(plan))  # of data that is nobody's
+        self._alike, self._told = Alike(), ToldOfHolders()
         shards, holders = shard_names(most_shards(plan.section)), holder_names(plan.holders)
         standby = (STANDBY,) if self._conditions.standby else ()
         for name in (COORDINATOR, *shards, *holders, *cast.trainers, *standby):
@@ -322,15 +326,25 @@ class Simulation:
             minimum = min(self.plan.bounds(group).minimum for group in self.plan.all_groups)
             own = assemble.HolderSecrets(name, identity, self._kit.secrets[name], minimum)
             return assemble.make_holder(public, own, stores, around)
-        site = Site(
-            name,
-            self._cast.trainers[name],
-            identity,
-            self._seeds.get(name, self._cast.seed),
-            public.holder_keys,
-            stores.folder,
+        return self._client(name, stores, around)
+
+    def _client(self, name: str, stores: Stores, around: Environment) -> Executor:
+        cost, terms = partial(self._cast.cost, name), self._terms
+        site = self._site(name, stores.folder)
+        if not self._conditions.idle:
+            return make_member(self._kit.public, site, stores, around, cost, terms)
+        settings = self._alike.settings(member_settings(self._kit.public, site, terms))
+        client = IdleClient(
+            lambda: machine_and_worker(
+                settings, self._site(name, stores.folder), stores.spool, cost
+            ),
+            cost,
+            self.loop,
+            self._told,
         )
-        allowed = Terms(messages=custom_reports(self.plan))  # of data that is nobody's
-        return make_member(
-            public, site, stores, around, lambda task: self._cast.cost(name, task), terms=allowed
-        )
+        around = replace(around, transport=Hearing(around.transport, client))
+        return Executor(name, client, stores.journal, around, client)
+
+    def _site(self, name: str, folder: Path) -> Site:
+        seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
+        return Site(name, self._cast.trainers[name], self._kit.identities[name], seed, keys, folder)

@@ -33,7 +33,7 @@ from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
-from secureps.run.simulate.simulate import Scenario, load_scenario
+from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.study.results import StudyResults, markdown, table
 from secureps.run.study.trial import (
     PLAIN,

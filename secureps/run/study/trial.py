@@ -8,6 +8,7 @@ and what they come to together (`run.study.results`).
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,12 +23,16 @@ from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.simulate.simulate import Play, Scenario, load_scenario
+from secureps.run.simulate.play import Play
+from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 PLAIN = "plain"
 
 ENDLESS = 1 << 30
 """Versions of a plan that the target ends, or the clock."""
+
+CHECKPOINT_EVERY = 20
+"""Versions of a trial between two checkpoints: what is in none is kept by shards and clients."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +174,7 @@ def altered(
     update = {
         "group": groups,
         "versions": versions,
-        "checkpoint_every": versions,
+        "checkpoint_every": min(versions, CHECKPOINT_EVERY),
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
@@ -261,10 +266,14 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
         simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
+            gc.freeze()  # all clients are there by now, and stay
             loop.call_later(0.0, judge)
         return over[0]
 
-    simulation.run(done)
+    try:
+        simulation.run(done)
+    finally:
+        gc.unfreeze()
     return points
 
 

@@ -359,8 +359,8 @@ def _summary(
 
 def _updates(outcome: Outcome) -> dict[str, int]:
     """How many updates of each client arrived; those of which no figures came are included."""
-    totals = outcome.totals
-    return {m.name: max(totals.updates_of(m.name), m.submissions) for m in outcome.members}
+    arrived = outcome.totals.updates_by_party()
+    return {m.name: max(arrived[m.name], m.submissions) for m in outcome.members}
 
 
 def _lost(outcome: Outcome) -> tuple[str, ...]:

@@ -20,8 +20,9 @@ from typing import Generic, TypeAlias, TypeVar
 Held = TypeVar("Held")
 _Key: TypeAlias = tuple[str, int]
 
-SAMPLE = 10
-"""Uses for each version that is held, after which counts are halved: the paper's W / C."""
+SAMPLE = 20
+"""Uses for each version that is held, after which counts are halved: the paper's W / C. Under
+Zipf's law (exponent 1.1) 10 had one use in a hundred less in memory."""
 LEAST_SAMPLE = 100
 """Uses at least, while few are held."""
 
@@ -56,6 +57,10 @@ class HotVersions(Generic[Held]):
             return None
         self._held.move_to_end((group, version))
         return found[0]
+
+    def holds(self, group: str, version: int) -> bool:
+        """Whether a version is held; it goes as soon as it would have."""
+        return (group, version) in self._held
 
     def versions(self, group: str) -> dict[int, Held]:
         """The versions of a group that are held, by number."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,10 +23,11 @@ from safetensors.numpy import load, save
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed
-from secureps.policy.block_deltas import Codes
+from secureps.policy.block_deltas import FLOAT_BYTES, Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
+from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
     digest_of,
@@ -47,7 +48,14 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import checked, filed_tensors, map_state
+from secureps.store.mapped_state import (
+    SHORT,
+    checked,
+    filed_tensors,
+    map_state,
+    read_ahead,
+    read_tensors,
+)
 
 log = logging.getLogger("secureps")
 
@@ -55,22 +63,8 @@ Make = Callable[[MakeState | StepState, GroupValues | None], GroupValues]
 """A function that computes a version from a task and the version before (None for version 0)."""
 
 
-def nowhere() -> Iterator[Path]:
-    """No parts of checkpoints."""
-    return iter(())
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFolders:
-    """The folders of a shard: its states, and its parts of checkpoints.
-
-    `elsewhere` brings its parts of a store's checkpoints, newest first, each for a moment; it
-    raises DiskFailed.
-    """
-
-    states: Path
-    checkpoints: Path
-    elsewhere: Callable[[], Iterator[Path]] = nowhere
+MAPS = 64
+"""Files of versions that stay mapped after they were read for their digest: each takes a handle."""
 
 
 class States:
@@ -90,7 +84,8 @@ class States:
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
-        self._given: tuple[Path, GroupValues] | None = None
+        self._mapped: dict[Path, tuple[str, GroupValues]] = {}
+        """Versions, of which group, whose files were read for their digests, the newest last."""
         self._adopted: dict[tuple[str, int], bytes] = {}
         """Digests of files that were written for versions which may not be on record yet."""
 
@@ -111,7 +106,7 @@ class States:
         """
         known = self._codes.get(group, {}).get(version)
         if known is None:
-            made = self.tiers.get(group, version)
+            made = self.tiers.get(group, version, self._counts(group, block))
             if made is None and not self._comes(group, version):
                 with self.tiers.waiting():
                     lie = filed_tensors(self._file(group, version), None)
@@ -124,19 +119,27 @@ class States:
         if not (self.tiers.bounded or made.mapped):
             self._codes.setdefault(group, {})[made.version] = made.codes
 
-    def values(self, group: str, version: int) -> GroupValues:
-        """Reads, maps or recomputes a version that is on record.
+    def values(self, group: str, version: int, use: bool = True) -> GroupValues:
+        """Reads, maps or recomputes a version that is on record; see `Tiers.get` for `use`.
+
+        What was mapped for a sum is so for its step: its file is read once for its digest.
 
         Raises:
             DamagedStore: no copy of it is whole, and neither is what it was computed from.
         """
-        known = self.tiers.get(group, version)
+        known = self.tiers.get(group, version, use)
+        if known is None and (mapped := self._mapped.get(self._file(group, version))) is not None:
+            return mapped[1]
         return self._waited_for(group, version) if known is None else known
 
     def _waited_for(self, group: str, version: int) -> GroupValues:
         with self.tiers.waiting():
             found = self._found(group, version)
         self._hold(group, found)
+        if found.mapped:
+            self._mapped[self._file(group, version)] = (group, found)
+            while len(self._mapped) > MAPS:
+                del self._mapped[next(iter(self._mapped))]
         return found
 
     def published(self, group: str, version: int, block: int) -> memoryview:
@@ -146,13 +149,33 @@ class States:
             DamagedStore: as `values`.
             KeyError: it is no block of this version here.
         """
-        known = self.tiers.get(group, version)
+        known = self.tiers.get(group, version, self._counts(group, block))
         if known is None and not self._comes(group, version):
             with self.tiers.waiting():
                 view = self._as_it_lies(group, version, block)
             if view is not None:
                 return view
         return published((known or self._waited_for(group, version)).values[block])
+
+    def read_ahead(self, group: str, version: int, block: int) -> None:
+        """Has the disk begin to read a block that is pulled soon, if it is a file's only one.
+
+        Of a file with more the system reads on by itself, for whoever pulls one after another.
+        """
+        length = self._alone(group, block)
+        if 0 < length <= SHORT and not self.tiers.holds(group, version):
+            read_ahead(self._file(group, version), length)
+
+    def _alone(self, group: str, block: int) -> int:
+        """Bytes of the values of a group's only block here; 0 if there are others."""
+        if self._state.own(group) != (block,):
+            return 0
+        start, stop = self._state.pinned.layout.group(group).span(block)
+        return FLOAT_BYTES * (stop - start)
+
+    def _counts(self, group: str, block: int) -> bool:
+        """Whether a pull of a block is a use of its group: that of the first one is."""
+        return self._state.own(group)[:1] == (block,)
 
     def _comes(self, group: str, version: int) -> bool:
         """Whether a version is to come into memory from its file; there is room for it then."""
@@ -167,7 +190,8 @@ class States:
         with suppress(DamagedStore, KeyError, ValueError):
             record = self._state.group(group).states[version]
             digest = record.blocks[self._state.own(group).index(block)]
-            return checked(self._file(group, version), tensor_name(group, block), digest)
+            path, first = self._file(group, version), self._alone(group, block)
+            return checked(path, tensor_name(group, block), digest, first)
         return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
@@ -200,16 +224,10 @@ class States:
     def block(self, group: str, version: int, block: int) -> bytes:
         """The tensors of one block of a version, for another shard; raises as `values` does.
 
-        A file is read by its digest once for all blocks that are asked for one after another, and
-        stays mapped for that long.
+        A file is read by its digest once for all blocks that are asked for.
         """
-        path, head = self._file(group, version), tensor_name(group, block)
-        if self._given is not None and self._given[0] == path:
-            found = self._given[1]
-        else:
-            found = self.values(group, version)
-        self._given = (path, found) if found.mapped else None
-        made = to_tensors(group, found)
+        head = tensor_name(group, block)
+        made = to_tensors(group, self.values(group, version, self._counts(group, block)))
         return save({n: made[n] for n in made if n == head or n.startswith(f"{head}/")})
 
     def assemble(self, order: Commit, parts: Sequence[bytes]) -> Commit:
@@ -266,7 +284,7 @@ class States:
         if any(digest_of(found.values[block]) != digest for block, digest in wanted.items()):
             text = f"{self._name}: version {version} of {group}: other shards have other blocks"
             raise DamagedStore(f"{text} than were published: one of them computes wrongly")
-        path = self._path(group, version, task.epoch)
+        path = self._folders.state(group, version, task.epoch)
         tensors = to_tensors(group, only(found, own))
         return replace(order, state=write_state(path, tensors, {"version": str(version)}))
 
@@ -332,7 +350,7 @@ class States:
 
     def forget(self, group: str, version: int, keep: int) -> None:
         """Deletes the files older than `keep` of a group whose `version` is committed."""
-        self._given = None
+        self._mapped = {path: each for path, each in self._mapped.items() if each[0] != group}
         self._adopted = {at: each for at, each in self._adopted.items() if at[0] != group}
         held, codes = self.tiers.held(group), self._codes.get(group, {})
         known, own = self._state.group(group), set(self._state.own(group))
@@ -343,11 +361,8 @@ class States:
                 codes.pop(old, None)
         for old in [v for v in list(codes) if v < keep or v <= version - self._state.behind(group)]:
             del codes[old]
-        for path in self._folders.states.glob(f"{group}-*.safetensors"):
-            name, _, number = path.stem.rpartition("-")
-            at, epoch = map(int, [*number.split("."), "0"][:2])
-            older = at == known.adopted and epoch < known.epoch
-            if name == group and (at < keep or older):
+        for path, at, epoch in self._folders.state_files(group):
+            if at < keep or (at == known.adopted and epoch < known.epoch):
                 path.unlink(missing_ok=True)
 
     # --- when files are damaged ---------------------------------------------------
@@ -400,7 +415,7 @@ class States:
         try:
             if not self._comes(group, version):
                 return from_tensors(version, map_state(path, digest), mapped=True)
-            tensors: Tensors = read_state(path, digest)[0]
+            tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:
             tensors = self._from_part(group, version, digest, damage)
         return from_tensors(version, tensors)
@@ -462,12 +477,8 @@ class States:
 
     def _file(self, group: str, version: int) -> Path:
         held = self._state.group(group)
-        return self._path(group, version, held.epoch if held.adopted == version else 0)
-
-    def _path(self, group: str, version: int, epoch: int) -> Path:
-        """Beside a file with other blocks, that of a placement's epoch has another name."""
-        name = f"{group}-{version:06d}" + (f".{epoch}" if epoch else "")
-        return self._folders.states / f"{name}.safetensors"
+        epoch = held.epoch if held.adopted == version else 0
+        return self._folders.state(group, version, epoch)
 
     def _part(self, directory: Path) -> Path:
         return directory / f"{self._name}.safetensors"
@@ -476,5 +487,6 @@ class States:
         return self._write_tensors(group, made.version, to_tensors(group, made))
 
     def _write_tensors(self, group: str, version: int, tensors: Tensors) -> bytes:
-        self._given = None  # it may be of the file that is replaced
-        return write_state(self._file(group, version), tensors, {"version": str(version)})
+        path = self._file(group, version)
+        self._mapped.pop(path, None)  # it would be of the file that is replaced
+        return write_state(path, tensors, {"version": str(version)})

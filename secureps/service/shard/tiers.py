@@ -50,12 +50,20 @@ class Tiers:
         """Whether there is a limit."""
         return self._limit.memory is not None
 
-    def get(self, group: str, version: int) -> GroupValues | None:
-        """A version that is in memory; counts a use of the group, and a hit if it is there."""
-        self._hot.use(group)
+    def get(self, group: str, version: int, use: bool = True) -> GroupValues | None:
+        """A version that is in memory; counts a hit if it is there, and a `use` of the group.
+
+        A group is used once by whoever pulls all of its blocks, however many these are.
+        """
+        if use:
+            self._hot.use(group)
         found = self._hot.get(group, version)
         self._hits += found is not None
         return found
+
+    def holds(self, group: str, version: int) -> bool:
+        """Whether a version is in memory; counts nothing."""
+        return self._hot.holds(group, version)
 
     def held(self, group: str) -> dict[int, GroupValues]:
         """The versions of a group that are in memory."""

@@ -51,14 +51,16 @@ from secureps.roles.shard.tasks import (
 from secureps.roles.tasks import Prune, Sweep, Task, TaskResult
 from secureps.service.parallel import in_order
 from secureps.service.shard.devices import PROCESSOR, ShardDevices
+from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
     in_memory,
     laid_out,
     published,
 )
+from secureps.service.shard.lookahead import Lookahead
 from secureps.service.shard.noise import KeptNoise, ShardNoise
-from secureps.service.shard.states import ShardFolders, States
+from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
 from secureps.service.worker import Worker
 from secureps.store.checkpoint import digest_of_file
@@ -107,6 +109,7 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._states = States(name, state, folders, self._make, limit)
+        self._pulls = Lookahead(self._states.read_ahead)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
     def seconds(self, task: Task) -> float:
@@ -144,6 +147,10 @@ class ShardWorker(Worker):
     def _store(self, key: str, payload: bytes | memoryview) -> None:
         self._spool.put(key, payload)
 
+    def expect(self, key: str) -> None:
+        """A payload is fetched soon: if it is a block in a file, the disk reads it meanwhile."""
+        self._pulls.expect(key)
+
     def fetch(self, key: str) -> bytes | memoryview:
         """A held ciphertext sum, the values of a published block (float32 LE), as they lie; or a
         block as it came, or the state of one, for another shard.
@@ -156,6 +163,7 @@ class ShardWorker(Worker):
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
+        self._pulls.begin(key)
         if kind in PASSED_ON:
             try:
                 return self._block(key)

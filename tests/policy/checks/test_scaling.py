@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import PlanRefused
-from secureps.policy.checks.scaling import fewest_shards, most_shards
+from secureps.policy.checks.scaling import most_shards
 from tests.kits.federations import small_plan
 
 
@@ -30,9 +30,3 @@ def test_the_most_shards_are_the_plan_s_where_nobody_says() -> None:
     assert most_shards(small_plan().section) == 2
     assert most_shards(small_plan(scaling={}).section) == 2
     assert most_shards(small_plan(scaling={"most_shards": 5}).section) == 5
-
-
-def test_the_fewest_are_those_that_a_policy_may_leave() -> None:
-    assert fewest_shards(small_plan().section) == 2
-    assert fewest_shards(small_plan(scaling={}).section) == 2, "fixed: none goes"
-    assert fewest_shards(small_plan(scaling={"policy": "rule"}).section) == 1

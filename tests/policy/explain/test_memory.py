@@ -76,7 +76,7 @@ def test_within_a_limit_the_newest_versions_are_resident(memory: int | None, sta
 
 @pytest.mark.parametrize(
     ("tier", "memory", "state"),
-    [("mapped", None, 0), ("mapped", 1 << 20, 0), ("resident", 1 << 20, 3 * 240)],
+    [("mapped", None, 0), ("mapped", 1 << 20, 0), ("resident", 1 << 20, 2 * 240)],
 )
 def test_a_groups_tier_decides_for_it(tier: str, memory: int | None, state: int) -> None:
     made = need(

@@ -64,7 +64,7 @@ def calls(step: Step) -> list[tuple[str, int]]:
 
 def test_each_block_is_sent_once_to_its_primary() -> None:
     step = Step()
-    send(step, pinned(), outbox().sealed[ID])
+    send(step, pinned(), outbox().left(ID))
     assert calls(step) == [(STAYS, 0), (GOES, 1), (STAYS, 2), (GOES, 3)]
 
 

@@ -23,7 +23,7 @@ def test_windows_that_overlap() -> None:
         totals.add(reports[first : first + 2])
     assert totals.total(UP) == 150
     assert totals.updates() == {"all": 5}
-    assert (totals.updates_of("a"), totals.updates_of("b")) == (5, 0)
+    assert totals.updates_by_party() == {"a": 5}
 
 
 def test_two_reports_of_one_party_add_up_and_a_repeated_one_replaces() -> None:
@@ -41,7 +41,8 @@ def test_updates_from_the_same_base_are_several() -> None:
         [first, replace(first, step=1), replace(first, step=1), report("b", 1, bytes_up=8.0)]
     )
     assert totals.of_version("all", 1) == {"training_seconds": 4.0, "bytes_up": 24.0}
-    assert (totals.updates_of("a"), totals.updates()) == (2, {"all": 3})
+    assert totals.updates_by_party() == {"a": 2, "b": 1}
+    assert totals.updates() == {"all": 3}
     assert Totals(totals.figures()).figures() == totals.figures()
 
 

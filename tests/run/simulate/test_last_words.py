@@ -92,7 +92,7 @@ def test_it_listens_no_longer_than_it_lasts() -> None:
     with last_words(), blamed("fit", "client-01"):
         pass
     with blamed("fit", "client-01"):
-        pass  # the pipe is closed, and nobody writes to it
+        pass  # the file is closed, and nobody writes to it
 
 
 def test_the_thread_that_crashed_is_the_one_that_is_named(tmp_path: Path) -> None:

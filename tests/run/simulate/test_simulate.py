@@ -14,7 +14,10 @@ from safetensors.numpy import load_file
 
 from secureps.errors import ConfigError
 from secureps.run.report.trackers import Extras
-from secureps.run.simulate.simulate import Play, load_scenario, simulate
+from secureps.run.simulate.coordinator_watch import CoordinatorWatch
+from secureps.run.simulate.play import Play
+from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.simulate.simulate import simulate
 from secureps.store.checkpoint import read_state
 from tests.kits import extras_kit
 from tests.kits.nursery import ROOT
@@ -256,7 +259,7 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
     versions = {"table": 0, "network": -1}
 
     class Simulation:
-        coordinator = None
+        coordinator = SimpleNamespace(federation=SimpleNamespace(finished=""))
 
         def versions(self) -> dict[str, int]:
             return dict(versions)
@@ -264,6 +267,7 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
         def run(self, until: Callable[[], bool]) -> None:
             for _ in range(20):
                 versions["network"] += 1
+                fake._watch.changed = True
                 until()
 
     def nothing(*_: object) -> Any:
@@ -272,7 +276,8 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
     fake = SimpleNamespace(
         simulation=Simulation(), _seen={"table": -1, "network": -1}, copies=None, metrics=None
     )
-    fake._gather = fake._publish = fake._over = nothing
+    fake._gather = fake._publish = nothing
+    fake._watch = CoordinatorWatch()
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
     Play.run(cast(Play, fake), nothing)
     assert len(frozen) == 3, "at the beginning, the first model and the first version"

@@ -11,10 +11,13 @@ import pytest
 from rich.console import Console
 
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
-from secureps.run.simulate.simulate import load_scenario, simulate
+from secureps.run.simulate.scenario_file import load_scenario
+from secureps.run.simulate.simulate import simulate
 from secureps.run.study.results import StudyResults, markdown
 from secureps.run.study.study import _candidates, _claim, _read, _tell_founding, study
 from secureps.run.study.trial import (
+    CHECKPOINT_EVERY,
+    ENDLESS,
     Candidate,
     Comparison,
     Likeness,
@@ -187,6 +190,13 @@ def test_a_trial_is_a_function_of_its_seed_and_ends_at_its_target(tmp_path: Path
     assert isinstance(late, Outcome)
     assert late.reached is None, "given up"
     assert late.points == one.points[: len(late.points)]
+
+
+def test_what_a_trial_without_an_end_keeps_does_not_grow_with_its_versions(tmp_path: Path) -> None:
+    played = load_scenario(scenario(tmp_path))
+    endless, short = (altered(played, Candidate("rounds", 1), v).section for v in (ENDLESS, 3))
+    assert endless.versions == ENDLESS
+    assert (endless.checkpoint_every, short.checkpoint_every) == (CHECKPOINT_EVERY, 3)
 
 
 def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:

@@ -14,11 +14,13 @@ from secureps.messages.shard_records import StatePrepared
 from secureps.policy.plan import Plan
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
+from secureps.service.shard import states
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
 from secureps.store.checkpoint import digest_of_file, read_state
+from secureps.store.mapped_state import read_tensors
 from tests.kits.roles_kit import make_plan
-from tests.service.shard.test_states import RULE, Disk, same, version
+from tests.service.shard.test_states import GROUPS, RULE, Disk, same, version
 
 ROOMY, TIGHT = 8000, 700
 """Bytes of a limit within which all versions of these tests lie, and none."""
@@ -106,9 +108,9 @@ def test_others_go_before_a_version_is_read(
 
     def read(*given: Any) -> Any:
         held.append(tiers.held("a"))
-        return read_state(*given)
+        return read_tensors(*given)
 
-    monkeypatch.setattr("secureps.service.shard.states.read_state", read)
+    monkeypatch.setattr("secureps.service.shard.states.read_tensors", read)
     assert same(disk.states.values("a-b", 0), version("a-b", 0))
     assert held == [{}]
 
@@ -126,8 +128,74 @@ def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
     tight.keep("a-b", 0)
     for _ in range(3):
         tight.states.values("a-b", 0)
-    assert counted(tight) == (0, 3)
+        assert counted(tight) == (0, 1), "it stays mapped, from a sum to its step"
+    for waits in (2, 3):
+        tight.states.published("a-b", 0, 2)
+        assert counted(tight) == (0, waits)
     assert limited(tmp_path / "free", None).states.tiers.figures() == ()
+
+
+def test_a_mapped_version_is_read_by_its_digest_once_for_its_sum_and_its_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between them others are stepped; few stay mapped, and what is replaced does not."""
+    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk.keep("a-b", 0)
+    disk.keep("a", 0)
+    read = list[str]()
+
+    def reading(path: Path) -> bytes:
+        read.append(path.name)
+        return digest_of_file(path)
+
+    monkeypatch.setattr("secureps.store.mapped_state.digest_of_file", reading)
+    both = ("a-b", "a")
+    names = [disk.file(group, 0).name for group in both]
+    for _ in range(2):
+        for group in both:
+            assert same(disk.states.values(group, 0), version(group, 0))
+    assert read == names
+    disk.keep("a-b", 0)
+    disk.states.values("a-b", 0)
+    assert read == [*names, names[0]]
+    monkeypatch.setattr(states, "MAPS", 1)
+    read.clear()
+    disk.states.forget("a", 0, 0)
+    for group in ("a-b", "a", "a", "a-b"):
+        disk.states.values(group, 0)
+    assert read == [names[1], names[0]]
+
+
+def test_a_pull_of_all_blocks_is_one_use_of_their_group(tmp_path: Path) -> None:
+    """Or a group of many blocks would push groups out of which more is used."""
+    disk = limited(tmp_path, ROOMY)
+    disk.keep("a-b", 0, 1)
+    uses = disk.states.tiers._hot._uses
+    for block in (0, 2):
+        disk.states.published("a-b", 1, block)
+    assert uses["a-b"] == 1
+    for block in (0, 2):
+        disk.states.codes("a-b", 1, block)
+        disk.states.block("a-b", 1, block)
+    assert uses["a-b"] == 3
+    assert counted(disk) == (6, 0)
+
+
+def test_a_block_in_a_file_is_read_ahead_if_it_is_the_only_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = list[tuple[Path, int]]()
+    monkeypatch.setattr(states, "read_ahead", lambda *given: asked.append(given))
+    for memory, tier in ((TIGHT, "mapped"), (ROOMY, None)):
+        disk = limited(tmp_path / str(memory), memory, tier=tier)
+        disk.keep("a", 0)
+        disk.keep("a-b", 0)
+        for group, blocks in GROUPS.items():
+            for block in blocks:
+                disk.states.read_ahead(group, 0, block)
+    start, stop = disk.state.pinned.layout.group("a").span(0)
+    file = tmp_path / str(TIGHT) / "states" / "a-000000.safetensors"
+    assert asked == [(file, 4 * (stop - start))], "the others are in memory, or two in a file"
 
 
 def test_what_does_not_fit_is_never_in_memory(tmp_path: Path) -> None:
@@ -265,7 +333,9 @@ def test_where_a_version_is_made(tmp_path: Path) -> None:
 
     free, tight = limited(tmp_path, None), limited(tmp_path, ROOMY)
     assert not in_file(free, 1 << 40)
-    assert [in_file(tight, size) for size in (ROOMY // 4, ROOMY // 4 + 1)] == [False, True]
+    room = tight.limit.room("shard-a", tight.state.pinned)
+    assert room is not None
+    assert [in_file(tight, size) for size in (room.making, room.making + 1)] == [False, True]
     mapped = limited(tmp_path, None, tier="mapped")
     assert [in_file(mapped, size) for size in (SHORT, SHORT + 1)] == [False, True]
     pinned = limited(tmp_path, ROOMY, tier="resident")

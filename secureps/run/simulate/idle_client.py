@@ -1,0 +1,317 @@
+"""A simulated client that has a machine only once something was asked of it.
+
+Of very many clients few train. One that was asked for nothing yet is what it has heard: a few
+messages, which it shares with all others. As soon as anything more happens to it than that a
+version was published, its machine is made, hears all of that again, at the times at which it
+came, and comes to the same decisions, for a machine is a function of its events. What must not live
+here: what a client decides (`roles.member`), and how it trains (`client.worker`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from secureps.client.worker import ClientWorker
+from secureps.errors import SecurepsError
+from secureps.messages.orders import Finish, HolderKeys, Published, SealFor
+from secureps.messages.requests import PutBlock, Request, Subscribe
+from secureps.messages.run import COORDINATOR
+from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Tick, Watch
+from secureps.roles.member.member import Member
+from secureps.roles.member.settings import MemberSettings
+from secureps.roles.tasks import Sweep, Task, TaskResult
+from secureps.service.worker import Worker
+from secureps.wire.transport import Cancel, Clock, Deliver, Transport
+
+T = TypeVar("T", bound=Hashable)
+
+Made = tuple[Member, ClientWorker]
+_Known = tuple[int, list[Record]]
+
+MOST_HEARD = 16
+"""Events that a client hears again; to whom more has happened keeps its machine. Published versions
+count once for each group, for the newest stands for those before it."""
+
+
+class ToldOfHolders:
+    """What clients that were asked for nothing have on record of key holders, in one simulation.
+
+    For whom a client seals, and by which keys, follows from the roster, the run and what it was
+    told of holders before, and not from its name: where one machine has heard it, the others need
+    none for it. States are numbers: 0 before anything was said.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[bytes, int, SealFor | HolderKeys], tuple[int, list[Record]]] = {}
+
+    def after(self, run: bytes, state: int, order: SealFor | HolderKeys) -> _Known | None:
+        """The next state and the records, if a machine has come to them."""
+        return self._known.get((run, state, order))
+
+    def note(self, run: bytes, state: int, order: SealFor | HolderKeys, step: Step) -> int | None:
+        """The next state, after a machine's step; None if that does more than to record."""
+        if step.effects:
+            return None
+        new = len(self._known) + 1, list(step.records)
+        return self._known.setdefault((run, state, order), new)[0]
+
+
+class IdleClient(Worker):
+    """The machine and the worker of one client.
+
+    Args:
+        make: makes both, as they are before anything has happened.
+        cost: as of `ClientWorker`.
+        clock: the run's; told: shared by all clients.
+    """
+
+    def __init__(
+        self,
+        make: Callable[[], Made],
+        cost: Callable[[object], float],
+        clock: Clock,
+        told: ToldOfHolders,
+    ) -> None:
+        self._make = make
+        self._cost = cost
+        self._clock = clock
+        self._told = told
+        self._holders: int | None = 0
+        """Its state by `told`; None once something else has happened."""
+        self._coming = 0
+        """Orders that its executor has and that it has not handled."""
+        self._made: Made | None = None
+        self._heard: list[tuple[float, str, Event | None]] | None = []
+        """What happened to it, None for its start; None in its place: it keeps its machine."""
+        self._wakes_at: float | None = None
+        self._run = b""
+        """The run's id, once it takes part."""
+
+    @property
+    def awake(self) -> bool:
+        """Whether it has a machine now."""
+        return self._made is not None
+
+    @property
+    def _asleep(self) -> bool:
+        """Whether it takes part in a run, and has no machine."""
+        return self._made is None and bool(self._run)
+
+    @property
+    def member(self) -> Member:
+        """Its machine."""
+        return self._wake()[0]
+
+    # --- Machine ------------------------------------------------------------------
+
+    def apply(self, at: float, record: Record) -> None:
+        """As `Machine`: a client that has a journal already keeps its machine."""
+        self.member.apply(at, record)
+        self._heard = None
+
+    def resume(self, now: float) -> Step:
+        """As `Machine`."""
+        member = self.member
+        self._hear(now, "", None)
+        step = member.resume(now)
+        self._rest(member)
+        return step
+
+    def hears(self, order: object) -> bool:
+        """Notes an order that changes nothing yet, if it is such a one; others are passed on."""
+        first = self._asleep and not self._coming  # nothing overtakes what came before
+        if (
+            first
+            and isinstance(order, Published)
+            and self._without_machine(self._clock.now(), order)
+        ):
+            return True
+        self._coming += 1
+        return False
+
+    def handle(self, now: float, sender: str, event: Event) -> Step:
+        """As `Machine`; without one only where it would do the same."""
+        if sender == COORDINATOR and not isinstance(event, Answered | Failed):
+            self._coming -= 1
+            if self._asleep and (short := self._without_machine(now, event)) is not None:
+                return short
+        member = self.member
+        self._hear(now, sender, event)
+        step = member.handle(now, sender, event)
+        self._note(event, step)
+        if not any(isinstance(effect, Watch) for effect in step.effects):
+            self._rest(member)  # else once it has said what it watches
+        return step
+
+    def _without_machine(self, now: float, order: Event) -> Step | None:
+        """What comes of an order, where no machine is needed to tell."""
+        if isinstance(order, Finish):
+            return Step(effects=[Halt(order.reason)])
+        if isinstance(order, Published) and len(self._heard or ()) < MOST_HEARD:
+            self._hear(now, COORDINATOR, order)
+            return Step()
+        if not isinstance(order, SealFor | HolderKeys) or self._holders is None:
+            return None
+        known = self._told.after(self._run, self._holders, order)
+        if known is None:
+            return None
+        self._hear(now, COORDINATOR, order)
+        self._holders, records = known
+        return Step(records=list(records))
+
+    def _note(self, event: Event, step: Step) -> None:
+        """What others need no machine for, now that this one's has handled it."""
+        if isinstance(event, SealFor | HolderKeys) and self._holders is not None and self._run:
+            self._holders = self._told.note(self._run, self._holders, event, step)
+        elif not isinstance(event, Published | Answered | Tick):
+            self._holders = None
+
+    def inspect(self, sender: str, message: Request) -> bool:
+        """As `Machine`."""
+        return self.member.inspect(sender, message)
+
+    def troubled(self, reason: str) -> list[Effect]:
+        """As `Machine`."""
+        return self.member.troubled(reason)
+
+    def wake(self) -> float | None:
+        """As `Machine`."""
+        return self._wakes_at if self._made is None else self._made[0].wake()
+
+    def subscription(self) -> Subscribe:
+        """As `Machine`."""
+        member = self.member
+        said = member.subscription()
+        self._rest(member)
+        return said
+
+    # --- Worker -------------------------------------------------------------------
+
+    def work(self, task: Task) -> TaskResult | None:
+        """As `Worker`; whoever has sealed nothing has nothing to sweep."""
+        if self._made is None and isinstance(task, Sweep):
+            return None
+        return self._wake()[1].work(task)
+
+    def take(self, request: PutBlock, payload: bytes | memoryview) -> Callable[[], None]:
+        """As `Worker`."""
+        return self._wake()[1].take(request, payload)
+
+    def keep(self, request: Request, payload: bytes | memoryview, digest: bytes) -> bytes | None:
+        """As `Worker`."""
+        return self._wake()[1].keep(request, payload, digest)
+
+    def fetch(self, key: str) -> bytes | memoryview:
+        """As `Worker`."""
+        return self._wake()[1].fetch(key)
+
+    def seconds(self, task: Task) -> float:
+        """As `Worker`."""
+        return self._cost(task) if self._made is None else self._made[1].seconds(task)
+
+    # --- how it comes and goes ----------------------------------------------------
+
+    def _hear(self, now: float, sender: str, event: Event | None) -> None:
+        """Notes an event; a version that nobody pulled is forgotten with the next one."""
+        heard = self._heard
+        if heard is None:
+            return
+        if isinstance(event, Published):
+            for at, (_, _, before) in enumerate(heard):
+                if isinstance(before, Published) and _supersedes(event, before, heard):
+                    del heard[at]
+                    break
+        heard.append((now, sender, event))
+
+    def _rest(self, member: Member) -> None:
+        """Lets the machine go, if it has nothing to do and never had."""
+        if self._heard is None:
+            return
+        if not member.idle or len(self._heard) > MOST_HEARD:
+            self._heard = None
+            return
+        self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""
+        self._made = None
+
+    def _wake(self) -> Made:
+        """Makes the machine, and has it hear what happened, of which everything is done already."""
+        if self._made is None:
+            self._made = member, _ = self._make()
+            for now, sender, event in self._heard or ():
+                with suppress(SecurepsError):  # as it was then
+                    member.resume(now) if event is None else member.handle(now, sender, event)
+        return self._made
+
+
+def _supersedes(
+    newer: Published, older: Published, heard: list[tuple[float, str, Event | None]]
+) -> bool:
+    """Whether nobody can tell that a client that pulled nothing has heard of an older version.
+
+    A block that is in another version too has its place in the order of what is pulled.
+    """
+    if newer.group != older.group or newer.version < older.version:
+        return False
+    blocks = set(older.blocks)
+    others = [event for _, _, event in heard if isinstance(event, Published)]
+    return all(blocks.isdisjoint(each.blocks) for each in (newer, *others) if each is not older)
+
+
+class Hearing:
+    """A client's `Transport`, on which its executor hears only what has to be handled."""
+
+    __slots__ = ("_client", "_way")
+
+    def __init__(self, way: Transport, client: IdleClient) -> None:
+        self._way, self._client = way, client
+
+    def call(self, to: str, message: Request) -> Future[Any]:
+        """As `Transport`; so are the others."""
+        return self._way.call(to, message)
+
+    def watch(
+        self, message: Subscribe, deliver: Deliver, lost: Callable[[SecurepsError], None]
+    ) -> Cancel:
+        """As `Transport`: the client is asked first."""
+
+        def heard(order: object) -> None:
+            if not self._client.hears(order):
+                deliver(order)
+
+        return self._way.watch(message, heard, lost)
+
+    def locate(self, party: str, address: str) -> None:
+        """As `Transport`."""
+        self._way.locate(party, address)
+
+    def belong(self, run: bytes) -> None:
+        """As `Transport`."""
+        self._way.belong(run)
+
+    def close(self) -> None:
+        """As `Transport`."""
+        self._way.close()
+
+
+class Alike:
+    """What the settings of many clients have alike, kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, Hashable] = {}
+        self._values: dict[Hashable, Mapping[str, str]] = {}
+
+    def settings(self, own: MemberSettings) -> MemberSettings:
+        """The same settings."""
+        values = self._values.setdefault(tuple(own.values.items()), own.values)
+        rows = own.rows or _NO_ROWS
+        return replace(own, schema=self._one(own.schema), values=values, rows=rows)
+
+    def _one(self, value: T) -> T:
+        return self._known.setdefault(value, value)  # type: ignore[return-value]
+
+
+_NO_ROWS: Mapping[str, list[int]] = {}

@@ -1,0 +1,268 @@
+"""A scenario being played: trains, drops out, comes back and leaves, with a line for every version.
+
+What must not live here: the parties in one process (`run.simulate.simulation`), reports and their
+folder (`run.simulate.simulate`).
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from secureps.client.local_tensors import LocalTensors
+from secureps.crypto.sampling import NO_PRIVACY, UnsafeSeed
+from secureps.errors import ConfigError, naming
+from secureps.messages.outcome import Outcome
+from secureps.messages.requests import Prepared
+from secureps.messages.run import COORDINATOR
+from secureps.policy.spending import adjacency, spent
+from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
+from secureps.roles.coordinator.telemetry import UP
+from secureps.run.initial_schema import initial_schema
+from secureps.run.report.group_labels import folded
+from secureps.run.report.totals import DOWN
+from secureps.run.report.version_metrics import Metrics, Tell
+from secureps.run.script.scoring import Judge, Look, Score
+from secureps.run.simulate.coordinator_watch import CoordinatorWatch
+from secureps.run.simulate.ray_cluster import Spread, here
+from secureps.run.simulate.scenario_file import Scenario
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.scenario.links import Links
+from secureps.service.checkpoint_copies import CheckpointCopies
+from secureps.service.environment import Meter
+
+Say = Callable[[str], None]
+
+REPEATABLE = (UP, DOWN, "network_seconds")
+"""The figures in virtual time: all others are seconds of this machine."""
+
+FIRST = 1
+"""The version that is made when all have joined who come at the beginning: what is in memory then
+stays, and no collection of what is not used any more need look at it."""
+
+OFTEN = 1000
+"""Requests between two reads of the coordinator's window of reports, which must not overflow."""
+
+
+@dataclass
+class Play:
+    """A scenario being played: the drop-outs, and a line for every version."""
+
+    scenario: Scenario
+    folder: Path
+    tell: Tell
+    spread: Spread = here
+    copies: CheckpointCopies | None = None
+
+    def __post_init__(self) -> None:
+        scenario = self.scenario
+        self.metrics = Metrics(self.tell, True, REPEATABLE)
+        self._dropped: set[tuple[str, int]] = set()
+        self._gone: set[str] = set()
+        self._waited = 0
+        self._watch, self._finished = CoordinatorWatch(), False
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
+        self._away = {name for name, stay in scenario.stays.items() if stay.comes}
+        self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
+        script = scenario.script()
+        holders = {name: scenario.settings(i) for i, name in enumerate(scenario.clients)}
+        with naming(f"{scenario.section.name}: settings", ConfigError, script.path):
+            trainers = {
+                name: self.spread(script.make(settings), settings, self.folder / name)
+                for name, settings in holders.items()
+            }
+        first = scenario.clients[0]
+        look = Look.at(trainers[first])
+        with naming(scenario.section.name):
+            refuse_statistics(scenario.plan, look.schema, look.kinds)
+            refuse_trained(scenario.plan, look.schema, look.kinds)
+            look.refuse_infinite(scenario.plan)
+            initial = initial_schema(scenario.plan)
+        self.judge = Judge(
+            *(scenario.plan, script, holders, holders[first], look),
+            lambda name: LocalTensors(self.folder / name).load(),
+            trainers,
+        )
+        self._score: Score | None = None
+        seed = UnsafeSeed(scenario.section.seed)
+        self.simulation = Simulation(
+            scenario.plan,
+            Cast(trainers, seed, self._cost),
+            self.folder,
+            Conditions(
+                delay=self._delay,
+                late=frozenset(self._away),
+                meter=self._meter,
+                adding=self._adding,
+                idle=True,
+            ),
+            initial,
+        )
+        for name, stay in scenario.stays.items():
+            if stay.comes:
+                self.simulation.loop.call_later(stay.comes, partial(self._come, name))
+            if stay.leaves is not None:
+                self.simulation.loop.call_later(stay.leaves, partial(self._leave, name))
+
+    def run(self, say: Say) -> None:
+        """Plays to the end."""
+
+        def until() -> bool:
+            watch = self._watch
+            if watch.changed:
+                watch.changed, versions = False, self.simulation.versions()
+                if versions != self._seen:
+                    self._gather()
+                    say(self._publish(versions))
+                    if max(self._seen.values()) < FIRST:
+                        gc.freeze()  # all clients are there by now, and stay
+                    self._seen = versions
+                    if self.copies is not None:
+                        self.copies.copy()  # what is in the way now is told at the end, if it is
+                elif watch.requests >= OFTEN:
+                    self.metrics.take(self.simulation.coordinator.telemetry)
+                    watch.requests = 0
+                self._finished = bool(self.simulation.coordinator.federation.finished)
+            return self._finished and self._nobody_plays()
+
+        gc.freeze()
+        try:
+            self.simulation.run(until)
+        finally:
+            gc.unfreeze()
+        self._gather()
+
+    def _meter(self, name: str) -> Meter:
+        return self._watch if name == COORDINATOR else Meter()
+
+    def _gather(self) -> None:
+        coordinator = self.simulation.coordinator
+        self.metrics.take(coordinator.telemetry)
+        results = coordinator.federation.evaluations.newest
+        self.metrics.evaluated(results, self.scenario.plan.groups)
+        self.metrics.settle()
+
+    @property
+    def epsilon(self) -> float | None:
+        """The largest epsilon of a client, had its noise been secret; None without privacy."""
+        plan, ledger = self.scenario.plan, self.simulation.coordinator.federation.ledger
+        if plan.section.privacy is None:
+            return None
+        return max(spent(plan, ledger.tally(name)) for name in self.scenario.clients)
+
+    def summary(self) -> dict[str, Any]:
+        """The summary as plain values."""
+        totals, clients = self.metrics.totals, self.scenario.clients
+        updates = totals.updates_by_party()
+        federation = self.simulation.coordinator.federation
+        return {
+            "name": self.scenario.section.name,
+            "finished": federation.finished,
+            "failure": federation.failure,
+            "virtual_seconds": self.simulation.loop.now(),
+            "versions": self.simulation.versions(),
+            "score": asdict(self._score) if self._score is not None else None,
+            "notes": list(self.judge.notes),
+            "evaluations": [asdict(result) for result in federation.evaluations.newest],
+            "bytes_up": totals.total(UP),
+            "bytes_down": totals.total(DOWN),
+            "updates": {name: updates[name] for name in clients},
+            "epsilon": self.epsilon,
+            "adjacency": adjacency(self.scenario.plan),
+            "unsafe": True,
+            "privacy": NO_PRIVACY,
+        }
+
+    def _nobody_plays(self) -> bool:
+        names = self.scenario.clients
+        for _ in names:  # on from whoever was waited for last: nobody looks at all at every event
+            if self._plays(names[self._waited]):
+                return False
+            self._waited = (self._waited + 1) % len(names)
+        return True
+
+    def _plays(self, name: str) -> bool:
+        here = name not in self._gone and name not in self._away
+        return here and not self.simulation.parties[name].halted.done()
+
+    def _publish(self, versions: Mapping[str, int]) -> str:
+        """Adds lines for the groups with a new version; returns them in words."""
+        simulation, now = self.simulation, self.simulation.loop.now()
+        fates, included = simulation.coordinator.federation.fates, 0
+        for group, version in versions.items():
+            if version == self._seen[group]:
+                continue
+            included = sum(
+                fate.outcome in (Outcome.INCLUDED, Outcome.DURABLE)
+                and (id.group, fate.version) == (group, version)
+                for id, fate in fates.items()
+            )
+            figures = {"clients": included, "gone": len(self._gone | self._away)}
+            self.metrics.publish(group, version, now, math.inf, figures)
+        wanted = {group: self.scenario.plan.versions(group) for group in versions}
+        score = ""
+        if not self.judge.note and min(versions.values()) >= 0:
+            result = self.judge.result(simulation.model())
+            if result is not None:
+                self._score = Score.of(result)
+                loss = {} if result.loss is None else {"loss": result.loss}
+                self.metrics.judged(versions, {**loss, **result.metrics})
+                score = f", {self._score.measure} {self._score.value:.3f}"
+        return (
+            f"t={now:9.1f} s  version {folded(versions, wanted)}{score}, {included} included, "
+            f"{len(self._gone | self._away)} away, {self.metrics.totals.total(UP) / 1e6:.1f} MB up"
+        )
+
+    # --- what goes wrong ----------------------------------------------------------
+
+    def _cost(self, name: str, task: Any) -> float:
+        """Virtual seconds of a client's task; a drop-out is planned here."""
+        aims = getattr(task, "aims", None)
+        if not aims:
+            return 0.0
+        version = int(aims[0].version)
+        delays, seed = self.scenario.delays, self.scenario.section.seed
+        seconds = float(task.work) * delays.train_seconds(seed, name, version)
+        if delays.drops(seed, name, version) and (name, version) not in self._dropped:
+            self._dropped.add((name, version))
+            loop, downtime = self.simulation.loop, self.scenario.section.downtime
+            loop.call_later(seconds / 2, lambda: self._drop(name))
+            loop.call_later(seconds / 2 + downtime, lambda: self._come_back(name))
+        return seconds
+
+    def _come(self, name: str) -> None:
+        self._away.discard(name)
+        self.simulation.start(name)
+
+    def _leave(self, name: str) -> None:
+        self._away.add(name)
+        self._gone.discard(name)
+        self._kill(name)
+
+    def _drop(self, name: str) -> None:
+        if name not in self._away and not self.simulation.parties[name].halted.done():
+            self._gone.add(name)
+            self._kill(name)
+
+    def _kill(self, name: str) -> None:
+        self.simulation.kill(name)
+        self._links.cut(name)
+
+    def _come_back(self, name: str) -> None:
+        if name in self._gone:
+            self._gone.discard(name)
+            self.simulation.start(name)
+
+    def _delay(self, sender: str, to: str, message: Any) -> float:
+        if isinstance(message, Prepared):
+            own = self.scenario
+            return own.delays.version_seconds(own.section.seed, message.group, message.version)
+        return self._links.between(sender, to, message, self.simulation.loop.now())
+
+    def _adding(self, shard: str, blocks: int) -> float:
+        return self._links.adding(shard, blocks, self.simulation.loop.now())

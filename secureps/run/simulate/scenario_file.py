@@ -1,0 +1,122 @@
+"""A scenario file and what it names: a plan, a script, delays, and who comes and goes.
+
+What must not live here: playing it (`run.simulate.play`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+
+from secureps.client.script import Script, refuse_privacy
+from secureps.client.trainer import Setting
+from secureps.config.scenario import ScenarioSection, StaySection
+from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ConfigError, naming
+from secureps.policy.plan import Plan, load_plan
+from secureps.run.party_names import client_names
+from secureps.run.report.trackers import Heading
+from secureps.run.server_app import Founding, found
+from secureps.scenario.delays import Delays
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario file and the files that it names, read and checked."""
+
+    section: ScenarioSection
+    plan: Plan
+    script: Callable[[], Script]
+    """Imports it, once."""
+    delays: Delays
+    plans: Mapping[str, Plan]
+    """Of the variants of its study."""
+    source: Path
+    """The script's file."""
+
+    @cached_property
+    def clients(self) -> tuple[str, ...]:
+        """The clients' names."""
+        return client_names(self.section.clients)
+
+    @property
+    def stays(self) -> dict[str, StaySection]:
+        """The stays of clients that come late or leave, by name."""
+        names, stays = self.clients, self.section.stay
+        return {names[s.first + k]: s for s in stays for k in range(s.count)}
+
+    def settings(self, partition: int) -> dict[str, Setting]:
+        """The settings of a client's script."""
+        own: dict[str, Setting] = {"partition": partition, "partitions": self.section.clients}
+        initial = self.plan.section.initial
+        if initial is not None and self.script().takes_initial:
+            own["initial"] = initial
+        return {**self.section.settings, **own}
+
+    def founding(self, plan: Plan, seed: int) -> Founding | None:
+        """Runs the script's ServerApp for a plan, if it has one that has not been run."""
+        own = self.section
+        return found(plan, self.source, own.settings, own.clients, UnsafeSeed(seed))
+
+    def heading(self, folder: Path) -> Heading:
+        """The heading of its charts."""
+        settings = {
+            "scenario": self.section.model_dump(mode="json"),
+            "plan": self.plan.section.model_dump(mode="json", exclude={"federation"}),
+        }
+        groups = len(self.plan.groups)
+        return Heading(self.section.name, folder.resolve().name, settings, groups, True)
+
+
+def load_scenario(path: Path) -> Scenario:
+    """Reads a scenario file.
+
+    Raises:
+        ConfigError, PlanRefused: it, its plan or its script are not right.
+    """
+    values = read_toml(path)
+    if "plan" not in values and "group" in values:
+        raise ConfigError(f"{path} is a plan: name the scenario that plays it (simulations/)")
+    section = parse(ScenarioSection, values, str(path))
+    refuse_misplaced(section.settings, path)
+    settings = placed(section.settings, path.parent)
+    section = section.model_copy(update={"settings": settings})
+    plan, script = load_plan(path.parent / section.plan), path.parent / section.script
+    if not os.path.exists(script):
+        raise ConfigError(f"{script}: no such script")
+    variants = () if section.study is None else section.study.variant
+    plans = {
+        variant.name: plan if variant.plan is None else load_plan(path.parent / variant.plan)
+        for variant in variants
+    }
+    for each in (plan, *plans.values()):
+        refuse_privacy(script, each)
+    start = max(plan.bounds(name).start for name in plan.all_groups)
+    if section.clients < start:
+        raise ConfigError(
+            f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
+        )
+    _refuse_stays(section, path)
+    with naming(path, ConfigError):
+        delays = Delays.of(section.delays)
+    return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
+
+
+def _refuse_stays(section: ScenarioSection, path: Path) -> None:
+    """Refuses stays that end before they begin, or of unknown clients (ConfigError)."""
+    taken = set[int]()
+    for number, stay in enumerate(section.stay, 1):
+        own = range(stay.first, stay.first + stay.count)
+        if own.stop > section.clients:
+            raise ConfigError(
+                f"{path}: stay {number}: there are clients 0 to {section.clients - 1} and no others"
+            )
+        if not taken.isdisjoint(own):
+            raise ConfigError(f"{path}: stay {number}: a client of it has another stay: join them")
+        if stay.leaves is not None and stay.leaves <= stay.comes:
+            raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
+        taken.update(own)

@@ -1,0 +1,132 @@
+"""Blocks that leave while others are sealed: killed in between, with a disk that fails, on time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import DiskFailed
+from secureps.messages.member_records import Sealed, SequencesBegun
+from secureps.messages.requests import PutBlock, Submit
+from secureps.messages.submission import UPDATE
+from secureps.roles.member.tasks import Contribute, SealOn
+from secureps.run.party_names import client_names
+from secureps.run.simulate.simulation import Cast, Conditions, Simulation
+from secureps.store.journal import MemoryJournal
+from secureps.store.spool import MemorySpool
+from tests.kits.federations import Walker, same, small_federation, small_plan, unharmed
+
+FIRST = client_names(6)[0]
+
+
+class Watched:
+    """A federation, and what its first client journals and sends in virtual time."""
+
+    def __init__(self, cipher: str, folder: Path, versions: int = 2, **conditions: Any) -> None:
+        self.journal = MemoryJournal()
+        self.left: list[tuple[float, int, int]] = []
+        """When which update's block left."""
+        self.early = Counter[int]()
+        """Blocks that left before their update was journalled, by sequence."""
+        self.submitted: list[int] = []
+
+        def journal(name: str) -> MemoryJournal:
+            return self.journal if name == FIRST else MemoryJournal()
+
+        own = Conditions(self._note, journal=journal, **conditions)
+        self.play = small_federation(small_plan(cipher, versions=versions), folder, own)
+
+    def records(self, kind: type[Any]) -> list[Any]:
+        return [record for _, record in self.journal.replay() if isinstance(record, kind)]
+
+    def _note(self, sender: str, to: str, message: Any) -> float:
+        if sender == FIRST and isinstance(message, Submit) and message.receipt.purpose == UPDATE:
+            self.submitted.append(message.receipt.id.sequence)
+        if sender == FIRST and isinstance(message, PutBlock) and message.header.purpose == UPDATE:
+            header = message.header
+            self.left.append((self.play.loop.now(), header.sequence, header.block))
+            sealed = {record.receipt.id.sequence for record in self.records(Sealed)}
+            self.early[header.sequence] += header.sequence not in sealed
+        return 0.0
+
+
+@pytest.mark.parametrize(("cipher", "early"), [("plain", 0), ("bfv", 0), ("rlwe", 3)])
+def test_only_what_nobody_can_open_leaves_before_its_update_is_journalled(
+    cipher: str, early: int, tmp_path: Path
+) -> None:
+    watched = Watched(cipher, tmp_path)
+    watched.play.run()
+    assert set(watched.early.values()) == {early}
+    assert len(watched.records(SequencesBegun)) == (2 if early else 0)
+    assert same(watched.play.model(), unharmed(versions=2)[0])
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_who_is_killed_between_two_blocks_seals_anew_as_the_next(
+    blocks: int, tmp_path: Path
+) -> None:
+    """Other ciphertexts under the same name would be refused, or summed with those of before."""
+    watched = Watched("rlwe", tmp_path)
+    watched.play.run(lambda: watched.early.total() == blocks)
+    (cut,) = watched.early
+    assert cut not in watched.submitted
+    watched.play.kill(FIRST)
+    watched.play.start(FIRST)
+    watched.play.run()
+    assert watched.early[cut] == blocks, "nothing of it was ever sent again"
+    assert watched.submitted == [cut + 1, cut + 2]
+    assert same(watched.play.model(), unharmed(versions=2)[0])
+
+
+class Failing(MemorySpool):
+    """A spool whose disk refuses these blocks, by their number among all that are kept."""
+
+    def __init__(self, fails: Iterable[int]) -> None:
+        super().__init__()
+        self._fails, self._kept = set(fails), 0
+
+    def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
+        self._kept += 1
+        if self._kept in self._fails:
+            raise DiskFailed("no space left")
+        return super().keep(name, pieces)
+
+
+@pytest.mark.parametrize(("cipher", "sent"), [("plain", [1, 2, 3]), ("rlwe", [1, 3, 5])])
+def test_a_disk_that_fails_between_two_blocks_costs_a_second(
+    cipher: str, sent: list[int], tmp_path: Path
+) -> None:
+    """The first block of one update, the third of another, and the last of a third."""
+    fails = (5, 12, 20)  # a founding model of four came before
+    watched = Watched(
+        cipher, tmp_path, 3, spool=lambda n: Failing(fails) if n == FIRST else MemorySpool()
+    )
+    watched.play.run()
+    assert watched.submitted == sent
+    assert same(watched.play.model(), unharmed(versions=3)[0])
+
+
+def test_sealing_and_sending_go_on_beside_each_other_in_virtual_time(tmp_path: Path) -> None:
+    """A block that takes a second to seal leaves after its second, and not after four."""
+    left: list[tuple[float, int]] = []
+
+    def cost(name: str, task: object) -> float:
+        return 1.0 if isinstance(task, Contribute | SealOn) else 0.0
+
+    def note(sender: str, to: str, message: Any) -> float:
+        if sender == FIRST and isinstance(message, PutBlock):
+            left.append((play.loop.now(), message.header.block))
+        return 0.0
+
+    cast = Cast({n: Walker(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3), cost)
+    play = Simulation(small_plan("rlwe", versions=1), cast, tmp_path, Conditions(note))
+    play.run()
+    updates = [at for at, _ in left[-4:]]
+    assert [at - updates[0] for at in updates] == [0.0, 1.0, 2.0, 3.0]
+    assert sorted(block for _, block in left[-4:]) == [0, 1, 2, 3]
+    assert same(play.model(), unharmed(versions=1)[0])
