@@ -15,7 +15,8 @@ class Deed(StrEnum):
 
     `PAUSE`: no round opens and no cohort closes until `GO_ON`; `CHECKPOINT`: what is committed is
     made durable now; `LEAVE_OUT`: a client takes no part until `TAKE_BACK`; `SCALING_OFF`: nothing
-    follows the load any more, and deadlines and buffers are the plan's, until `SCALING_ON`.
+    follows the load any more, until `SCALING_ON`: buffers are the plan's, and so are deadlines
+    but of rounds that are open.
     """
 
     PAUSE = "pause"

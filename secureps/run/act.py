@@ -32,8 +32,8 @@ SAID = {
     Deed.CHECKPOINT: "a checkpoint is made of all that is committed and in none yet",
     Deed.LEAVE_OUT: "{client} takes no part until it is taken back",
     Deed.TAKE_BACK: "{client} takes part again, from the next round on",
-    Deed.SCALING_OFF: "nothing follows the load any more: shards stay as they are, deadlines and "
-    "buffers are the plan's",
+    Deed.SCALING_OFF: "nothing follows the load any more: shards stay as they are, buffers are the "
+    "plan's, and so are deadlines from each group's next round on",
     Deed.SCALING_ON: "shards, deadlines and buffers follow the load, as the plan's [scaling] says",
 }
 

@@ -52,5 +52,6 @@ def decided(**changes: Any) -> ScalingDecided:
         "shards": 2,
         "loads": (),
         "reason": "",
+        "lost": 0.0,
     }
     return ScalingDecided(**(known | changes))

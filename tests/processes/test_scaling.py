@@ -58,8 +58,8 @@ def test_a_shard_comes_and_goes_as_the_load_does(tmp_path: Path) -> None:
         parties.pace = 2.0
         parties.start_all()
         parties.wait(lambda: parties.reached(1), "version 1")
-        assert parties.held == {"shard-0", "shard-1"}
-        parties.wait(lambda: parties.held == {"shard-0"}, "a shard to go, and then no other")
+        assert len(parties.held) == 2, "whichever came first"
+        parties.wait(lambda: len(parties.held) == 1, "a shard to go, and then no other")
         parties.training(0.0)
         parties.wait(lambda: len(parties.held) > 1, "a shard to come")
         parties.kill("coordinator")  # what it has decided is on record

@@ -1,4 +1,4 @@
-"""The rule of a group with the deadline and the buffer that follow the load.
+"""The rule of a group with the deadline and the buffer that follow the load, and its staleness.
 
 What must not live here: which these are (`policy.scaling`).
 """
@@ -23,6 +23,11 @@ def in_force(section: RuleSection, deadline: float, buffer: float) -> RuleSectio
         wanted = max(section.minimum, round(section.buffer * buffer))
         changes["buffer"] = min(section.buffer, wanted)
     return section.model_copy(update=changes)
+
+
+def staleness_power(section: RuleSection) -> float:
+    """The p by which an update of staleness tau is worth (1 + tau)^-p; 0 where a rule has none."""
+    return section.power if isinstance(section, BufferedSection | PrioritySection) else 0.0
 
 
 def rule_in_force(plan: Plan, group: str, deadline: float, buffer: float) -> Rule:

@@ -1,11 +1,14 @@
 """What a policy of `[scaling]` sees, what it may do, and what is aimed at.
 
-    reward = (updates that are part of versions, by how fresh they were) / seconds * (1 - lost)
+    reward = (updates that are part of versions, by what they are worth) / seconds
+             * (1 - lost) * (1 - fell)
 
-with w(tau) = (1 + tau)^-p for one of staleness tau, as a rule weighs it, and `lost` the part of
-what was asked for that came to nothing: it was late, stale or given up. That part stands for the
-loss of accuracy, which nobody measures while a run trains: clients that are always late are in no
-version, and nor is what they know. What must not live here: any policy.
+An update of staleness tau is worth w(tau) = (1 + tau)^-p, as a rule weighs it, and less where
+cohorts are large beside the gradient noise scale (`policy.scaling.gradient_noise`). The loss of
+accuracy has two parts. `fell` is measured, where a plan evaluates: by how much the newest evaluated
+version is worse than the best. `lost` is a bound on what no evaluation shows yet, or ever: the part
+of what was asked for that came to nothing, late, stale or given up; clients that are always late
+are in no version, and nor is what they know. What must not live here: any policy.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ class Waits:
 
     Args:
         clients: until the cohort closed; of it `transfer` is what a model and its update take on
-            their way, the medians.
+            their way, the medians, and `queue` how long a link of the shards that all share would
+            be busy, were it the reason: twice the larger of both, for in a queue the median waits
+            for half of it.
         shards: until sums were held, and until the version was prepared.
         holders: until the sums were opened.
     """
@@ -36,6 +41,7 @@ class Waits:
     transfer: float
     shards: float
     holders: float
+    queue: float = 0.0
 
     @property
     def version(self) -> float:
@@ -62,7 +68,8 @@ class Limits:
     Args:
         deadline: of the plan, in seconds; from `least_deadline` to `most_deadline` times that.
         buffer: of the plan, 0 where no rule has one; a version needs `minimum` updates always, and
-            under rounds `quorum` at the deadline; power: of staleness.
+            under rounds `quorum` at the deadline, or at one of so many `extensions` of it; power:
+            of staleness.
     """
 
     least_shards: int
@@ -72,6 +79,7 @@ class Limits:
     most_deadline: float
     minimum: int
     quorum: int = 0
+    extensions: int = 2
     buffer: int = 0
     least_buffer: float = 1.0
     power: float = 0.0
@@ -83,7 +91,10 @@ class Observation:
 
     Args:
         seconds: that it is of; versions: that were made, of so many updates.
-        reward: see above; lost: the part of it that was lost.
+        reward: see above, with its `lost` and `fell`, None where nothing is evaluated.
+        noise: the gradient noise scale, in updates; None where it is not known.
+        ways: by client, ascending, how long its model and its update were on their way.
+        blocks: row-blocks that clients send to; 0 where nothing came.
         live: members that are here.
         rounds: the newest cohorts, where the rule has rounds.
         shards: that hold blocks, by name, first to last; spares: that are here and hold none.
@@ -102,6 +113,10 @@ class Observation:
     spares: tuple[str, ...]
     deadline: float = 1.0
     buffer: float = 1.0
+    fell: float | None = None
+    noise: float | None = None
+    ways: tuple[float, ...] = ()
+    blocks: int = 0
 
 
 @dataclass(frozen=True, slots=True)

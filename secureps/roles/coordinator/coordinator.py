@@ -343,7 +343,8 @@ class Coordinator(Seat):
             case requests.Telemetry(party):
                 self._same(sender, party)
                 self._telemetry.take(event, tx.federation.groups)
-                self._load.take(event)
+                if self._plan.section.scaling is not None:
+                    self._load.take(event, tx.federation.shards)
             case TakeOver():
                 raise Refused("it rules already: there is nothing to take over")
             case Act():

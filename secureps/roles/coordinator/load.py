@@ -1,16 +1,18 @@
 """What versions took, and what came to shards, since the last decision about it.
 
 Measured by the coordinator itself from its own records, but for how long models and updates are on
-their way, which clients say; of these the median counts, and nothing but `[scaling]` goes by it.
-None of it is journalled: a restart measures anew, and what was decided is on record. What must not
-live here: decisions (`roles.coordinator.scaling`).
+their way, which clients say, of whom the median counts, and how far apart opened means are, which
+shards say; nothing but `[scaling]` goes by it. None of it is journalled: a restart measures anew,
+and what was decided is on record. What must not live here: decisions (`roles.coordinator.scaling`).
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
+from collections.abc import Collection, Sequence
 from functools import partial
 from statistics import fmean, median
+from typing import Any
 
 from secureps.messages import coordinator_records as records
 from secureps.messages.evaluation import EVALUATION
@@ -18,6 +20,16 @@ from secureps.messages.requests import Telemetry
 from secureps.messages.scaling import ShardLoad
 from secureps.messages.steps import CohortSteps
 from secureps.messages.submission import UPDATE, Cohort
+from secureps.policy.early_stopping import fallen
+from secureps.policy.scaling.gradient_noise import (
+    MEAN_CHANGE,
+    MEAN_SQUARE,
+    OpenedMean,
+    members,
+    noise_scale,
+    worth,
+)
+from secureps.policy.scaling.in_force import staleness_power
 from secureps.policy.scaling.observation import Observation, Round, Waits
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -26,7 +38,7 @@ UP, DOWN = "network_seconds", "pulling_seconds"
 MEMORY = "memory_bytes"
 """What a shard says of what it may have in memory (`roles.shard.memory_report`)."""
 NEWEST = 16
-"""Rounds that are kept, and cohorts of which the wait for each shard is."""
+"""Rounds that are kept, versions of a group whose means are, and waits for each shard."""
 LATE = 0.05
 """Part of a version's time that sums must take for shards to count as unlike each other."""
 UNLIKE = 4.0
@@ -37,18 +49,25 @@ class Load:
     """Of one run, since `since`."""
 
     def __init__(self) -> None:
-        self.since: float | None = None
+        self.since: float | None = None  # None: from the next version on
         self.memory: dict[str, float] = {}
         """Bytes that parties have said they may have resident; of shards, their limits."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
         self._closed: dict[str, float] = {}
         self._rounds: deque[Round] = deque(maxlen=NEWEST)
+        self._means: defaultdict[str, dict[int, dict[str, tuple[float, float | None]]]]
+        self._means = defaultdict(dict)
+        self._members: defaultdict[str, dict[int, float]] = defaultdict(dict)
         self._begin()
 
     def begin(self, now: float, moved: bool = False) -> None:
-        """Measures anew from now on; who came when is kept, unless blocks have moved."""
-        self.since = now
+        """Measures anew: from now on, or if blocks have moved from the next version on.
+
+        A round that a move has held up would count from its middle. Who came when is kept but for
+        a move; the means of the newest versions are what they are.
+        """
+        self.since = None if moved else now
         if moved:
             self._rounds.clear()
         self._begin()
@@ -67,16 +86,30 @@ class Load:
         """To how many groups updates were sent; 1 at least."""
         return max(1, len(self._sent))
 
-    def take(self, report: Telemetry) -> None:
-        """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`)."""
+    def take(self, report: Telemetry, shards: Collection[str] = ()) -> None:
+        """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`).
+
+        Args:
+            shards: that hold blocks: they alone say anything of means.
+        """
         if report.group == EVALUATION:
             return
+        if report.party in shards:
+            self._take_mean(report)
         # The newest of each: whoever says it a thousand times has one voice in the median.
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
             elif figure.name == MEMORY:
                 self.memory[report.party] = figure.value
+
+    def _take_mean(self, report: Telemetry) -> None:
+        own = {figure.name: figure.value for figure in report.figures}
+        if MEAN_SQUARE in own:
+            versions = self._means[report.group]
+            mean = own[MEAN_SQUARE], own.get(MEAN_CHANGE)
+            versions.setdefault(report.version, {}).setdefault(report.party, mean)
+            _forget(versions)
 
     def measure(self, tx: Transaction) -> None:
         """What the records of a transaction say."""
@@ -102,6 +135,9 @@ class Load:
                 case records.SumsHeld(group=name, held=held) if name in self._closed:
                     self._lags[held.shard].append(tx.now - self._closed[name])
                 case records.VersionCommitted(group=name, version=version) if version > 0:
+                    if self.since is None:
+                        self.begin(tx.now)
+                        continue
                     self.versions += 1
                     made, steps = (name, version), tx.federation.timeline.steps
                     self._steps += [s for s in steps if (s.group, s.version) == made][-1:]
@@ -110,8 +146,10 @@ class Load:
 
     def _close(self, tx: Transaction, cohort: Cohort) -> None:
         name, newest = cohort.group, cohort.version - 1
-        power = getattr(tx.plan.group(name).rule, "power", 0.0)
+        power = staleness_power(tx.plan.group(name).rule)
         self._closed[name] = tx.now
+        self._members[name][cohort.version] = members([m.weight for m in cohort.members])
+        _forget(self._members[name])
         self._updates += len(cohort.members)
         self._fresh += sum((1 + newest - m.version) ** -power for m in cohort.members)
         group = tx.group(name)
@@ -131,12 +169,14 @@ class Load:
         seconds = max(tx.now - self.since, 1e-9)
         asked = self._updates + self._lost
         lost = self._lost / asked if asked else 0.0
-        scaled = tx.federation.scaled
+        scaled, noise, fell = tx.federation.scaled, self._noise(tx), _fell(tx)
+        cohort = self._updates / max(self.versions, 1)
+        counted = worth(cohort, noise) / cohort if cohort else 1.0
         return Observation(
             seconds=seconds,
             versions=self.versions,
             updates=self._updates,
-            reward=self._fresh / seconds * (1 - lost),
+            reward=self._fresh * counted / seconds * (1 - lost) * (1 - (fell or 0.0)),
             lost=lost,
             live=sum(map(tx.trains, tx.live)),
             waits=self._waits(),
@@ -145,7 +185,31 @@ class Load:
             spares=spares,
             deadline=scaled.deadline,
             buffer=scaled.buffer,
+            fell=fell,
+            noise=noise,
+            ways=self._both_ways(),
+            blocks=sum(len(tx.federation.pinned.placement.held[group]) for group in self._sent),
         )
+
+    def _both_ways(self) -> tuple[float, ...]:
+        """Of each client that said both."""
+        up, down = self._ways[UP], self._ways[DOWN]
+        return tuple(sorted(up[name] + down[name] for name in up.keys() & down.keys()))
+
+    def _noise(self, tx: Transaction) -> float | None:
+        """The median of the groups' noise scales, as far as they are known."""
+        found = list[float]()
+        for group in tx.federation.model_groups:
+            shards = tx.federation.owners(group.name).keys()
+            sizes = self._members[group.name]
+            means = {
+                version: OpenedMean(sizes[version], *_summed([said[shard] for shard in shards]))
+                for version, said in self._means[group.name].items()
+                if version in sizes and shards <= said.keys()
+            }
+            scale = noise_scale(means)
+            found += [] if scale is None else [scale]
+        return median(found) if found else None
 
     def _waits(self) -> Waits:
         def mean(seconds: list[float]) -> float:
@@ -160,6 +224,8 @@ class Load:
             transfer=sum(median(way.values()) for way in self._ways.values() if way),
             shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
+            queue=2
+            * max((median(way.values()) for way in self._ways.values() if way), default=0.0),
         )
 
     def by_group(self, tx: Transaction) -> dict[str, float]:
@@ -208,3 +274,24 @@ class Load:
     def told(self, tx: Transaction) -> tuple[ShardLoad, ...]:
         """The same, as it is journalled and shown."""
         return tuple(ShardLoad(name, load) for name, load in self.on_shards(tx).items())
+
+
+def _forget(versions: dict[int, Any]) -> None:
+    """All but the newest."""
+    for version in sorted(versions)[:-NEWEST]:
+        del versions[version]
+
+
+def _summed(said: Sequence[tuple[float, float | None]]) -> tuple[float, float | None]:
+    """The square and the change of a mean of which each shard has a part."""
+    changes = [change for _, change in said if change is not None]
+    whole = sum(changes) if len(changes) == len(said) else None
+    return sum(square for square, _ in said), whole
+
+
+def _fell(tx: Transaction) -> float | None:
+    """By which part the newest evaluated version is worse than the best; None where none tells."""
+    section = tx.plan.section.evaluation
+    if section is None or section.best is None:
+        return None
+    return fallen(tx.federation.evaluations.newest, section.best)

@@ -21,6 +21,7 @@ from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.policy.checks.scaling import most_shards
 from secureps.policy.scaling.balance import balance
 from secureps.policy.scaling.fitted import Fitted
+from secureps.policy.scaling.in_force import staleness_power
 from secureps.policy.scaling.observation import (
     Action,
     Limits,
@@ -73,7 +74,6 @@ def advance(tx: Transaction, load: Load) -> None:
         load.begin(tx.now, moved=True)
         return
     if load.since is None:
-        load.begin(tx.now)
         return
     if tx.now - load.since < section.every or load.versions < LEAST_VERSIONS * load.groups:
         return
@@ -109,6 +109,9 @@ def _decide(tx: Transaction, load: Load, section: ScalingSection) -> None:
             shards=len(seen.shards),
             loads=load.told(tx),
             reason=reason,
+            lost=seen.lost,
+            fell=seen.fell,
+            noise=seen.noise,
         )
     )
 
@@ -154,9 +157,10 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
         most_deadline=section.most_deadline,
         minimum=rule.minimum,
         quorum=rule.quorum if isinstance(rule, SyncSection) else 0,
+        extensions=rule.extensions if isinstance(rule, SyncSection) else 0,
         buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
         least_buffer=section.least_buffer,
-        power=getattr(rule, "power", 0.0),
+        power=staleness_power(rule),
     )
 
 
@@ -166,13 +170,18 @@ def seen(tx: Transaction) -> ScalingStatus | None:
     if section is None:
         return None
     newest = scaled.decided[-SHOWN:]
+    last = newest[-1][1] if newest else None
     return ScalingStatus(
         policy=section.policy,
         off=scaled.off,
         deadline=scaled.deadline,
         buffer=scaled.buffer,
-        loads=newest[-1][1].loads if newest else (),
+        loads=last.loads if last else (),
         steps=tuple(ScalingStep(at, told(record), record.reason) for at, record in newest),
+        reward=last.reward if last else 0.0,
+        lost=last.lost if last else 0.0,
+        fell=last.fell if last else None,
+        noise=last.noise if last else None,
     )
 
 

@@ -6,7 +6,7 @@ What must not live here: playing it (`run.simulate.play`).
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -17,11 +17,13 @@ from secureps.config.scenario import ScenarioSection, StaySection
 from secureps.config.sections import parse, placed, read_toml, refuse_misplaced
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
+from secureps.policy.checks.scaling import most_shards
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.party_names import client_names
+from secureps.run.party_names import client_names, shard_names
 from secureps.run.report.trackers import Heading
 from secureps.run.server_app import Founding, found
 from secureps.scenario.delays import Delays
+from secureps.wording import meant
 
 
 @dataclass(frozen=True)
@@ -101,6 +103,7 @@ def load_scenario(path: Path) -> Scenario:
             f"{path}: clients: {section.clients} play, the plan's rounds wait for {start}"
         )
     _refuse_stays(section, path)
+    _refuse_unknown_shards(section, (plan, *plans.values()), path)
     with naming(path, ConfigError):
         delays = Delays.of(section.delays)
     return Scenario(section, plan, cache(lambda: Script(script)), delays, plans, script)
@@ -120,3 +123,12 @@ def _refuse_stays(section: ScenarioSection, path: Path) -> None:
         if stay.leaves is not None and stay.leaves <= stay.comes:
             raise ConfigError(f"{path}: stay {number}: it leaves before it comes")
         taken.update(own)
+
+
+def _refuse_unknown_shards(section: ScenarioSection, plans: Iterable[Plan], path: Path) -> None:
+    """Refuses factors of shards that none of its plans has at any time (ConfigError)."""
+    known = shard_names(max(most_shards(plan.section) for plan in plans))
+    for name in section.shards.slow:
+        if name not in known:
+            text = f"no shard is called {name!r}; {meant(name, known)}"
+            raise ConfigError(f"{path}: shards.slow: {text}")

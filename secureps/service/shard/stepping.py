@@ -35,6 +35,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
 from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
+from secureps.service.shard.mean_samples import SAMPLE, Means
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
@@ -119,6 +120,7 @@ class Stepping:
     Args:
         allocate: where it is made.
         device: where blocks are stepped; None for the processor.
+        means: where a part of each block's mean is kept; None: nowhere.
     """
 
     def __init__(
@@ -129,7 +131,9 @@ class Stepping:
         before: GroupValues,
         allocate: Allocate = in_memory,
         device: TriedStep | None = None,
+        means: Means | None = None,
     ) -> None:
+        self._kept = means
         self._plan = plan
         self._layout = layout
         self._cohort = cohort
@@ -181,7 +185,7 @@ class Stepping:
         values, before = self._before.values[block], self._before.optimizer[block]
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
-        at, measured = 0, 0.0
+        at, measured, sample = 0, 0.0, list[float]()
         code = None if plan.chain(cohort.group).plain else self._code(block)
         for mean in self._means(opened, code, by):
             here = slice(at, at + len(mean))
@@ -192,6 +196,8 @@ class Stepping:
                 mean *= scale
             if last:
                 mean[-1] = 0  # no step of the optimizer's
+            if self._kept is not None:
+                sample += mean[:SAMPLE].tolist()
             part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
             made[here], state = by.apply(optimizer, mean, values[here], part)
             for name, vector in state.slots.items():
@@ -199,6 +205,8 @@ class Stepping:
             at = here.stop
         if mover is not None and scaled:
             made[-1] = mover.after(float(values[-1]), measured)
+        if self._kept is not None:
+            self._kept[block] = sample
         codes, difference = None, block_delta(plan, self._layout, block)
         if difference is not None:
             codes = difference.publish(made, values, code, by.codes)

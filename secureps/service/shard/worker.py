@@ -59,6 +59,7 @@ from secureps.service.shard.group_values import (
     published,
 )
 from secureps.service.shard.lookahead import Lookahead
+from secureps.service.shard.mean_samples import Means, MeanSamples, wanted
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
@@ -109,6 +110,7 @@ class ShardWorker(Worker):
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
         self._states = States(name, state, folders, self._make, limit)
+        self._means = MeanSamples()
         self._pulls = Lookahead(self._states.read_ahead)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
 
@@ -410,19 +412,23 @@ class ShardWorker(Worker):
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
-        made = self._stepped(task, before)
+        means = wanted(self._state.pinned.plan, cohort.group)
+        made = self._stepped(task, before, means)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
-        own = (*figures, *self._states.tiers.figures())
+        spread = self._means.figures(cohort.group, cohort.version, means)
+        own = (*figures, *self._states.tiers.figures(), *spread)
         report = Telemetry(self._name, cohort.group, cohort.version, own)
         return self._ready(cohort.group, made, cohort.number, report)
 
-    def _stepped(self, task: StepState, before: GroupValues) -> GroupValues:
+    def _stepped(
+        self, task: StepState, before: GroupValues, means: Means | None = None
+    ) -> GroupValues:
         """Computes the next version, as a pure function of the sums and the state before."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
+        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping, means)
 
         def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at

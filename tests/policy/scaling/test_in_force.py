@@ -9,10 +9,15 @@ import pytest
 from secureps.config.plan import BufferedSection, OwnRuleSection, PlanSection, SyncSection
 from secureps.config.sections import parse
 from secureps.policy.plan import Plan
-from secureps.policy.scaling.in_force import in_force, rule_in_force
+from secureps.policy.scaling.in_force import in_force, rule_in_force, staleness_power
 from tests.kits.streams import BUFFERED, PRIORITY, stream_plan
 
 SYNC = SyncSection(quorum=6, deadline=10.0)
+
+
+def test_a_rule_has_a_power_of_staleness_or_none() -> None:
+    assert staleness_power(BufferedSection(name="buffered", buffer=20, power=0.7)) == 0.7
+    assert staleness_power(SYNC) == 0.0
 
 
 def test_a_deadline_is_the_plan_s_times_a_factor() -> None:

@@ -22,6 +22,7 @@ from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.roles.machine import WORKER, Call, Halt, Step, Work, WorkFailed
+from secureps.roles.shard import shard as machine
 from secureps.roles.shard.keys import sum_key
 from secureps.roles.shard.tasks import (
     Damaged,
@@ -470,6 +471,18 @@ def test_discard() -> None:
     assert kept == Work(
         Sweep(frozenset(desk.header(FOUND_ID, b, purpose=FOUNDING).key for b in OWN))
     )
+
+
+def test_where_nothing_is_discarded_nobody_looks_at_all_that_is_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Every block that comes asks for it: of a long run that would be as many looks squared."""
+    looked = list[object]()
+    monkeypatch.setattr(machine, "submission_of", looked.append)
+    desk = Desk().founded()
+    desk.put_all((ID,))
+    assert desk.order(orders.Discard(1, ())) == Step()
+    assert looked == []
 
 
 def test_checkpoints() -> None:

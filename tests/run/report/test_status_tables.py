@@ -31,11 +31,19 @@ from secureps.messages.requests import (
     Telemetry,
 )
 from secureps.messages.run import ShardAddress
+from secureps.messages.scaling import ScalingStatus, ScalingStep, ShardLoad
 from secureps.roles.coordinator import status
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
-from secureps.run.report.status_tables import evaluations, record, show, show_fitting, show_json
+from secureps.run.report.status_tables import (
+    evaluations,
+    record,
+    scaling,
+    show,
+    show_fitting,
+    show_json,
+)
 from secureps.run.simulate.simulation import Simulation
 from secureps.service.snapshot import Snapshot
 from tests.kits.federations import small_federation, small_plan
@@ -103,6 +111,22 @@ def test_without_privacy_there_is_no_epsilon() -> None:
     show(dataclasses.replace(STATUS, members=members), screen)
     assert "no privacy" in told.getvalue()
     assert "inf" not in told.getvalue()
+
+
+def test_what_follows_the_load_is_told_with_the_figures_that_it_goes_by() -> None:
+    step = ScalingStep(312.0, "add-shard shard-2", "3 shards instead of 2")
+    came = (ShardLoad("shard-0", 1200.0),)
+    own = ScalingStatus("fitted", "", 1.0, 1.0, came, (step,), 0.614, 0.04)
+    assert list(scaling(own)) == [
+        "scaling by fitted: on",
+        "  came to shard-0 1.2 kB/s",
+        "  0.614 updates/s that count, 4% lost",
+        "  at 312 s: add-shard shard-2: 3 shards instead of 2",
+    ]
+    known = dataclasses.replace(own, fell=0.0031, noise=340.2, steps=(step, step))
+    figures = list(scaling(known))[2]
+    assert figures.endswith("evaluation 0.3% below the best, a gradient noise scale of 340 updates")
+    assert len(list(scaling(dataclasses.replace(own, steps=(), loads=())))) == 1
 
 
 def test_json_says_the_same_in_one_line() -> None:

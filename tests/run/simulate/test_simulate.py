@@ -240,6 +240,11 @@ def test_a_report_mixes_with_nothing(file: str, held: str, tmp_path: Path) -> No
             "it leaves before",
         ),
         ("[settings]", "[[stay]]\nfirst = 1\n[[stay]]\nfirst = 1\n[settings]", "has another stay"),
+        (
+            "[settings]",
+            "[shards]\nslow = { shard-1 = 2.0, shard-7 = 3.0 }\n[settings]",
+            "shards.slow: no shard is called 'shard-7'; did you mean shard-",
+        ),
     ],
 )
 def test_a_scenario_that_cannot_be_played_is_refused(
