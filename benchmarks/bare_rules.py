@@ -53,7 +53,9 @@ class Crowd:
 
     def __init__(self, scenario: Scenario) -> None:
         section, group = scenario.section, scenario.plan.section.group[0]
-        self.count, self._clip, self._range = section.clients, group.clip, group.range
+        assert group.clip is not None
+        assert group.range is not None
+        self.count, self.clip, self._range = section.clients, group.clip, group.range
         holders = [script.make(scenario.settings(client)) for client in range(self.count)]
         self.judge = holders[0]
         data = self.judge._data
@@ -88,9 +90,9 @@ class Crowd:
         ]
         updates = np.concatenate(parts)
         norms = np.linalg.norm(updates, axis=1)
-        factors = np.minimum(1, self._clip / np.maximum(norms, 1e-9)).astype(np.float32)
+        factors = np.minimum(1, self.clip / np.maximum(norms, 1e-9)).astype(np.float32)
         clipped = np.clip(updates * factors[:, None], -self._range, self._range)
-        return clipped, np.minimum(norms, self._clip)
+        return clipped, np.minimum(norms, self.clip)
 
     def _batch(self, clients: NDArray[np.int64], base: Vector) -> Vector:
         models = np.repeat(base[None], len(clients), 0)
@@ -266,7 +268,7 @@ class Stream:
                     stale += [self.version - member.version for member in members]
                     weights = np.array([member.weight for member in members], np.float32)
                     rows = self._take([member.id for member in members])
-                    return weights @ rows / weights.sum()
+                    return np.asarray(weights @ rows / weights.sum(), np.float32)
                 case _:
                     return None
         return None
@@ -285,7 +287,7 @@ class Stream:
             clients = [int(arrival.id.client) for arrival in arrivals]
             updates, norms = self._crowd.updates(clients, self.models[version])
             for arrival, update, norm in zip(arrivals, updates, norms, strict=True):
-                size = declared(float(norm), 4.0)
+                size = declared(float(norm), self._crowd.clip)
                 self._waiting[arrival.id] = replace(arrival, magnitude=size)
                 self._fits[arrival.id] = update
         self._late = []
@@ -381,7 +383,11 @@ def queues(seeds: Sequence[int], loads: Sequence[float]) -> list[Row]:
             tuned = best(crowd, scenario, courses)
             trials = [Trial(crowd, scenario, tuned, seed).play() for seed in seeds]
             base = base or trials
-            what = {"load": load, "rule": variant.name, "tuned": _words(tuned)}
+            what: dict[str, str | float] = {
+                "load": load,
+                "rule": variant.name,
+                "tuned": _words(tuned),
+            }
             rows.append(row(what, trials, base))
     return rows
 

@@ -21,8 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import grpc._common
-
 from benchmarks.crowd import Crowd
 from benchmarks.deployed import Deployed
 from secureps.messages.member_records import Sealed
@@ -30,6 +28,7 @@ from secureps.messages.requests import Reply, Request, Submit
 from secureps.messages.submission import FOUNDING, SubmissionId
 from secureps.roles.machine import Record
 from secureps.service.environment import Meter
+from secureps.wire.grpc.client import sleep_until_woken
 
 PROCESSES = 4
 """That the clients are in."""
@@ -122,9 +121,7 @@ class Seats:
 
 
 def main() -> None:
-    # gRPC wakes each thread that waits ten times a second, for signals: a thousand of them in one
-    # process, which no client has, would do nothing else.
-    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
+    sleep_until_woken()  # a thousand threads that gRPC wakes for nothing would do nothing else
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--server", required=True)

@@ -1,6 +1,6 @@
 """Does CPU a value stay the same with more shards and more clients, and what follows for a cluster?
 
-"flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in two
+"flat": real servers on loopback with TLS, and clients whose training costs next to nothing, in five
 processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
 party, for each value of each client, at 1, 2, 4 and 8 shards and at 5, 20 and 100 clients. All take
 turns, so that what else the machine does is in all of them; ratios are to 2 shards and 5 clients.
@@ -16,6 +16,7 @@ block sent as soon as it is sealed, and where an update is sealed as a whole bef
 from __future__ import annotations
 
 import argparse
+import ctypes
 import statistics
 import sys
 import tempfile
@@ -23,8 +24,6 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import grpc._common
 
 from benchmarks import still_client
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
@@ -36,6 +35,8 @@ from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
+from secureps.service.malloc import PIECES, keep_pieces
+from secureps.wire.grpc.client import sleep_until_woken
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
@@ -49,8 +50,10 @@ VERSIONS = {5: 8, 20: 4, 100: 2}
 """Measured together, after version 1, with which everything is warm, by clients."""
 HOLDERS = 4
 """Of `still_plan`; they work side by side, and one of them is waited for."""
-PROCESSES = 2
+PROCESSES = 5
 """That clients are in."""
+M_TRIM_THRESHOLD = -1
+"""Of mallopt(3)."""
 FLAT = 0.1
 
 RESNET152 = 60_000_000
@@ -89,9 +92,11 @@ class Crowded(Large):
 
 def _take_part(folder: Path, server: str, names: Sequence[str]) -> None:
     """Plays clients until this process is killed."""
-    # gRPC wakes each thread that waits ten times a second, for signals: a hundred of them in one
-    # process, which no client has, would do nothing else.
-    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
+    # What a process has once, a client has a part of here: waiting threads that gRPC wakes for
+    # nothing, and the end of a heap that is kept.
+    sleep_until_woken()
+    keep_pieces()
+    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, len(names) * 2 * PIECES)
     with Crowd(Seats(folder, names, server), trainer=still_client.Still(0)):
         threading.Event().wait()
 

@@ -477,7 +477,12 @@ def main() -> None:
         child(Asked(**json.loads(given.child)), Path(given.folder))
         return
     made = rows(given.table * MIB, given.budget * MIB, given.updates, given.pulls)
-    report("tiers", f"{given.table} MiB of values, {given.budget} MiB of memory", made)
+    turned: list[Row] = [  # a column for each side
+        {"what": name} | {str(row["memory"]): row[name] for row in made}
+        for name in made[0]
+        if name != "memory"
+    ]
+    report("tiers", f"{given.table} MiB of values, {given.budget} MiB of memory", turned)
 
 
 if __name__ == "__main__":

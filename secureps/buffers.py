@@ -14,8 +14,9 @@ import numpy as np
 
 _PAGES = 1 << 18
 """Buffers have whole multiples of so many bytes, so that blocks of nearly one length share them."""
-_HUGE = 4 << 20
-"""Bytes of the shortest buffer for which huge pages are asked for."""
+_HUGE = 2 << 20
+"""Bytes of a huge page. A longer mapping lies at the begin of one if it is a multiple of it, which
+costs addresses, and no memory."""
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 )
@@ -43,13 +44,15 @@ class Buffers:
         kept = self.kept(length)
         if kept is not None:
             return kept
+        huge = (length + _HUGE // 2 - 1) // _HUGE * _HUGE  # a half of one at most is not used
+        pages = _HUGE if huge else _PAGES
         try:
-            whole = mmap.mmap(-1, -(-length // _PAGES) * _PAGES, **_PRIVATE)
+            whole = mmap.mmap(-1, -(-length // pages) * pages, **_PRIVATE)
         except OSError as error:
             raise MemoryError(f"no buffer of {length} bytes") from error
-        if length >= _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
+        if huge and hasattr(mmap, "MADV_HUGEPAGE"):
             with suppress(OSError):  # a kernel without them
-                whole.madvise(mmap.MADV_HUGEPAGE)
+                whole.madvise(mmap.MADV_HUGEPAGE, 0, huge)
         return self._lent(whole, length)
 
     def kept(self, length: int) -> memoryview | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from threading import Thread
 from typing import Any
@@ -78,6 +79,38 @@ def test_a_small_payload_takes_no_large_buffer() -> None:
     del large
     assert buffers.kept(MIB) is None
     assert buffers.kept(8 * MIB) is not None
+
+
+@pytest.mark.parametrize(
+    ("length", "mapped", "huge"),
+    [
+        (MIB, MIB, 0),
+        (MIB + 1, 2 * MIB, 2 * MIB),
+        (3 * MIB, 4 * MIB, 2 * MIB),
+        (3 * MIB + 1, 4 * MIB, 4 * MIB),
+        (7 * MIB, 8 * MIB, 6 * MIB),
+    ],
+)
+def test_memory_is_in_huge_pages_of_which_half_of_one_at_most_is_not_used(
+    length: int, mapped: int, huge: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The mapping is of whole ones: a kernel puts no other at the begin of one."""
+    seen, asked = [], list[tuple[int, int]]()
+
+    class Mapping(mmap.mmap):
+        def __new__(cls, fileno: int, size: int, **flags: int) -> Mapping:
+            seen.append(size)
+            return super().__new__(cls, fileno, size, **flags)
+
+        def madvise(self, option: int, *part: int) -> None:
+            assert option == getattr(mmap, "MADV_HUGEPAGE", None)
+            asked.append((part[0], part[1]))
+
+    monkeypatch.setattr(mmap, "mmap", Mapping)
+    assert len(Buffers(MIB).lend(length)) == length
+    assert seen == [mapped]
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        assert asked == ([(0, huge)] if huge else [])
 
 
 def test_threads_get_buffers_of_their_own() -> None:

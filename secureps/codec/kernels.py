@@ -39,7 +39,11 @@ def by_numba() -> Kernels:
     """Compiled ones, where they are compiled."""
     from secureps.codec import delta_kernels, rounding
 
-    return Kernels(rounding.round_to_grid, delta_kernels.code, delta_kernels.add_codes)
+    return Kernels(
+        round_to_grid=rounding.round_to_grid,
+        code=delta_kernels.code,
+        add_codes=delta_kernels.add_codes,
+    )
 
 
 @cache
@@ -47,4 +51,8 @@ def by_numpy() -> Kernels:
     """Those that need nothing but NumPy."""
     from secureps.codec import numpy_kernels
 
-    return Kernels(numpy_kernels.round_to_grid, numpy_kernels.code, numpy_kernels.add_codes)
+    return Kernels(
+        round_to_grid=numpy_kernels.round_to_grid,
+        code=numpy_kernels.code,
+        add_codes=numpy_kernels.add_codes,
+    )

@@ -55,16 +55,16 @@ def by_numba() -> Kernels:
     from secureps.crypto import public_kernels, rlwe_kernels, rlwe_open, words
 
     return Kernels(
-        words.pack_words,
-        words.add_words,
-        words.greatest_word,
-        words.reduce_words,
-        public_kernels.reduce_accepted,
-        rlwe_kernels.binomial,
-        rlwe_kernels.transform_small,
-        rlwe_kernels.seal_elements,
-        rlwe_open.open_narrow,
-        rlwe_open.open_wide,
+        pack_words=words.pack_words,
+        add_words=words.add_words,
+        greatest_word=words.greatest_word,
+        reduce_words=words.reduce_words,
+        reduce_accepted=public_kernels.reduce_accepted,
+        binomial=rlwe_kernels.binomial,
+        transform_small=rlwe_kernels.transform_small,
+        seal_elements=rlwe_kernels.seal_elements,
+        open_narrow=rlwe_open.open_narrow,
+        open_wide=rlwe_open.open_wide,
     )
 
 
@@ -74,14 +74,14 @@ def by_numpy() -> Kernels:
     from secureps.crypto import numpy_open, numpy_seal, numpy_words
 
     return Kernels(
-        numpy_words.pack_words,
-        numpy_words.add_words,
-        numpy_words.greatest_word,
-        numpy_words.reduce_words,
-        numpy_words.reduce_accepted,
-        numpy_seal.binomial,
-        numpy_seal.transform_small,
-        numpy_seal.seal_elements,
-        numpy_open.open_narrow,
-        numpy_open.open_wide,
+        pack_words=numpy_words.pack_words,
+        add_words=numpy_words.add_words,
+        greatest_word=numpy_words.greatest_word,
+        reduce_words=numpy_words.reduce_words,
+        reduce_accepted=numpy_words.reduce_accepted,
+        binomial=numpy_seal.binomial,
+        transform_small=numpy_seal.transform_small,
+        seal_elements=numpy_seal.seal_elements,
+        open_narrow=numpy_open.open_narrow,
+        open_wide=numpy_open.open_wide,
     )

@@ -35,6 +35,66 @@ TRIES = 3
 Made = TypeVar("Made")
 
 
+class Fallback:
+    """Asks a device first, and leaves all to the processor once the device fails.
+
+    Args:
+        does: what is asked of it, as the log says it: "seals and opens".
+    """
+
+    def __init__(self, does: str) -> None:
+        self.failed = False
+        self.lock = threading.Lock()
+        self._does = does
+
+    def tried(self, action: Callable[[], Made]) -> Made | None:
+        """What an action makes; None if the device fails, or did before.
+
+        Raises:
+            SecurepsError, MemoryError: of the action, and no fault of the device: the host has no
+                memory either for what the processor would make in its place.
+        """
+        if self.failed:
+            return None
+        try:
+            return action()
+        except (SecurepsError, MemoryError):
+            raise
+        except Exception as error:  # of torch, Triton or the driver, which have no tree of errors
+            why = f"failed ({type(error).__name__}: {one_line(error, lines=1)})"
+        with self.lock:
+            first, self.failed = not self.failed, True
+        if first:
+            log.warning("the GPU %s: the processor %s from here on", why, self._does)
+        return None
+
+    def begun(self, look: Callable[[], Made]) -> Made | None:
+        """What looking for the device, and trying it, comes to; None if there is none that can."""
+        try:
+            return look()
+        except ConfigError as error:
+            self.failed = True
+            log.info("the processor %s: %s", self._does, one_line(error, lines=1))
+        except MemoryError:
+            raise
+        except Exception as error:
+            self.unfit(f"cannot: {one_line(error, lines=1)}")
+        return None
+
+    def unfit(self, why: str) -> None:
+        """It is not asked again."""
+        self.failed = True
+        log.warning("the processor %s: the GPU %s", self._does, why)
+
+
+def sooner(what: str, gpu: float, processor: float) -> bool:
+    """Whether the device took fewer seconds; says who does `what` from here on."""
+    who = "GPU" if gpu < processor else "processor"
+    times = 1e3 * gpu, 1e3 * processor
+    log.info("the %s %s took the GPU %.3f ms, one core of the processor %.3f", who, what, *times)
+    return gpu < processor
+
+
 def sealing_backend(sealing: Sealing) -> Backend | None:
     """What seals and opens, by the word of an option; None for the processor.
 
@@ -75,10 +135,10 @@ class ChosenBackend:
     def __init__(self, cpu: Backend, make: Callable[[], Backend], measured: bool) -> None:
         self._cpu, self._make, self._measured = cpu, make, measured
         self._gpu: Backend | None = None if measured else make()
-        self._failed = False
+        self._fallback = Fallback("seals and opens")
+        self.tried = self._fallback.tried
         self._chosen: dict[tuple[Encoding, int], Backend] = {}
         self._compared = set[tuple[Encoding, int, str]]()
-        self._lock = threading.Lock()
 
     def batch(self, encoding: Encoding, slots: int) -> int:
         """As of whoever was chosen for such blocks, also after it failed."""
@@ -94,7 +154,7 @@ class ChosenBackend:
         """
         own = self._cpu.sealer(encoding, place, levels, noise, key)
         chosen = self._choose(encoding, place.slots, "seal", _sealing(levels))
-        if chosen is self._cpu or self._failed:
+        if chosen is self._cpu or self._fallback.failed:
             return own
         made = self.tried(lambda: chosen.sealer(encoding, place, levels, noise, key))
         return own if made is None else _TriedSealer(self, made, own)
@@ -103,35 +163,17 @@ class ChosenBackend:
         """As of `Backend`; raises as `sealer`."""
         own = self._cpu.opener(encoding, place, key)
         chosen = self._choose(encoding, place.slots, "open", _opening)
-        if chosen is self._cpu or self._failed:
+        if chosen is self._cpu or self._fallback.failed:
             return own
         made = self.tried(lambda: chosen.opener(encoding, place, key))
         return own if made is None else _TriedOpener(self, made, own)
-
-    def tried(self, action: Callable[[], Made]) -> Made | None:
-        """Does what the device is to do; None if it fails, or did before."""
-        if self._failed:
-            return None
-        try:
-            return action()
-        except SecurepsError:
-            raise
-        except Exception as error:  # of torch, Triton or the driver, which have no tree of errors
-            self._give_up(f"failed ({type(error).__name__}: {one_line(error, lines=1)})")
-            return None
-
-    def _give_up(self, why: str) -> None:
-        with self._lock:
-            first, self._failed = not self._failed, True
-        if first:
-            log.warning("the GPU %s: the processor seals and opens from here on", why)
 
     def _choose(self, enc: Encoding, slots: int, what: str, trial: _Trial) -> Backend:
         """Whoever was chosen for such blocks when the first was sealed or opened.
 
         A device is tried at sealing and at opening, each before it does that.
         """
-        with self._lock:
+        with self._fallback.lock:
             known = self._chosen.get((enc, slots))
             if known is not self._cpu and (enc, slots, what) not in self._compared:
                 found = self._tested(enc, slots, trial, self._measured and known is None)
@@ -147,21 +189,21 @@ class ChosenBackend:
         Raises:
             ConfigError: other bytes, and there must be a device.
         """
-        if self._failed:
+        if self._fallback.failed:
             return self._cpu
-        try:
+
+        def begin() -> tuple[Backend, list[_Piece], Callable[[Backend], _Done], bytes, float]:
             self._gpu = gpu = self._gpu or self._make()
             count = min(gpu.batch(enc, slots), enc.elements(slots))
-            pieces = _pieces(enc, count)
-            tried = trial(enc, count)
+            pieces, tried = _pieces(enc, count), trial(enc, count)
             there = tried(gpu)
             made = there(pieces)
-            seconds = fastest(lambda: there(pieces[:1])) if timed else 0.0
-        except ConfigError as error:
-            log.info("the processor seals and opens: %s", one_line(error, lines=1))
+            return gpu, pieces, tried, made, fastest(lambda: there(pieces[:1])) if timed else 0.0
+
+        begun = self._fallback.begun(begin)
+        if begun is None:
             return self._cpu
-        except Exception as error:
-            return self._unfit(f"cannot: {one_line(error, lines=1)}")
+        gpu, pieces, tried, made, seconds = begun
         here = tried(self._cpu)
         if made != here(pieces):
             if not self._measured:
@@ -169,21 +211,12 @@ class ChosenBackend:
                     "the GPU makes other bytes than the processor: take sealing = cpu, or mend "
                     "its driver, or Triton's version; nothing of it was sent"
                 )
-            return self._unfit("makes other bytes")
+            self._fallback.unfit("makes other bytes")
+            return self._cpu
         if not timed:
             return gpu
         own = fastest(lambda: here(pieces[:1]))
-        who = "GPU" if seconds < own else "processor"
-        log.info(
-            "the %s seals and opens: a batch took the GPU %.3f ms, one core of the processor %.3f",
-            *(who, 1e3 * seconds, 1e3 * own),
-        )
-        return gpu if seconds < own else self._cpu
-
-    def _unfit(self, why: str) -> Backend:
-        self._failed = True
-        log.warning("the processor seals and opens: the GPU %s", why)
-        return self._cpu
+        return gpu if sooner("seals and opens: a batch", seconds, own) else self._cpu
 
 
 _Piece = tuple[int, int, int]

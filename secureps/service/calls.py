@@ -19,6 +19,7 @@ from typing import Protocol, TypeVar
 from secureps.errors import DamagedStore, Malformed, NotReady, PeerError, SecurepsError, Unreachable
 from secureps.messages.encoding import payload_digest
 from secureps.messages.requests import Payload, PutBlock, Reply, Request
+from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Answered, Call, Event, Failed
 from secureps.roles.permissions import check_answer
 from secureps.service.disk_faults import AGAIN_SECONDS, refused
@@ -29,6 +30,13 @@ T = TypeVar("T")
 
 PAYLOADS_IN_FLIGHT = 4
 """Calls with a payload that a party has open at a time: they bound its memory."""
+
+SMALL_IN_FLIGHT, SMALL_BYTES = 64, 1 << 16
+"""As many with what others have sent, and a shard passes on, while all have so few bytes.
+
+A row-block that moves brings hundreds of small ones: a few at a time would queue anew behind all
+else on a link that is busy, each time.
+"""
 
 LONGEST_BACKOFF = 5.0
 """The most seconds between two tries."""
@@ -77,7 +85,7 @@ class Calls:
         self._open: dict[_Open, None] = {}
         """In the order in which they began."""
         self._queue: deque[_Open] = deque()
-        self._flying = 0
+        self._flying = self._bytes = 0
         self._lost: set[str] = set()
         self._slow: set[str] = set()
 
@@ -109,24 +117,31 @@ class Calls:
         self._pump()
 
     def _pump(self) -> None:
-        while self._queue and self._flying < PAYLOADS_IN_FLIGHT:
+        while self._queue and self._has_room(self._queue[0].call):
             each = self._queue.popleft()
             if each.live and each.call.attach is not None:
                 self._flying += 1
+                self._bytes += _header(each.call).length
                 self._send_payload(each, each.call.attach)
 
-    def _landed(self) -> None:
+    def _has_room(self, call: Call) -> bool:
+        header = _header(call)
+        small = header.author != self._party and self._bytes + header.length <= SMALL_BYTES
+        return self._flying < (SMALL_IN_FLIGHT if small else PAYLOADS_IN_FLIGHT)
+
+    def _landed(self, call: Call) -> None:
         self._flying -= 1
+        self._bytes -= _header(call).length
         self._pump()
 
     def _send_payload(self, each: _Open, key: str) -> None:
         def dial(fetched: Future[bytes | memoryview]) -> None:
             if not each.live:
-                self._landed()
+                self._landed(each.call)
                 return
             message = each.call.message
             if isinstance(fetched.exception(), KeyError):  # settled while it waited, or lost
-                self._landed()
+                self._landed(each.call)
                 self._ended(each, Failed(message, DamagedStore(f"{key} is gone")))
                 return
             assert isinstance(message, PutBlock)
@@ -142,7 +157,7 @@ class Calls:
     def _came_back(self, each: _Open, future: Future[Reply]) -> None:
         call = each.call
         if call.attach is not None:
-            self._landed()
+            self._landed(call)
         error = future.exception()
         if error is not None and not isinstance(error, SecurepsError):
             raise error
@@ -228,3 +243,9 @@ class Calls:
                 self._caller.heard(to, Answered(request, bare, length))
 
         self._then(kept, finish)
+
+
+def _header(call: Call) -> BlockHeader:
+    """Of a call with a payload."""
+    assert isinstance(call.message, PutBlock)
+    return call.message.header

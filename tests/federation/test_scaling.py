@@ -425,3 +425,23 @@ def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:
     assert "times the work of an even spread" in at.decided[0].reason
     stays = shops(None, tmp_path / "stays").end()
     assert same(ended.model(), stays.model())
+
+
+def test_while_a_row_block_moves_versions_of_the_others_are_made(tmp_path: Path) -> None:
+    """Whoever takes it over is away for a while: those that lie on the other shard go on."""
+    at = shops({"every": 2.0}, tmp_path)
+    groups, moving = at.play.coordinator.federation.groups, at.play.coordinator.federation.moving
+    at.play.run(lambda: moving.target is not None)
+    moved, taker = moving.groups, moving.assigned[0].taker
+    at.play.kill(taker)
+    before = {name: group.version for name, group in groups.items()}
+    assert moved < set(groups)
+
+    def made() -> set[str]:
+        return {name for name, group in groups.items() if group.version > before[name]}
+
+    at.play.run(lambda: bool(made()))
+    at.play.start(taker)
+    at.play.run(lambda: moving.target is None)
+    assert moved.isdisjoint(made())
+    at.end()

@@ -22,7 +22,7 @@ from secureps.crypto.ring import Encoding, choose
 from secureps.crypto.rlwe import CPU, RlweAdder, RlweOpener, RlweSealing
 from secureps.errors import ConfigError, Malformed
 from secureps.gpu import choice
-from secureps.gpu.choice import ChosenBackend, sealing_backend
+from secureps.gpu.choice import ChosenBackend, Fallback, sealing_backend
 from secureps.run import assemble
 from secureps.service.shard.devices import ShardDevices
 from tests.crypto.test_rlwe import PARAMETERS as PARAMETERS_ALL
@@ -280,6 +280,37 @@ def test_a_device_that_was_asked_for_and_is_not_there_is_an_error(
     opens(ChosenBackend(CPU, missing, measured=True))
     assert said(caplog) == "the processor seals and opens: there is none: install it"
     assert caplog.records[0].levelno == logging.INFO
+
+
+@pytest.mark.parametrize("error", [MemoryError(), Malformed("theirs")])
+def test_what_is_no_fault_of_the_device_ends_the_work_and_not_the_device(
+    error: Exception, caplog: Any
+) -> None:
+    """The host has no memory for what the processor would make in its place either."""
+
+    def fails() -> None:
+        raise error
+
+    fallback = Fallback("steps")
+    for ask in (fallback.tried, fallback.begun)[: 1 + isinstance(error, MemoryError)]:
+        with pytest.raises(type(error)):
+            ask(fails)
+    assert not fallback.failed
+    assert fallback.tried(lambda: 3) == 3
+    assert not caplog.records
+
+
+def test_a_device_that_is_not_there_is_looked_for_once(caplog: Any) -> None:
+    looked = list[int]()
+
+    def missing() -> Any:
+        looked.append(1)
+        raise ConfigError("there is none: install it")
+
+    backend = ChosenBackend(CPU, missing, measured=True)
+    opens(backend)
+    opens(backend, 30)
+    assert len(looked) == 1
 
 
 @pytest.mark.parametrize("calls", [1 << 30, TRIAL + 2])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,11 +23,12 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import BlockHeader
 from secureps.roles.machine import Call, CallOff, Effect, Step, Tick
-from secureps.service.calls import PAYLOADS_IN_FLIGHT
+from secureps.service.calls import PAYLOADS_IN_FLIGHT, SMALL_BYTES, SMALL_IN_FLIGHT
 from tests.kits.executor_kit import Stage
 
 ASK = GetBlock(b"r" * 32, "g", 0, 0)
 SEND = PutBlock(BlockHeader(b"r" * 32, "a", "update", "g", 0, 0, 3, b"d" * 32))
+OWN = PutBlock(replace(SEND.header, author="me"))
 
 
 @pytest.fixture(autouse=True)
@@ -151,8 +153,8 @@ def test_who_was_called_off_may_be_called_again() -> None:
 
 
 def test_payloads_that_wait_for_who_left_make_room() -> None:
-    lost = [Call("there", SEND, attach="k")] * (PAYLOADS_IN_FLIGHT + 3)
-    stage = called(*lost, Call("here", SEND, attach="k"))
+    lost = [Call("there", OWN, attach="k")] * (PAYLOADS_IN_FLIGHT + 3)
+    stage = called(*lost, Call("here", OWN, attach="k"))
     assert [to for to, _, _ in stage.line.calls] == ["there"] * PAYLOADS_IN_FLIGHT
     said(stage, "b")
     under_way, stage.line.calls = stage.line.calls, []
@@ -163,6 +165,25 @@ def test_payloads_that_wait_for_who_left_make_room() -> None:
     answer.set_result(Stored(SEND.header.digest))
     stage.play()
     assert heard(stage) == ["here"]
+
+
+@pytest.mark.parametrize(
+    ("length", "most"),
+    [
+        (SMALL_BYTES // 1000, SMALL_IN_FLIGHT),
+        (SMALL_BYTES // 10, 10),
+        (SMALL_BYTES, PAYLOADS_IN_FLIGHT),
+        (1 << 40, PAYLOADS_IN_FLIGHT),
+    ],
+)
+def test_small_payloads_of_others_are_passed_on_together(length: int, most: int) -> None:
+    """Large ones are as few as one's own, for all of them are in memory."""
+    passed_on = PutBlock(replace(SEND.header, length=length))
+    stage = called(*[Call("there", passed_on, attach="k")] * 100)
+    assert len(stage.line.calls) == most
+    stage.line.calls[0][2].set_result(Stored(SEND.header.digest))
+    stage.play()
+    assert len(stage.line.calls) == most + 1
 
 
 def test_what_others_can_answer_is_asked_of_them() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -185,7 +186,8 @@ def test_a_refused_call_comes_back_as_an_event() -> None:
 
 
 def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
-    calls = [Call("there", PutBlock(HEADER), attach="k") for _ in range(10)]
+    own = PutBlock(replace(HEADER, author="me"))
+    calls = [Call("there", own, attach="k") for _ in range(10)]
     stage = Stage(lambda s, e: Step([], list(calls) if s == "a" else []))
     stage.executor.request("a", Heartbeat("a"))
     stage.play()
@@ -194,7 +196,7 @@ def test_payloads_go_beside_the_machine_and_few_at_a_time() -> None:
     stage.line.calls[0][2].set_result(STORED)
     stage.play()
     assert len(stage.line.calls) == PAYLOADS_IN_FLIGHT + 1
-    assert stage.machine.heard[-1] == ("there", Answered(PutBlock(HEADER), STORED))
+    assert stage.machine.heard[-1] == ("there", Answered(own, STORED))
 
 
 def test_a_block_is_kept_before_the_machine_hears_of_it() -> None:

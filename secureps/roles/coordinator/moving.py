@@ -59,6 +59,14 @@ class Moving:
         return tuple(b for b in self.target.blocks_of(group, shard) if b not in had)
 
     @property
+    def groups(self) -> frozenset[str]:
+        """The groups of which a block moves now."""
+        if self.target is None or self.before is None:
+            return frozenset()
+        had = self.before.held
+        return frozenset(name for name, held in self.target.held.items() if held != had[name])
+
+    @property
     def single(self) -> bool:
         """Whether a shard gains a block that no other has when the move is over."""
         if self.target is None or self.before is None:
@@ -79,7 +87,7 @@ class Moving:
         evaluations: Evaluations,
     ) -> RunPinned:
         """Folds one record; returns the run by the placement that follows."""
-        old, new, begun = pinned.placement, pinned.placement, self.target is not None
+        old, new, moved = pinned.placement, pinned.placement, self.groups
         match record:
             case Act():
                 self._act(record, old)
@@ -102,9 +110,18 @@ class Moving:
                     self.since, self.kept = at, False
                 for group in groups:
                     _files(group, old, new)
-        if begun and self.target is None:
-            stand_still(self.since, at, groups, evaluations)
+        if moved and self.target is None:
+            waited = [each for each in groups if self._waited(each, moved)]
+            stand_still(self.since, at, waited, evaluations)
         return replace(pinned, placement=new)
+
+    def _waited(self, group: GroupState, moved: frozenset[str]) -> bool:
+        """Whether no time has passed for a group: its blocks moved, or its round was open before.
+
+        It may have waited for a group whose blocks moved, as they are trained together.
+        """
+        open_before = group.opened_at is not None and group.opened_at <= self.since
+        return group.name in moved or (open_before and not group.streaming)
 
     def _act(self, act: Act, placement: Placement) -> None:
         if act.what == ShardDeed.DRAIN and act.party not in placement.shards:

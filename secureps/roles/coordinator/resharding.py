@@ -1,7 +1,9 @@
 """Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
 
-A move is fenced: from when it is due until it is over no cohort closes, and no checkpoint begins
-but its own. Clients train and send meanwhile. It takes two placements, each journalled before
+A move is fenced: at both its ends nothing is between two versions, and from when it is due until
+it is over no checkpoint begins but its own. While blocks are copied no cohort closes of the groups
+that they are of; all others go on. Clients train and send meanwhile. It takes two placements, each
+journalled before
 anybody hears of it. By the first, blocks are on their new shards besides: these ask the others for
 what they took in, and for the version that is committed. When all say that they have it, the second
 is in force: clients send to the new shards, and the old ones delete what is theirs no more. Before
@@ -14,7 +16,7 @@ away (`roles.coordinator.departures`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from secureps.errors import Refused, UnknownParty
 from secureps.messages.acts import Act, ShardDeed
@@ -25,6 +27,7 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
 from secureps.messages.scaling_records import BlockAssigned
 from secureps.model.placement import move_copies
+from secureps.policy.groups import together
 from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState
@@ -35,6 +38,9 @@ from secureps.wording import named
 
 SHOWN = 3
 """Blocks that a refusal names."""
+
+Fence = tuple[str, Collection[str]]
+"""Why no cohort closes (empty: they do), and of which groups."""
 
 
 # --- what an operator says --------------------------------------------------------
@@ -109,10 +115,21 @@ def _demand_others(tx: Transaction, what: ShardDeed, name: str, placed: tuple[st
 
 
 def due(tx: Transaction) -> str:
-    """Why no cohort closes now and no checkpoint begins; empty where nothing is to move."""
+    """Why no checkpoint begins now, and cohorts do not close; empty where nothing is to move."""
     if tx.federation.moving.target is None and _wanted(tx) is None:
         return ""
     return told(tx)
+
+
+def fence(tx: Transaction) -> Fence:
+    """What holds up cohorts now; groups that are trained for together wait together."""
+    reason, moving = due(tx), tx.federation.moving
+    if moving.target is None or not _lacking(tx):
+        return reason, tx.federation.groups
+    epoch = _placement(tx).epoch
+    return reason, tx.cache.of(
+        "moved", epoch, lambda: {name for g in moving.groups for name in together(tx.plan, g)}
+    )
 
 
 def told(tx: Transaction) -> str:
@@ -138,6 +155,8 @@ def _waits(tx: Transaction) -> str:
         away = [s for s in _placement(tx).shards if s not in tx.watchers]
         if not away and moving.kept:
             return "waits for the checkpoint that is being made of it"
+        if not away and not _lacking(tx) and not _between(tx):
+            return "waits for the cohorts that are being made"
     elif (shards := _wanted(tx)) is not None:
         away = [s for s in {*shards, *_placement(tx).shards} if s not in tx.watchers]
         if not away and not _between(tx):
@@ -148,7 +167,7 @@ def _waits(tx: Transaction) -> str:
 
 
 def advance(tx: Transaction) -> None:
-    """Begins a move that is due as soon as nothing is between two versions; ends it when it can."""
+    """Begins a move that is due as soon as nothing is between two versions; so it ends it."""
     federation, moving = tx.federation, tx.federation.moving
     assert federation.pinned is not None
     if moving.target is None:
@@ -160,7 +179,7 @@ def advance(tx: Transaction) -> None:
         target = Placement.by_block(placement.epoch + 2, shards, held)
         tx.write(PlacementMoved(placement.joined(target), target))
         departures.go_on(tx)
-    if moving.target is not None and not _lacking(tx) and _kept(tx):
+    if moving.target is not None and not _lacking(tx) and _between(tx) and _kept(tx):
         leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""
         gone = [s for s in _placement(tx).shards if s not in moving.target.shards]
         tx.write(PlacementMoved(moving.target))

@@ -1,10 +1,10 @@
 """Own blocks that are others than before: how a shard comes to have them, of one version.
 
-It asks the other shards for all that they took in of its blocks, and what it has not itself of the
-committed version it fetches from them. All together make one state file, and only then the
-blocks are its own. A file beside the one before: until the new one is on record, the old one
-counts. What must not live here: which blocks those are (`messages.run.Placement`), and files
-(`service.shard.states`).
+It asks the other shards for all that they took in of its blocks and that is part of no version yet.
+At the same time, for links may be busy, it fetches from them what it has not itself of the
+committed version. All together make one state file, and only then the blocks are its own. A file
+beside the one before: until the new one is on record, the old one counts. What must not live
+here: which blocks those are (`messages.run.Placement`), and files (`service.shard.states`).
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class Adoption:
         self._under_way[group] = adopting = _Adopting(order, epoch, others)
         missing = Missing.of_placement(self.name, group, epoch)
         step.effects += [Call(other, missing) for other in sorted(others)]
-        if not others:
-            self._fetch(step, adopting)
+        self._fetch(step, adopting)
 
     def _whole(self, group: str) -> Prepared:
         """What the coordinator waits for."""
@@ -89,8 +88,7 @@ class Adoption:
         if adopting is None or adopting.epoch != missing.epoch or sender not in adopting.asked:
             return
         adopting.asked.discard(sender)
-        if not adopting.asked:
-            self._fetch(step, adopting)
+        self._make(step, adopting)
 
     def _fetch(self, step: Step, adopting: _Adopting) -> None:
         """Fetches what is not here of the version, from those that hold it too."""
@@ -120,7 +118,7 @@ class Adoption:
         self._make(step, adopting)
 
     def _make(self, step: Step, adopting: _Adopting) -> None:
-        if adopting.waiting:
+        if adopting.waiting or adopting.asked:
             return
         order, own = adopting.order, self.state.placed(adopting.order.group)
         step.effects.append(Work(AdoptState(order, _keys(adopting), own, adopting.epoch)))

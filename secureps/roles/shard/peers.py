@@ -113,8 +113,10 @@ class Peers:
             self.state.placed(missing.group)
         )  # what is no more its own it may not pass on
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
+        past = self.state.made(missing.group)  # which whoever gets a block of a version needs not
         for name, header in self.state.spooled.items():
             asked = submission_of(name) in wanted or (name[0], *name[2:4]) == of_cohort
-            asked = asked or (missing.epoch > 0 and header.purpose == UPDATE)
+            waits = header.purpose == UPDATE and header.id not in past
+            asked = asked or (missing.epoch > 0 and waits)
             if asked and header.group == missing.group and header.block in theirs:
                 yield header

@@ -299,6 +299,13 @@ class ShardState:
         }
         return frozenset(self._sequences.get((client, group), {})) - summed
 
+    def made(self, group: str) -> frozenset[SubmissionId]:
+        """What committed versions of which the sums are kept were made of."""
+        held = self.group(group)
+        numbers = {state.cohort for v, state in held.states.items() if v <= held.committed}
+        cohorts = (made.cohort for number, made in held.sums.items() if number in numbers)
+        return frozenset(member.id for cohort in cohorts for member in cohort.members)
+
     def surplus(self, header: BlockHeader) -> tuple[SubmissionId, ...]:
         """Blocks that nobody settles must not fill the disk: a client's oldest go first.
 

@@ -8,8 +8,6 @@ whether a device opens (`gpu.choice`).
 
 from __future__ import annotations
 
-import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,15 +17,12 @@ import numpy as np
 from secureps.codec.grid import Grid
 from secureps.config.serve import Sealing
 from secureps.crypto.backend import Backend
-from secureps.errors import ConfigError, SecurepsError
-from secureps.gpu.choice import fastest, sealing_backend
+from secureps.errors import ConfigError
+from secureps.gpu.choice import Fallback, fastest, sealing_backend, sooner
 from secureps.gpu.device import device
 from secureps.model.optimizer import NoNumber, OptimizerState
 from secureps.policy.plan import Plan
 from secureps.service.shard.stepping import HOST, StepArithmetic, TriedStep
-from secureps.wording import one_line
-
-log = logging.getLogger("secureps")
 
 MOST_MEASURED = 1 << 20
 """Values of a larger block, of which so many are stepped to measure."""
@@ -89,9 +84,8 @@ class ChosenStep:
     def __init__(self, make: Callable[[], tuple[StepArithmetic, str]], measured: bool) -> None:
         self._make, self._measured = make, measured
         self._there: StepArithmetic | None = None
-        self._failed = False
+        self._fallback = Fallback("steps")
         self._sooner: dict[tuple[str, int], bool] = {}
-        self._lock = threading.Lock()
         if not measured:
             self._there, other = make()
             if other:
@@ -103,59 +97,42 @@ class ChosenStep:
     def of(self, plan: Plan, group: str, size: int) -> StepArithmetic | None:
         """As of `TriedStep`; the first time that it is asked for such blocks, it measures."""
         section = plan.group(group).name  # a table's row-blocks, which may be thousands, are alike
-        with self._lock:
-            if self._failed:
+        with self._fallback.lock:
+            if self._fallback.failed:
                 return None
             if (section, size) not in self._sooner:
                 self._sooner[section, size] = self._is_sooner(plan, group, size)
             return self._there if self._sooner[section, size] else None
 
     def tried(self, action: Callable[[], Made]) -> Made | None:
-        """As of `TriedStep`: what an action makes; None if the device fails, or did before."""
-        if self._failed:
-            return None
-        try:
-            return action()
-        except (SecurepsError, MemoryError):  # which are no fault of the device
-            raise
-        except NoNumber:
-            return None
-        except Exception as error:  # of torch or the driver, which have no tree of errors
-            why = f"failed ({type(error).__name__}: {one_line(error, lines=1)})"
-        with self._lock:
-            first, self._failed = not self._failed, True
-        if first:
-            log.warning("the GPU %s: the processor steps from here on", why)
-        return None
+        """As of `TriedStep`, and of `Fallback`; of what is no number there is nothing either."""
+
+        def number() -> Made | None:
+            try:
+                return action()
+            except NoNumber:
+                return None
+
+        return self._fallback.tried(number)
 
     def _is_sooner(self, plan: Plan, group: str, size: int) -> bool:
         """Whether there is a device that steps such blocks sooner, or must step them."""
         if not self._measured:
             return True
-        try:
+
+        def begin() -> float | None:
             if self._there is None:
                 self._there, other = self._make()
                 if other:
-                    return self._unfit(f"makes other bits ({other})")
-            seconds = _fastest(self._there, plan, group, size)
-        except ConfigError as error:
-            self._failed = True
-            log.info("the processor steps: %s", one_line(error, lines=1))
-            return False
-        except Exception as error:
-            return self._unfit(f"cannot: {one_line(error, lines=1)}")
-        own = _fastest(HOST, plan, group, size)
-        who = "GPU" if seconds < own else "processor"
-        log.info(
-            "the %s steps blocks of %s: one took the GPU %.3f ms, one core of the processor %.3f",
-            *(who, plan.group(group).name, 1e3 * seconds, 1e3 * own),
-        )
-        return seconds < own
+                    self._fallback.unfit(f"makes other bits ({other})")
+                    return None
+            return _fastest(self._there, plan, group, size)
 
-    def _unfit(self, why: str) -> bool:
-        self._failed = True
-        log.warning("the processor steps: the GPU %s", why)
-        return False
+        seconds = self._fallback.begun(begin)
+        if seconds is None:
+            return False
+        own = _fastest(HOST, plan, group, size)
+        return sooner(f"steps blocks of {plan.group(group).name}: one", seconds, own)
 
 
 def _fastest(by: StepArithmetic, plan: Plan, group: str, size: int) -> float:

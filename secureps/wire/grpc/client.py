@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import grpc
+import grpc._common
 
 from secureps.buffers import Buffers
 from secureps.crypto.identity import check_name
@@ -56,6 +57,15 @@ OVERDUE = 5.0
 """Seconds after the end of its time by which a call has ended, also on a busy machine."""
 ASK_FROM = 64 << 10
 """Bytes of a payload of which it is asked how much is there already: after a break, or a start."""
+
+
+def sleep_until_woken() -> None:
+    """Has threads of this process that wait for gRPC sleep until there is something for them.
+
+    gRPC wakes each of them ten times a second, for the sake of signals to a main thread that waits
+    for it: for processes whose main thread does not.
+    """
+    grpc._common.MAXIMUM_WAIT_TIMEOUT = 60.0
 
 
 class GrpcTransport:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -15,6 +16,8 @@ SHORTEST, LONGEST = 32 << 10, 1 << 20
 """Bytes of the first piece on a link, and of any: measured best where nothing is slow."""
 FAST, SLOW = 0.25, 2.0
 """Seconds: a piece that takes less is followed by a longer one, after more by a shorter."""
+REMEMBERED = 256
+"""Connections of which a server knows how long pieces go well: those of the newest payloads."""
 LANES, FIRST_LANES = 8, 4
 """Payloads at once: at most, and before anything is known of the link."""
 
@@ -52,6 +55,26 @@ class Pace:
         self._length = SHORTEST
 
 
+class Paces:
+    """The paces of a server's connections."""
+
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Pace] = OrderedDict()
+
+    @contextmanager
+    def of(self, peer: str) -> Iterator[Pace]:
+        """A connection's, for one payload; what ends the context but its end was a break."""
+        pace = self._known.setdefault(peer, Pace())
+        self._known.move_to_end(peer)
+        while len(self._known) > REMEMBERED:
+            self._known.popitem(last=False)
+        try:
+            yield pace
+        except BaseException:
+            pace.broke()
+            raise
+
+
 class Lanes:
     """How many payloads are on their way at once; the others wait for one of them to end.
 
@@ -75,7 +98,7 @@ class Lanes:
         finally:
             with self._changed:
                 self._taken -= 1
-                self._changed.notify_all()
+                self._changed.notify()  # one lane is free, for one of those that wait
 
     def saw(self, seconds: float) -> None:
         """A payload moved on, after this long."""
@@ -88,7 +111,7 @@ class Lanes:
         if longest < FAST:
             with self._changed:
                 self.open = min(LANES, self.open + 1)
-                self._changed.notify_all()
+                self._changed.notify()
 
     def close(self) -> None:
         """Nobody waits any more."""

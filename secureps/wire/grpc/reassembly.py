@@ -13,8 +13,9 @@ from secureps.buffers import Buffers
 
 HUGE = 2 << 20
 """Bytes of a huge page. A payload of which less has come takes what has come, not a page."""
-LARGE = 4 << 20
-"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap."""
+LARGE = 5 << 18
+"""Bytes of the shortest payload that comes into a buffer; shorter ones are in the heap, where a
+server's allocator maps longer ones page by page and gives them back (`service.malloc`)."""
 
 
 class Gathering:
@@ -35,7 +36,8 @@ class Gathering:
         """The next bytes; the caller knows that there is room for them."""
         end = self.have + len(piece)
         if self._large is None and self._length >= LARGE:
-            fresh = self._buffers.lend if end >= HUGE else self._buffers.kept
+            enough = end >= min(HUGE, self._length)
+            fresh = self._buffers.lend if enough else self._buffers.kept
             self._large = fresh(self._length)
             if self._large is not None:
                 self._large[: self.have] = self._small.getbuffer()

@@ -50,6 +50,7 @@ from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.concurrency import Place
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
+from secureps.wire.grpc.pacing import Paces
 from secureps.wire.grpc.uploads import Uploads
 from secureps.wire.protobuf import decode, encode
 from secureps.wire.transport import Endpoint, told
@@ -339,6 +340,7 @@ class ShardServer(_Server):
         self._passed_on = Uploads(in_flight_bytes, max_block_bytes)
         self._uploads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
         self._downloads = self._callers.places(TRANSFERS, TRANSFERS_EACH)
+        self._paces = Paces()
 
     @property
     def bytes_in_flight(self) -> int:
@@ -376,7 +378,8 @@ class ShardServer(_Server):
         if isinstance(upload, Stored):
             return upload
         with upload:
-            await asyncio.wait({asyncio.wrap_future(upload.wait())}, timeout=ROOM)
+            if not (room := upload.wait()).done():
+                await asyncio.wait({asyncio.wrap_future(room)}, timeout=ROOM)
             if begin:
                 upload.add(begin)
             del begin  # no piece is held while the next one is on its way
@@ -396,8 +399,10 @@ class ShardServer(_Server):
                 reply = await _answer(self._endpoint.request(claim.party, message))
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
-                for piece in framing.pieces(encode(reply), framing.part(reply, message)):
-                    await sent(context, piece, place)
+                rest = framing.part(reply, message)
+                with self._paces.of(context.peer()) as pace:
+                    for piece in framing.pieces(encode(reply), rest, pace):
+                        await sent(context, piece, place)
 
 
 def connections() -> int:

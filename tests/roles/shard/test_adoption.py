@@ -11,7 +11,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.requests import GetBlock, Missing, Noted, Payload, Prepared
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.shard_records import BlocksAdopted
-from secureps.roles.machine import WORKER, Answered, Failed, Step, Work, WorkFailed
+from secureps.roles.machine import WORKER, Answered, Failed, Step, WorkFailed
 from secureps.roles.shard.keys import state_key
 from secureps.roles.shard.tasks import AdoptState, WritePart
 from secureps.roles.tasks import Prune
@@ -42,16 +42,14 @@ def commit(**changes: Any) -> orders.Commit:
 
 def fetched(desk: Desk, order: orders.Commit) -> list[AdoptState]:
     """The works that an order comes to, once the other shard has answered all."""
-    step = desk.order(order)
+    asked, *asks = called(desk.order(order))
     missing = Missing.of_placement(OWN, "all", desk.shard.state.pinned.placement.epoch)
-    assert called(step) == [(PEER, missing)]
-    step = desk.give(PEER, Answered(missing, Noted()))
-    calls = called(step)
-    for to, ask in calls:
+    assert asked == (PEER, missing)
+    for to, ask in asks:
         assert (to, type(ask), ask.state) == (PEER, GetBlock, True)
-        step = desk.give(PEER, Answered(ask, Payload(b"")))
-    works = (e.task for e in step.effects if isinstance(e, Work))
-    return [task for task in works if isinstance(task, AdoptState)]
+        assert works(desk.give(PEER, Answered(ask, Payload(b"")))) == []
+    step = desk.give(PEER, Answered(missing, Noted()))
+    return [task for task in works(step) if isinstance(task, AdoptState)]
 
 
 def test_what_is_not_here_is_fetched_and_all_is_one_file() -> None:
@@ -100,9 +98,7 @@ def test_copies_of_a_placement_that_is_past_are_kept_where_they_are_fetched_agai
 def test_what_was_asked_for_by_a_placement_that_is_past_is_waited_for_no_more() -> None:
     desk = Desk().founded()
     moved(desk, union(desk))
-    desk.order(commit())
-    step = desk.give(PEER, Answered(Missing.of_placement(OWN, "all", 2), Noted()))
-    ((_, ask),) = called(step)
+    _, (_, ask) = called(desk.order(commit()))
     moved(desk, dataclasses.replace(make_placement(desk.plan), epoch=3))
     assert desk.give(PEER, Failed(ask, WrongVersion("gone"))).effects == []
 

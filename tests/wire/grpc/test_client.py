@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import grpc
+import grpc._common
 import pytest
 
 from secureps.errors import (
@@ -39,7 +40,12 @@ from secureps.messages.requests import (
 )
 from secureps.messages.submission import SubmissionId
 from secureps.wire.grpc import framing, pacing, servers, uploads
-from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
+from secureps.wire.grpc.client import (
+    CoordinatorServer,
+    GrpcTransport,
+    ShardServer,
+    sleep_until_woken,
+)
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.protobuf import encode
 from secureps.wire.transport import running
@@ -85,6 +91,16 @@ class TestGrpc(TransportContract):
                 with pytest.raises(RuntimeError, match="can't start new thread"):
                     world.result(transport.call("shard-0", Heartbeat("a")))
         assert world.result(transport.call("shard-0", Heartbeat("a"))) == Noted()
+        assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
+
+    def test_who_waits_for_grpc_is_woken_by_what_comes_alone(
+        self, world: Grpc, server: EchoServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else each thread that follows orders wakes ten times a second."""
+        monkeypatch.setattr(grpc._common, "MAXIMUM_WAIT_TIMEOUT", 0.1)
+        sleep_until_woken()
+        assert grpc._common.MAXIMUM_WAIT_TIMEOUT > PATIENCE / 2
+        transport, message = world.transport("a"), put(b"x")
         assert world.result(transport.call("shard-0", message)) == Stored(message.header.digest)
 
     def test_a_call_that_grpc_never_ends_is_seen(

@@ -39,6 +39,30 @@ def test_a_payload_begins_as_the_last_one_ended_and_short_after_a_break() -> Non
     assert lengths(3) == [1, 2]
 
 
+def test_a_server_goes_on_at_the_pace_of_each_connection_until_one_breaks() -> None:
+    paces, unit = pacing.Paces(), pacing.SHORTEST
+
+    def first(peer: str) -> int:
+        with paces.of(peer) as pace:
+            begin, *_ = [len(piece) // unit for piece in pace.cut(memoryview(bytes(7 * unit)))]
+        return begin
+
+    assert [first("a"), first("a"), first("b")] == [1, 7, 1]
+    with pytest.raises(ConnectionError), paces.of("a"):
+        raise ConnectionError
+    assert [first("a"), first("b")] == [1, 7]
+
+
+def test_a_server_forgets_the_pace_of_connections_of_long_ago() -> None:
+    paces, unit = pacing.Paces(), pacing.SHORTEST
+    for number in range(pacing.REMEMBERED + 1):
+        with paces.of(str(number)) as pace:
+            assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == 2
+    for peer, pieces in ((str(pacing.REMEMBERED), 1), ("0", 2)):
+        with paces.of(peer) as pace:
+            assert len(list(pace.cut(memoryview(bytes(3 * unit))))) == pieces
+
+
 def test_a_piece_is_never_shorter_than_the_shortest_nor_longer_than_the_longest() -> None:
     assert pacing.next_length(pacing.SHORTEST, pacing.SLOW) == pacing.SHORTEST
     assert pacing.next_length(pacing.LONGEST, 0.0) == pacing.LONGEST

@@ -1,0 +1,72 @@
+"""Blocks of some groups move: the others go on meanwhile, and no more is copied than is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from secureps.messages.acts import ShardDeed
+from secureps.messages.coordinator_records import CohortBurnt, CohortReopened
+from secureps.messages.requests import PutBlock
+from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import SubmissionId
+from secureps.run.simulate.simulation import Conditions
+from tests.federation.test_resharding import (
+    NEW,
+    acted,
+    back,
+    placement,
+    play_out,
+    say,
+    sharded,
+    shopped,
+)
+from tests.kits.cheats import journalled
+from tests.kits.federations import at_event, events_of, same, small_federation
+from tests.kits.shoppers import cohorts
+
+
+@pytest.mark.parametrize("party", [COORDINATOR, NEW, "shard-0", "shard-1"])
+def test_killed_while_some_row_blocks_move_and_others_go_on(party: str, tmp_path: Path) -> None:
+    """What is made in the placement between is the same, and so is what waits for the move."""
+    plain = shopped(tmp_path / "whole")
+    events = events_of(plain)
+    for number, later in enumerate((0, 3, 25)):
+        play = shopped(tmp_path / str(later))
+        acted(play, ShardDeed.ADD, NEW, events * (2 + number) // 10)
+        moving = play.coordinator.federation.moving
+        play.run(lambda: moving.target is not None)  # noqa: B023
+        assert moving.groups < set(play.versions())
+        play.run(at_event(later))
+        play.kill(party)
+        play.loop.call_later(4.0, lambda: back(play, party))  # noqa: B023
+        play_out(play)
+        assert same(play.model(), plain.model()), f"{party} killed {later} events after"
+        assert NEW in placement(play).shards
+        assert not journalled(play, CohortBurnt)
+        assert not journalled(play, CohortReopened)
+
+
+def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
+    """It is kept for a checkpoint that is far away, and whoever has the version needs it not."""
+    passed = list[tuple[int, SubmissionId]]()
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        if to == NEW and isinstance(message, PutBlock) and sender.startswith("shard"):
+            passed.append((play.versions()["all"], message.header.id))
+        return 1.0 if sender == "client-00" else 0.0
+
+    conditions = Conditions(spares=1, delay=delay)
+    play = small_federation(sharded(checkpoint_every=100), tmp_path, conditions)
+    play.start(NEW)
+    play.run(lambda: play.coordinator.federation.pinned is not None)
+    group = play.coordinator.federation.groups["all"]
+    play.run(lambda: group.version == 2 and len(group.receipts) > 1)
+    say(play, ShardDeed.ADD, NEW)
+    play_out(play)
+    assert passed, "what waits for the next version is"
+    for version, id in passed:
+        made = [c.members for c in cohorts(play, "all") if c.version <= version]
+        assert id not in {member.id for members in made for member in members}
