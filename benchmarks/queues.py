@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.report import Row, report
 from secureps.config.scenario import StudySection, VariantSection
-from secureps.run.simulate.simulate import load_scenario
+from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.study.trial import Candidate, Outcome, Trial, play, section_of
 from secureps.run.warm import warm_once
 
