@@ -34,7 +34,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.policy.rules.priority import Priority, declared
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Arrival, Close, Drop, RuleState
-from secureps.run.simulate.simulate import Scenario, load_scenario
+from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 SIMULATIONS = Path(__file__).parent.parent / "simulations"
 MESSAGES = 0.5
