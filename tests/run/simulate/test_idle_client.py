@@ -13,9 +13,12 @@ import pytest
 from hypothesis import given, settings
 
 from secureps.client.runner import machine_and_worker
+from secureps.config.plan import PlanSection
+from secureps.config.sections import parse
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.messages.coordinator_records import MemberAsked
+from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.orders import Configure, Finish, Invite, Published
 from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
@@ -197,7 +200,10 @@ def test_it_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.Mon
         return machine_and_worker(settings, *others)
 
     monkeypatch.setattr("secureps.run.simulate.simulation.machine_and_worker", counted)
-    lazy, eager = both(stream_plan("rlwe", FEW, lease=600.0), tmp_path)
+    cipher = {"name": "rlwe", "holders": 4, "threshold": 3, "capacity": 40, "envelope_versions": 2}
+    of_streams = stream_plan("rlwe", FEW, lease=600.0).section.model_dump()
+    plan = Plan(parse(PlanSection, of_streams | {"cipher": cipher}, "test"))
+    lazy, eager = both(plan, tmp_path)
     for play in (lazy, eager):
         play.simulation.run()
     assert same(lazy.simulation.model(), eager.simulation.model())
@@ -206,7 +212,8 @@ def test_it_is_the_same_under_encryption(tmp_path: Path, monkeypatch: pytest.Mon
     awake = {name for name, each in lazy.clients.items() if each.awake}
     assert asked <= awake
     assert len(awake) < CLIENTS, "who was asked for nothing has a machine"
-    assert lazy.simulation._told._known, "clients were told nothing of key holders"
+    news = [r for own in lazy.rows.values() for _, r in own if isinstance(r, EnvelopeKeyAnnounced)]
+    assert len(news) > 4 * CLIENTS, "key holders took no other keys"
     often = [name for name in lazy.clients.keys() - awake if made[name] > 2]
     assert len(often) < 2, "to start and to be welcomed; one of all to hear of key holders"
 
