@@ -347,7 +347,7 @@ def test_the_same_integers_are_sealed_under_another_key(tmp_path: Path) -> None:
     simulation.run(lambda: simulation.versions() == {"all": 1})
     party: Any = simulation.parties["client-01"]
     machine, worker = party.machine, party.worker
-    simulation.run(lambda: bool(machine._out.moving))
+    simulation.run(lambda: bool(machine._out.moving.keys() & machine._out.sealed.keys()))
     (id,) = machine._out.moving
     old = machine._out.sealed[id]
     (new,) = worker.work(Reseal(old.receipt, old.headers, old.content, 77)).updates

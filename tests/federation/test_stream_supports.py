@@ -34,6 +34,11 @@ def alike(name: str, task: object) -> float:
     return 1.0 if getattr(task, "aims", None) else 0.0
 
 
+def nearly_alike(name: str, task: object) -> float:
+    """The same, but for who comes first, which no cipher is to decide."""
+    return alike(name, task) * (1.0 + int(name[-2:]) / 100) if name.startswith("client") else 0.0
+
+
 def closed(simulation: Simulation) -> list[coordinator_records.CohortClosed]:
     journal = simulation._stores["coordinator"].journal
     return [r for _, r in journal.replay() if isinstance(r, coordinator_records.CohortClosed)]
@@ -93,7 +98,7 @@ def test_differences_of_versions_have_all_values(tmp_path: Path) -> None:
     models = []
     for cipher in ("plain", "rlwe"):
         own = stream_plan(cipher, FEW, versions=9, group=[group | {"pull_bits": 6}])
-        simulation = stream(own, tmp_path / cipher, 9, cost=alike)
+        simulation = stream(own, tmp_path / cipher, 9, cost=nearly_alike)
         simulation.run()
         assert simulation.versions() == {"all": 9}
         models.append(simulation.model())
