@@ -25,6 +25,8 @@ class Site:
         records: the public number that the client counts by; None for the plan's.
         ledger: charged with the cost of every update, before it is sealed.
         backend: seals ring elements; None for the processor.
+        shared: other clients train in this process while an update is sealed, with the same arrays
+            perhaps: those of a training are copied.
     """
 
     name: str
@@ -37,3 +39,4 @@ class Site:
     records: int | None = None
     ledger: BudgetLedger | None = None
     backend: Backend | None = None
+    shared: bool = False

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -183,6 +183,12 @@ class FitResult:
     examples: int
     metrics: dict[str, float]
     steps: int
+
+    def copied(self) -> FitResult:
+        """The same, in arrays that nobody else changes; what lies on a device stays there."""
+        given = self.parameters.items()
+        own = {name: a.copy() if isinstance(a, np.ndarray) else a for name, a in given}
+        return replace(self, parameters=own)
 
 
 @dataclass(frozen=True)

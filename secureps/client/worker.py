@@ -323,7 +323,7 @@ class ClientWorker(Worker):
         with blamed("what fit returned"):
             check_result(result, self._machine.pinned.run.schema)
             refuse_changed(staying, result.parameters, self._layout().frozen or ())
-        return result
+        return result.copied() if self._site.shared else result
 
     @staticmethod
     def _labels(task: Contribute) -> tuple[Label, ...]:

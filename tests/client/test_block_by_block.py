@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from secureps.client.block_by_block import BlockByBlock
+from secureps.client.exchange import ExchangeWorker
 from secureps.client.integers import UpdateIntegers
 from secureps.client.sealing import OutboxSealer, Sealing, draft
 from secureps.crypto.sampling import UnsafeSeed
@@ -15,7 +18,7 @@ from secureps.errors import DiskFailed
 from secureps.messages.submission import UPDATE, BlockHeader, SubmissionId
 from secureps.policy.block_codes import block_codes
 from secureps.roles.member.block_order import in_own_order
-from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed
+from secureps.roles.member.tasks import Aim, BlockSealed, Contribute, Contributed, SealOn
 from secureps.store.spool import MemorySpool
 from tests.client.test_worker import CLIENT_PRIVACY
 from tests.kits.committee_kit import BASE, Bench
@@ -86,3 +89,14 @@ def test_every_client_seals_in_its_own_order(private: bool) -> None:
         assert found == in_own_order(client, range(layout.blocks))
         starts.add(found[0])
     assert len(starts) > 1
+
+
+def test_a_push_waits_for_an_update_that_is_sealed_anew() -> None:
+    """The disk failed between two blocks: no update came of it, and one will."""
+    told, ends = list[Any](), [Contributed((), (), again=AIMS), Contributed((), ())]
+    other: Any = dict.fromkeys(("take", "keep", "fetch", "seconds", "expect"))
+    worker: Any = SimpleNamespace(work=lambda task: ends.pop(0), **other)
+    exchange: Any = SimpleNamespace(sealed=told.append)
+    for ended in (0, 1):
+        ExchangeWorker(worker, exchange).work(SealOn())
+        assert len(told) == ended

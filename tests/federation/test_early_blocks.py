@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 
+from secureps.client.trainer import Array, FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import DiskFailed
 from secureps.messages.member_records import Sealed, SequencesBegun
@@ -19,7 +22,14 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import Walker, same, small_federation, small_plan, unharmed
+from tests.kits.federations import (
+    Walker,
+    finished,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
 
 FIRST = client_names(6)[0]
 
@@ -59,11 +69,12 @@ class Watched:
 def test_only_what_nobody_can_open_leaves_before_its_update_is_journalled(
     cipher: str, early: int, tmp_path: Path
 ) -> None:
-    watched = Watched(cipher, tmp_path)
+    """And not of the first update, which says that sealing goes well here."""
+    watched = Watched(cipher, tmp_path, 3)
     watched.play.run()
-    assert set(watched.early.values()) == {early}
+    assert [watched.early[sequence] for sequence in (1, 2, 3)] == [0, early, early]
     assert len(watched.records(SequencesBegun)) == (2 if early else 0)
-    assert same(watched.play.model(), unharmed(versions=2)[0])
+    assert same(watched.play.model(), unharmed(versions=3)[0])
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
@@ -73,13 +84,13 @@ def test_who_is_killed_between_two_blocks_seals_anew_as_the_next(
     """Other ciphertexts under the same name would be refused, or summed with those of before."""
     watched = Watched("rlwe", tmp_path)
     watched.play.run(lambda: watched.early.total() == blocks)
-    (cut,) = watched.early
+    cut = max(watched.early)
     assert cut not in watched.submitted
     watched.play.kill(FIRST)
     watched.play.start(FIRST)
     watched.play.run()
     assert watched.early[cut] == blocks, "nothing of it was ever sent again"
-    assert watched.submitted == [cut + 1, cut + 2]
+    assert watched.submitted == [cut - 1, cut + 1]
     assert same(watched.play.model(), unharmed(versions=2)[0])
 
 
@@ -124,9 +135,57 @@ def test_sealing_and_sending_go_on_beside_each_other_in_virtual_time(tmp_path: P
         return 0.0
 
     cast = Cast({n: Walker(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3), cost)
-    play = Simulation(small_plan("rlwe", versions=1), cast, tmp_path, Conditions(note))
+    play = Simulation(small_plan("rlwe", versions=2), cast, tmp_path, Conditions(note))
     play.run()
     updates = [at for at, _ in left[-4:]]
     assert [at - updates[0] for at in updates] == [0.0, 1.0, 2.0, 3.0]
     assert sorted(block for _, block in left[-4:]) == [0, 1, 2, 3]
-    assert same(play.model(), unharmed(versions=1)[0])
+    assert same(play.model(), unharmed(versions=2)[0])
+
+
+class Sharing(Walker):
+    """Trains in the arrays of a model that all clients of the process share."""
+
+    model: ClassVar[dict[str, Array]] = {}
+
+    def fit(self, parameters: dict[str, Array], config: FitConfig) -> FitResult:
+        result = super().fit(parameters, config)
+        for name, values in result.parameters.items():
+            self.model.setdefault(name, np.empty_like(values))[...] = values
+        return dataclasses.replace(result, parameters=dict(self.model))
+
+
+def test_others_train_in_the_same_arrays_before_an_update_is_sealed(tmp_path: Path) -> None:
+    cast = Cast({n: Sharing(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3))
+    play = Simulation(small_plan("rlwe", versions=2), cast, tmp_path)
+    play.run()
+    assert same(play.model(), unharmed(versions=2)[0])
+
+
+def test_who_is_killed_again_and_again_does_not_crowd_out_what_waits(tmp_path: Path) -> None:
+    """Its acknowledged update waits for a slow client, while later ones are cut off in sealing."""
+    group = small_plan().section.model_dump(mode="json")["group"][0]
+    rule = {"name": "ssp", "slack": 2, "minimum": 6}
+    plan = small_plan("rlwe", versions=2, local=[], group=[{**group, "rule": rule}])
+    submitted, sent, slow = list[int](), Counter[int](), client_names(6)[1]
+
+    def cost(name: str, task: object) -> float:
+        return 300.0 if name == slow and isinstance(task, Contribute) else 0.0
+
+    def note(sender: str, to: str, message: Any) -> float:
+        if sender == FIRST and isinstance(message, Submit) and message.receipt.purpose == UPDATE:
+            submitted.append(message.receipt.id.sequence)
+        if sender == FIRST and isinstance(message, PutBlock) and message.header.purpose == UPDATE:
+            sent[message.header.sequence] += 1
+        return 0.0
+
+    cast = Cast({n: Walker(i) for i, n in enumerate(client_names(6))}, UnsafeSeed(3), cost)
+    play = Simulation(plan, cast, tmp_path, Conditions(note))
+    play.run(lambda: bool(submitted))
+    for _ in range(12):
+        known, until = max(sent), play.loop.now() + 1.0
+        play.run(lambda: sent[known + 1] > 1 or play.loop.now() > until)  # noqa: B023
+        play.kill(FIRST)
+        play.start(FIRST)
+    play.run(lambda: finished(play) or len(submitted) > 20)
+    assert finished(play)

@@ -36,7 +36,7 @@ from secureps.messages.orders import (
 from secureps.messages.outcome import Outcome
 from secureps.messages.records import RunPinned
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, BlockHeader, SubmissionId
+from secureps.messages.submission import FOUNDING, UPDATE, BlockHeader, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.checks.local_work import portion
 from secureps.policy.spending import Fact
@@ -333,15 +333,16 @@ class Member(MemberFold):
         return waits
 
     def _block_sealed(self, now: float, step: Step, header: BlockHeader) -> None:
-        """Sends a block of an update while its others are sealed.
+        """Sends a block of an update while its others are sealed, if that has gone well before.
 
         First its sequence is used up: after a kill the key is gone, and another ciphertext of the
         block must not come under the same name.
         """
         group, after = header.group, header.sequence + 1
-        if self._out.next.get(group, 0) < after:
-            self._write(step, SequencesBegun((GroupVersion(group, after),)))
-        send(step, self.pinned, self._out.goes_ahead(now, header))
+        if group in self._out.goes_well:
+            if self._out.next.get(group, 0) < after:
+                self._write(step, SequencesBegun((GroupVersion(group, after),)))
+            send(step, self.pinned, self._out.goes_ahead(now, header))
         self._begin(step, SealOn())
 
     def _contributed(self, now: float, step: Step, event: Contributed) -> None:
@@ -366,6 +367,8 @@ class Member(MemberFold):
             sealed = Sealed(update.receipt, update.headers, update.content, judged)
             self._write(step, sealed)
             self._out.keyed.add(update.receipt.id)
+            if update.receipt.purpose == UPDATE:
+                self._out.goes_well.add(update.receipt.id.group)
             send(step, self.pinned, self._out.follows(now, update.receipt.id))
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))

@@ -40,6 +40,9 @@ class Outbox:
         burnt: of burnt cohorts, by group and name: what may be asked for once more, and the version
             that was the newest; again: orders to seal one of them anew, by group; wanted: what
             alone is wanted of training, by group. A restart forgets all four.
+        goes_well: groups of which this process has sealed an update whole since its disk failed.
+            Of these alone blocks leave early, so that whatever happens no more updates are cut off
+            than are whole: shards keep but so many that nobody settles.
     """
 
     sealed: dict[SubmissionId, Sealed] = field(default_factory=dict)
@@ -51,6 +54,7 @@ class Outbox:
     burnt: dict[tuple[str, bytes], tuple[Sealed, int]] = field(default_factory=dict)
     again: dict[str, SealAgain] = field(default_factory=dict)
     wanted: dict[str, bytes] = field(default_factory=dict)
+    goes_well: set[str] = field(default_factory=set)
 
     def follow_plan(self, plan: Plan) -> None:
         """Keeps what updates leave over, where the plan has feedback."""
@@ -201,6 +205,7 @@ class Outbox:
 
     def abandon(self, groups: Collection[str]) -> tuple[str, ...]:
         """What was being sealed of these groups never will be; where its payloads lie."""
+        self.goes_well.difference_update(groups)
         cut = [id for id in self.moving if id.group in groups and id not in self.sealed]
         return tuple(header.key for id in cut for header in self.moving.pop(id).ahead)
 

@@ -309,7 +309,8 @@ class ShardState:
     def surplus(self, header: BlockHeader) -> tuple[SubmissionId, ...]:
         """Blocks that nobody settles must not fill the disk: a client's oldest go first.
 
-        Should one of them be wanted after all, it is missing, and its client sends it again.
+        But never what has just come: should one that went be wanted after all, it is missing, its
+        client sends it again, and it stays.
         """
         most = UNSETTLED + 2 * self.pinned.plan.section.checkpoint_every
         if len(self._sequences.get((header.author, header.group), {})) <= most:
@@ -317,7 +318,8 @@ class ShardState:
         kept = self.unsummed(header.author, header.group)
         if len(kept) <= most:
             return ()
-        return (SubmissionId(header.author, header.group, min(kept)),)
+        oldest = min(kept - {header.sequence})
+        return (SubmissionId(header.author, header.group, oldest),)
 
     def work_of(self, group: str, version: int) -> MakeState | StepState | None:
         """The work that made a version, to be done again; None if what it needs is gone."""

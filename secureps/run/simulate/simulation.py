@@ -347,4 +347,5 @@ class Simulation:
 
     def _site(self, name: str, folder: Path) -> Site:
         seed, keys = self._seeds.get(name, self._cast.seed), self._kit.public.holder_keys
-        return Site(name, self._cast.trainers[name], self._kit.identities[name], seed, keys, folder)
+        trainer, identity = self._cast.trainers[name], self._kit.identities[name]
+        return Site(name, trainer, identity, seed, keys, folder, shared=True)

@@ -224,6 +224,7 @@ def test_it_does_not_train_twice_for_a_version_whose_fate_is_open() -> None:
 def sealing(sequence: int = 0) -> tuple[Client, SealedUpdate, list[Step]]:
     """A client that has sealed two blocks of four; what each of them led to."""
     client = Client().joined()
+    client.machine._out.goes_well.add("all")
     client.publish(0)
     client.invite(0)
     client.pull(0)

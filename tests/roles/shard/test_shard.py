@@ -64,6 +64,9 @@ def test_what_two_checkpoints_may_still_ask_for_is_kept() -> None:
     desk.put_all(ids[most:])
     own = [id for id in desk.shard.state.submissions() if id.client == "c1"]
     assert own == list(ids[2:])
+    desk.put(desk.header(ids[0]))  # it was wanted after all, and is sent again
+    own = [id for id in desk.shard.state.submissions() if id.client == "c1"]
+    assert own == [ids[0], *ids[3:]]
 
 
 def test_it_registers_watches_and_greets_again() -> None:
