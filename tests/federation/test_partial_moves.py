@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from secureps.messages.acts import ShardDeed
-from secureps.messages.coordinator_records import CohortBurnt, CohortReopened
-from secureps.messages.requests import PutBlock
+from secureps.messages.acts import Deed, ShardDeed
+from secureps.messages.coordinator_records import CohortBurnt, CohortClosed, CohortReopened
+from secureps.messages.requests import Missing, PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.run.simulate.simulation import Conditions
@@ -24,7 +24,8 @@ from tests.federation.test_resharding import (
     shopped,
 )
 from tests.kits.cheats import journalled
-from tests.kits.federations import at_event, events_of, same, small_federation
+from tests.kits.evaluations import evaluated_plan, examined, metrics_of
+from tests.kits.federations import at_event, events_of, same, small_federation, small_plan
 from tests.kits.shoppers import cohorts
 
 
@@ -70,3 +71,56 @@ def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
     for version, id in passed:
         made = [c.members for c in cohorts(play, "all") if c.version <= version]
         assert id not in {member.id for members in made for member in members}
+
+
+RULE = {"quorum": 6, "minimum": 3, "deadline": 10.0}
+COMMON = {"clip": 3.0, "range": 1.0, "most_examples": 32, "optimizer": {"name": "adam"}}
+
+
+def two_groups(head: dict[str, Any], rest: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of which a drain of the third shard moves the second alone."""
+    head = {"name": "head", "pattern": "head.bias", "rule": head, **COMMON}
+    return [head, {"name": "rest", "rule": rest, **COMMON}]
+
+
+def slow_copies(sender: str, to: str, message: Any) -> float:
+    return 40.0 if isinstance(message, Missing) and message.epoch else 0.5
+
+
+def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
+    """The group that waits for the one that moves, as both are trained together, too."""
+    slow = list[float]()
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        late = sender == "client-05" and isinstance(message, Submit)
+        return slow[0] if slow and late else slow_copies(sender, to, message)
+
+    plan = small_plan(versions=4, group=two_groups(RULE, RULE), shards=3)
+    play = small_federation(plan, tmp_path, Conditions(delay=delay))
+    moving = play.coordinator.federation.moving
+    play.run(lambda: min(play.versions().values()) >= 1)
+    slow.append(46.0)
+    say(play, ShardDeed.DRAIN, "shard-2")
+    play.run(lambda: moving.target is not None)
+    assert moving.groups == {"rest"}
+    say(play, Deed.PAUSE)
+    until = play.loop.now() + 10.0
+    play.loop.call_later(10.0, lambda: None)
+    play.run(lambda: play.loop.now() >= until)
+    say(play, Deed.GO_ON)
+    play.run(lambda: moving.target is None)
+    slow.clear()
+    play_out(play)
+    assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
+
+
+def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
+    """Or no version would be evaluated, while one group is ahead of the other."""
+    group = two_groups({"quorum": 6, "deadline": 10.0}, {"quorum": 5, "deadline": 10.0})
+    plan = evaluated_plan("plain", every=1, versions=6, group=group, shards=3)
+    play = examined(plan, tmp_path, Conditions(delay=slow_copies))
+    play.run(lambda: min(play.versions().values()) >= 2)
+    say(play, ShardDeed.DRAIN, "shard-2")
+    play_out(play)
+    assert "shard-2" not in placement(play).shards
+    assert sorted(metrics_of(play)) == [1, 2, 3, 4, 5, 6]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from secureps.errors import SecurepsError
-from secureps.messages.acts import Act, ShardDeed
+from secureps.messages.acts import Act, Deed, ShardDeed
 from secureps.messages.coordinator_records import CohortBurnt, CohortReopened, PlacementMoved
 from secureps.messages.run import COORDINATOR, STANDBY, Placement
 from secureps.messages.submission import Member
@@ -49,7 +49,7 @@ def federation(plan: Plan, folder: Path) -> Simulation:
     return small_federation(plan, folder, Conditions(spares=1))
 
 
-def say(play: Simulation, what: ShardDeed, shard: str) -> Future[Any]:
+def say(play: Simulation, what: ShardDeed | Deed, shard: str = "") -> Future[Any]:
     way = play.network.transport(COORDINATOR, (play.ruler,))
     return way.call(COORDINATOR, Act(what.value, shard))
 

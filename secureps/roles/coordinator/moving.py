@@ -17,6 +17,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.roles.coordinator.acted import stand_still
+from secureps.roles.coordinator.clocks import after_pause
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.judgements import Evaluations
 
@@ -114,6 +115,10 @@ class Moving:
             waited = [each for each in groups if self._waited(each, moved)]
             stand_still(self.since, at, waited, evaluations)
         return replace(pinned, placement=new)
+
+    def stand_still(self, since: float, until: float) -> None:
+        """A pause of the run: a move that has begun has taken no time."""
+        self.since = after_pause(self.since, since, until)
 
     def _waited(self, group: GroupState, moved: frozenset[str]) -> bool:
         """Whether no time has passed for a group: its blocks moved, or its round was open before.

@@ -122,9 +122,13 @@ def due(tx: Transaction) -> str:
 
 
 def fence(tx: Transaction) -> Fence:
-    """What holds up cohorts now; groups that are trained for together wait together."""
+    """What holds up cohorts now; groups that are trained for together wait together.
+
+    So do all that are evaluated together: no version would be, while some are ahead.
+    """
     reason, moving = due(tx), tx.federation.moving
-    if moving.target is None or not _lacking(tx):
+    evaluated = tx.plan.section.evaluation is not None
+    if moving.target is None or not _lacking(tx) or evaluated:
         return reason, tx.federation.groups
     epoch = _placement(tx).epoch
     return reason, tx.cache.of(

@@ -14,7 +14,7 @@ from typing import assert_never
 
 from secureps.errors import InternalError
 from secureps.messages import coordinator_records as records
-from secureps.messages.acts import SHARD_DEEDS, Act
+from secureps.messages.acts import SHARD_DEEDS, Act, Deed
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.evaluation import (
@@ -265,8 +265,10 @@ class CoordinatorState:
                     group.suspicion = group.suspicion.without(client)
             case Act(what) if what in SHARD_DEEDS:
                 self._move(at, record)
-            case Act():
+            case Act(what):
                 self.acted.apply(at, record, self.isolated, self.groups.values(), self.evaluations)
+                if what == Deed.GO_ON:
+                    self.moving.stand_still(self.acted.since, at)
             case EnvelopeKeyAnnounced(holder=holder, number=number):
                 if number > (last := self.keys.number(holder)):
                     self.owed[holder, last] = tuple(self._owed())
