@@ -262,7 +262,8 @@ def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> No
                     ended.append(most)
                     continue
                 resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (3, 3))
-                assert child.wait(PATIENCE) == 1, log.read_text()
+                ended_by = child.wait(PATIENCE)  # what lacks a thread may never be closed
+                assert ended_by in (1, -signal.SIGALRM), log.read_text()
                 said = log.read_text()
                 assert "are used up (ulimit -n: " in said or "can be started (ulimit -u: " in said
             finally:
