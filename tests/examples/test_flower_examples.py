@@ -55,7 +55,8 @@ def test_a_private_app_learns_what_the_plain_one_does(
     plain, sealed = tmp_path / "plain", tmp_path / "sealed"
     clear = copied("numpy", plain)
     server = clear / "numpyexample" / "server_app.py"  # it may begin before all nodes are there
-    server.write_text(server.read_text().replace(" FedAvg(", " FedAvg(min_available_nodes=5, min_train_nodes=5, "))
+    all_five = " FedAvg(min_available_nodes=5, min_train_nodes=5, "
+    server.write_text(server.read_text().replace(" FedAvg(", all_five))
     for folder, app in ((plain, clear), (sealed, private("numpy", sealed))):
         simulate(app, 5, folder)
     expected, found = (np.load(folder / "final_model.npz") for folder in (plain, sealed))
