@@ -21,13 +21,14 @@ demo: $(STAMP)  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
 
 # Kernels are compiled once, and not by three processes at the same time.
-# What failed beside others is run once more alone, and said: a test that passes then is at fault too,
-# but of a loaded machine.
+# Files of which a test failed beside others are run once more alone, and said: a test that passes then
+# is at fault too, but of a loaded machine. Whole files: of some, tests are looked at together.
 test: $(STAMP)
 	$(BIN)/secureps warm
 	$(BIN)/pytest -n 3 --dist worksteal || { \
 		echo "== some tests failed side by side; the same once more, one after another"; \
-		$(BIN)/pytest --last-failed --last-failed-no-failures none; }
+		failed=$$($(BIN)/python -c 'import json; print(*{each.partition("::")[0] for each in json.load(open(".pytest_cache/v/cache/lastfailed"))})') \
+			&& test -n "$$failed" && $(BIN)/pytest $$failed; }
 
 quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in under two minutes
 	$(BIN)/pytest -n 2 --dist worksteal -m "not slow"

@@ -4,8 +4,9 @@
     python -m benchmarks.bare_rules queues [--seeds N] [--loads 0.5 1 2 4]
 
 The clients are those of `simulations/ten_thousand.toml` and of `simulations/queues.toml`: the same
-records and training, the same log-normal speeds, and decisions by the same `policy.rules`. Parties,
-messages, encryption and journals are left out: latencies are a constant, sums are float32, and
+records and training, and the same log-normal speeds; buffers decide by the same `policy.rules`, and
+rounds close at the first deadline with the quorum, as `policy.rules.sync` does. Parties, messages,
+encryption and journals are left out: latencies are a constant, sums are float32, and
 whoever is free is asked at once. So it finds settings worth a trial of `secureps study`, and how
 far seeds differ; `docs/simulations.md` has both beside one another.
 """
@@ -24,14 +25,14 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
+from benchmarks.intervals import mean_interval
 from benchmarks.queues import ARRIVALS
 from benchmarks.report import Row, report
 from clients import crowd_numpy as script
 from secureps.config.plan import BufferedSection, PrioritySection, SyncSection
 from secureps.messages.submission import SubmissionId
-from secureps.policy.rules.priority import Priority, declared
+from secureps.policy.rules.priority import declared
 from secureps.policy.rules.registry import build_rule
 from secureps.policy.rules.rule import Arrival, Close, Drop, RuleState
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
@@ -56,6 +57,7 @@ class Crowd:
         assert group.clip is not None
         assert group.range is not None
         self.count, self.clip, self._range = section.clients, group.clip, group.range
+        self.room = scenario.plan.room
         holders = [script.make(scenario.settings(client)) for client in range(self.count)]
         self.judge = holders[0]
         data = self.judge._data
@@ -212,9 +214,7 @@ class Stream:
     """Clients that are asked one by one, and what waits: a coordinator without parties."""
 
     def __init__(self, section: Streamed, crowd: Crowd, order: Sequence[int]) -> None:
-        rule = build_rule(section, 4096)
-        assert not isinstance(rule, Priority) or section.name == "priority"
-        self._rule, self._section, self._crowd = rule, section, crowd
+        self._rule, self._section, self._crowd = build_rule(section, crowd.room), section, crowd
         self._wanted = section.waiting if isinstance(section, PrioritySection) else section.buffer
         self._room = max(64, 4 * self._wanted)
         self._idle = deque(order)
@@ -301,8 +301,7 @@ def gain(before: Sequence[float], after: Sequence[float]) -> str:
     if math.inf in (*before, *after):
         return "not all reached it"
     logs = [math.log(b / a) for b, a in zip(before, after, strict=True)]
-    mean, spread = statistics.fmean(logs), statistics.stdev(logs) / math.sqrt(len(logs))
-    half = float(student.ppf(0.975, len(logs) - 1)) * spread
+    mean, half = mean_interval(logs)
     low, middle, high = (math.exp(value) for value in (mean - half, mean, mean + half))
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 

@@ -19,8 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from scipy.stats import t
-
+from benchmarks.intervals import mean_interval
 from benchmarks.report import Row, report
 from secureps.config.plan import PlanSection
 from secureps.config.scenario import ShardsSection
@@ -187,10 +186,7 @@ def _measured(made: Simulation) -> Played:
 def gain(of: list[Played], rule: list[Played]) -> tuple[float, float, float]:
     """The mean factor on the rule's reward, and its interval."""
     logs = [math.log(a.reward / b.reward) for a, b in zip(of, rule, strict=True)]
-    mean = statistics.fmean(logs)
-    if len(logs) < 2:
-        return math.exp(mean), 0.0, math.inf
-    half = t.ppf(0.975, len(logs) - 1) * statistics.stdev(logs) / math.sqrt(len(logs))
+    mean, half = mean_interval(logs)
     return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
 
 

@@ -11,14 +11,11 @@ and what the committee of key holders takes.
 
 from __future__ import annotations
 
-import math
-import statistics
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from scipy.stats import t
-
+from benchmarks.intervals import mean_interval
 from benchmarks.report import Row, report
 from secureps.client.script import Script
 from secureps.config.plan import PlanSection
@@ -97,8 +94,8 @@ def main() -> None:
     for way, *own in zip(("up", "down"), *(bytes_a_value(p, values) for p in (whole(THIN), THIN))):
         name = f"bytes a value {way}"
         rows.append({"seed": name, "whole, %": own[0], "thin, %": own[1], "lost": own[0] / own[1]})
-    spread = statistics.stdev(lost) / math.sqrt(len(lost)) * t.ppf(0.975, len(lost) - 1)
-    title = f"lost {statistics.mean(lost):.2f} +- {spread:.2f} points (95 %, {len(lost)} pairs)"
+    mean, spread = mean_interval(lost)
+    title = f"lost {mean:.2f} +- {spread:.2f} points (95 %, {len(lost)} pairs)"
     report("thin", title, rows)
 
 

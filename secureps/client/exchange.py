@@ -222,7 +222,7 @@ class ExchangeWorker:
             done = self._worker.work(task)
         except Left:
             return Leave(LEFT)
-        ends = isinstance(done, Contributed) and not done.again  # else it is sealed anew
-        if isinstance(task, Contribute | SealOn) and isinstance(done, Contributed) and ends:
+        sealing = isinstance(task, Contribute | SealOn)
+        if sealing and isinstance(done, Contributed) and not done.again:  # else it is sealed anew
             self._exchange.sealed({str(update.receipt.id) for update in done.updates})
         return done

@@ -46,7 +46,7 @@ class LocalTensors:
         found = self._files()
         if model is not None:
             found = [path for path in found if path <= self._file(_newest(model))]
-        return dict(read_state(found[-1], None)[0]) if found else None
+        return dict(read_state(found[-1])[0]) if found else None
 
     def _files(self) -> list[Path]:
         return sorted(self._folder.glob("local-*.safetensors"))

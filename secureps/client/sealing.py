@@ -233,9 +233,10 @@ class OutboxSealer:
         receipt = dataclasses.replace(receipt, id=anew)
         return whole(self._put(pinned, receipt, blocks, sealer.key))
 
-    def forget(self, keys: Iterable[str]) -> None:
-        """Drops the one-time keys of payloads that were deleted, by their spool keys."""
+    def drop(self, keys: Iterable[str]) -> None:
+        """Deletes payloads by their spool keys, and their one-time keys."""
         for key in keys:
+            self._outbox.delete(key)
             self._kept.pop(key, None)
 
     def _cipher(self, pinned: Pinned, group: str) -> Cipher:
@@ -259,19 +260,24 @@ class OutboxSealer:
     ) -> Sealing[SealedUpdate]:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
-        Yields under a one-time key each block but the last one, once it is in the outbox.
+        Yields under a one-time key each block but the last one, once it is in the outbox. What is
+        not sealed whole is deleted: sealed again it has other bytes, and other names.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
-        for block, pieces in blocks:
-            place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
-            header = BlockHeader(*place, length=0, digest=b"")
-            sealed = in_order(self._threads, _made, pieces)
-            length, digest = self._outbox.keep(header.name, sealed)
-            header = dataclasses.replace(header, length=length, digest=digest)
-            made[block] = dataclasses.replace(header, signature=self._sign(header))
-            if key is not None and len(made) < of_all:
-                yield made[block]
+        try:
+            for block, pieces in blocks:
+                place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
+                header = BlockHeader(*place, length=0, digest=b"")
+                sealed = in_order(self._threads, _made, pieces)
+                length, digest = self._outbox.keep(header.name, sealed)
+                header = dataclasses.replace(header, length=length, digest=digest)
+                made[block] = dataclasses.replace(header, signature=self._sign(header))
+                if key is not None and len(made) < of_all:
+                    yield made[block]
+        except Exception:
+            self.drop(header.key for header in made.values())
+            raise
         headers = [made[block] for block in sorted(made)]
         digests = tuple(header.digest for header in headers)
         size = sum(header.length for header in headers)

@@ -178,9 +178,7 @@ class ClientWorker(Worker):
                 again = self._sealer.seal_again(self._machine.pinned, *past)
                 return Contributed((dataclasses.replace(again, content=task.content),), ())
             case Prune(keys):
-                for key in keys:
-                    self._outbox.delete(key)
-                self._sealer.forget(keys)
+                self._sealer.drop(keys)
                 return None
             case Sweep(kept):
                 for key in set(self._outbox.keys("")) - kept:
@@ -212,6 +210,8 @@ class ClientWorker(Worker):
             own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
             LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
+            whole = (update.headers for update in made.values() if update is not None)
+            self._sealer.drop(header.key for headers in whole for header in headers)
             if refused(error):  # done again when the disk works again, and not trained again
                 self._early = (task, result, training)
             raise

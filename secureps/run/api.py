@@ -109,7 +109,7 @@ class RunResult:
         Raises:
             DamagedStore: the file is not there, or damaged.
         """
-        return dict(read_state(self.model_path, None)[0])
+        return dict(read_state(self.model_path)[0])
 
     def __str__(self) -> str:
         return "\n".join(f"{label}: {value}" for label, value in self._facts())

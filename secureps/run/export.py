@@ -167,7 +167,7 @@ def _assemble(directory: Path, manifest: checkpoint.Manifest, complaints: tuple[
     layout = _layout(directory, manifest)
     blocks: Tensors = {}
     for part in manifest.files:  # `load_checkpoint` has just compared their digests
-        blocks |= checkpoint.read_state(directory / part.file, None)[0]
+        blocks |= checkpoint.read_state(directory / part.file)[0]
     try:
         tensors = layout.assemble(lambda group: _values(group, blocks))
     except (KeyError, ValueError, ClientError) as error:

@@ -13,9 +13,7 @@ import json
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from io import FileIO
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.messages.encoding import payload_digest, payload_hasher
-from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file
+from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file, reading
 
 SHORT = 1 << 20
 """Bytes of the longest tensor that is read, and not mapped."""
@@ -43,23 +41,11 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
     """
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
-    with _opened(path) as file:
+    with reading(path, buffering=0) as file:
         return _filed(path, file, _read(file, 0, _HEADER))
 
 
-@contextmanager
-def _opened(path: Path) -> Iterator[FileIO]:
-    """A file to be read past any buffer; a DamagedStore if it cannot be."""
-    try:
-        with open(path, "rb", buffering=0) as file:
-            yield file
-    except FileNotFoundError:
-        raise DamagedStore(f"{path}: absent") from None
-    except OSError as error:
-        raise DamagedStore(f"{path}: {error.strerror}") from None
-
-
-def _read(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
+def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
     """So many bytes of a file, or those that there are."""
     room = np.empty(length, np.uint8)
     view, have = room.data, 0
@@ -69,7 +55,7 @@ def _read(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
     return room[:have]
 
 
-def _filed(path: Path, file: FileIO, begin: NDArray[np.uint8]) -> dict[str, Filed]:
+def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, Filed]:
     """Where tensors lie in a file of which the beginning was read."""
     size, length = os.fstat(file.fileno()).st_size, int.from_bytes(bytes(begin[:8]), "little")
     if length > min(HEADER_LIMIT, size - 8):
@@ -129,7 +115,7 @@ def checked(path: Path, name: str, digest: bytes, first: int = 0) -> memoryview:
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
     """
-    with _opened(path) as file:
+    with reading(path, buffering=0) as file:
         begin = _read(file, 0, _HEADER + min(first, SHORT))
         tensor = _filed(path, file, begin).get(name)
         if tensor is None:
@@ -167,7 +153,7 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
     Raises:
         DamagedStore: as `filed_tensors`.
     """
-    with _opened(path) as file:
+    with reading(path, buffering=0) as file:
         data = _read(file, 0, os.fstat(file.fileno()).st_size)
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")

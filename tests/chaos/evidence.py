@@ -66,8 +66,10 @@ class Evidence:
 
         def sealed(pinned: Any, receipt: Any, blocks: Any, weight: int) -> Sealing[SealedUpdate]:
             layout = pinned.layout.group(receipt.id.group)
-            made = whole(layout, blocks)  # each may be made once
-            sealing = seal(pinned, receipt, cut(layout, made), weight)
+            own = list(blocks)
+            made = whole(layout, own)  # each may be made once
+            order = [block for block, _ in own]  # its client's
+            sealing = seal(pinned, receipt, cut(layout, made, order), weight)
             while True:
                 try:
                     header = next(sealing)

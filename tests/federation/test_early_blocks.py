@@ -122,6 +122,17 @@ def test_a_disk_that_fails_between_two_blocks_costs_a_second(
     assert same(watched.play.model(), unharmed(versions=3)[0])
 
 
+@pytest.mark.parametrize("cipher", ["bfv", "rlwe"])
+def test_nothing_stays_of_what_the_disk_cut_off(cipher: str, tmp_path: Path) -> None:
+    """Sealed again it has other bytes and names, and nobody would delete the ones before."""
+    spool = Failing((6, 9, 20))
+    watched = Watched(cipher, tmp_path, 3, spool=lambda n: spool if n == FIRST else MemorySpool())
+    watched.play.run()
+    newest = max(watched.submitted)
+    assert {key.split("/")[3] for key in spool.keys("update")} == {str(newest)}
+    assert len(spool.keys("update")) == 4
+
+
 def test_sealing_and_sending_go_on_beside_each_other_in_virtual_time(tmp_path: Path) -> None:
     """A block that takes a second to seal leaves after its second, and not after four."""
     left: list[tuple[float, int]] = []

@@ -65,8 +65,9 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         weight: int,
     ) -> Sealing[SealedUpdate]:
         layout = pinned.layout.group(receipt.id.group)
-        made = whole(layout, blocks)
-        update = yield from seal(self, pinned, receipt, cut(layout, made), weight)
+        own = list(blocks)
+        made, order = whole(layout, own), [block for block, _ in own]
+        update = yield from seal(self, pinned, receipt, cut(layout, made, order), weight)
         assert isinstance(update.receipt.fact, Charge)
         sealed.append((made.astype(np.int64), weight, update.receipt.fact))
         return update

@@ -174,7 +174,7 @@ def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
         party, moment = parties[number % 4], first + 17 * number
         play = disturbed(sharded(cipher), tmp_path / str(later), what, moment, party, later)
         assert same(play.model(), expected), f"{party} killed {later} after {moment}"
-        whole(play, killed=party)
+        whole(play, killed=party if cipher == "rlwe" else "")  # alone seals for a while
         moved += bool(journalled(play, PlacementMoved))
     assert moved > 1
 

@@ -182,8 +182,8 @@ def test_a_shard_that_an_operator_added_beyond_the_most_stays(tmp_path: Path) ->
 def test_one_that_says_a_thousand_times_how_slow_it_is_has_one_voice() -> None:
     load = Load()
     for party, seconds in (*[("client-00", 1e15)] * 1000, ("client-01", 1.0), ("client-02", 2.0)):
-        load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)))
-        load.take(Telemetry(party, EVALUATION, 1, (Figure("network_seconds", 0.0),)))
+        load.take(Telemetry(party, "all", 1, (Figure("network_seconds", seconds),)), ())
+        load.take(Telemetry(party, EVALUATION, 1, (Figure("network_seconds", 0.0),)), ())
     assert load._waits().transfer == 2.0
 
 

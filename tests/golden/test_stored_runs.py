@@ -188,7 +188,7 @@ def test_every_checkpoint_is_read_and_written_again(
         assert Plan.from_text(manifest.run.plan).text == load_plan(folder / "plan.toml").text
         assert read_model(directory).number == manifest.number
         for part in manifest.files:
-            tensors, metadata = read_state(directory / part.file, None)
+            tensors, metadata = read_state(directory / part.file)
             assert metadata == read_metadata(directory / part.file)
             made = write_state(again / part.file, tensors, metadata)
             assert (again / part.file).read_bytes() == (directory / part.file).read_bytes()

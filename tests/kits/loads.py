@@ -15,6 +15,7 @@ LIMITS = Limits(
     most_deadline=4.0,
     minimum=5,
     quorum=5,
+    extensions=2,
     buffer=20,
     least_buffer=0.1,
     power=0.5,

@@ -28,9 +28,10 @@ def parts_of(values: NDArray[np.float32]) -> Part:
 def whole(
     layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
 ) -> NDArray[np.integer[Any]]:
-    """Those of the whole update, from every block in two pieces."""
+    """Those of the whole update, from every block in two pieces; each is made once."""
     found = {}
     for block, made in blocks:
+        assert block not in found
         first, last = layout.sent_span(block)
         size = last - first
         found[block] = np.concatenate([made(0, size // 2), made(size // 2, size)])
@@ -38,11 +39,11 @@ def whole(
 
 
 def cut(
-    layout: GroupLayout, values: NDArray[np.integer[Any]]
+    layout: GroupLayout, values: NDArray[np.integer[Any]], order: Iterable[int] | None = None
 ) -> Iterator[tuple[int, BlockIntegers]]:
-    """Those of every block by its number, from those of the whole update."""
-    spans = (slice(*layout.sent_span(block)) for block in range(layout.blocks))
-    return enumerate(partial(_part, values[span]) for span in spans)
+    """Those of every block by its number, in order, from those of the whole update."""
+    for block in range(layout.blocks) if order is None else order:
+        yield block, partial(_part, values[slice(*layout.sent_span(block))])
 
 
 def _part(values: NDArray[np.integer[Any]], first: int, last: int) -> NDArray[np.integer[Any]]:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from benchmarks import numa, sharding
+from benchmarks import bare_rules, numa, sharding
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
+from clients import crowd_numpy
+from secureps.client.trainer import FitConfig
 from secureps.policy.explain.memory import MemoryUse
 from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
+from secureps.run.simulate.scenario_file import load_scenario
 
 COSTS = Costs(
     make=14.0,
@@ -159,3 +164,22 @@ def test_on_one_node_there_is_nothing_to_measure(
     monkeypatch.setattr("sys.argv", ["numa"])
     numa.main()
     assert capsys.readouterr().out == f"nothing to measure: {why}\n"
+
+
+def test_the_rules_alone_have_clients_that_train_as_the_script_has_them() -> None:
+    """In matrices of many clients, so that float32 sums are added in another order."""
+    scenario = load_scenario(bare_rules.SIMULATIONS / "queues.toml")
+    scenario = replace(scenario, section=scenario.section.model_copy(update={"clients": 3}))
+    crowd, training = bare_rules.Crowd(scenario), scenario.plan.section.training
+    base = crowd.first(1)
+    updates, _ = crowd.updates([2], base)
+    holder = crowd_numpy.make(scenario.settings(2))
+    model = {name: values.copy() for name, values in crowd.named(base).items()}
+    trained = holder.fit(model, FitConfig({}, 1, training)).parameters
+    update = np.concatenate([trained[name].ravel() for name in crowd.named(base)]) - base
+    clipped = update * min(1.0, crowd.clip / float(np.linalg.norm(update)))
+    most = scenario.plan.section.group[0].range
+    assert most is not None
+    clipped = np.clip(clipped, -most, most)
+    assert float(np.abs(updates[0]).max()) > 0.01
+    assert updates[0] == pytest.approx(clipped, abs=1e-5)

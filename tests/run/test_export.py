@@ -125,7 +125,7 @@ def test_the_newest_model_by_tensor_name(tmp_path: Path) -> None:
 
 
 def metadata(path: Path) -> dict[str, str]:
-    return read_state(path, None)[1]
+    return read_state(path)[1]
 
 
 def test_a_model_of_an_unsafe_seed_says_so_on_the_terminal_and_in_the_file(

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ from secureps.store.checkpoint import (
     write_manifest,
     write_state,
 )
+from secureps.store.mapped_state import read_tensors
 from tests.kits.durable import durably
 
 RUN = RunInfo(
@@ -112,9 +114,9 @@ def test_what_is_written_is_read(
 ) -> None:
     path = tmp_path / "state.safetensors"
     digest = write_state(path, tensors, metadata)
-    for expected in (digest, None):
-        found, told = read_state(path, expected)
-        assert told == metadata
+    read, told = read_state(path)
+    assert told == metadata
+    for found in (read, read_tensors(path, digest)):
         assert set(found) == set(tensors)
         for name, array in tensors.items():
             assert found[name].dtype == array.dtype
@@ -170,11 +172,11 @@ def test_any_flipped_byte_or_truncation_of_a_state_file(tmp_path: Path) -> None:
         damaged[index] ^= 1 << (index % 8)
         path.write_bytes(damaged)
         with pytest.raises(DamagedStore):
-            read_state(path, digest)
+            read_tensors(path, digest)
         path.write_bytes(whole[:index])
-        for expected in (digest, None):
+        for read in (partial(read_tensors, path, digest), partial(read_state, path)):
             with pytest.raises(DamagedStore):
-                read_state(path, expected)
+                read()
 
 
 @ANY_PATH
@@ -186,7 +188,7 @@ def test_garbage_without_a_digest_raises_nothing_else(
     for content in (head, len(rest).to_bytes(8, "little") + rest):
         path.write_bytes(content)
         with pytest.raises(DamagedStore):
-            read_state(path, None)
+            read_state(path)
 
 
 def test_a_header_that_claims_too_much(tmp_path: Path) -> None:
@@ -195,14 +197,14 @@ def test_a_header_that_claims_too_much(tmp_path: Path) -> None:
         file.write((checkpoint.HEADER_LIMIT + 1).to_bytes(8, "little"))
         file.truncate(checkpoint.HEADER_LIMIT + 100)
     with pytest.raises(DamagedStore, match="header"):
-        read_state(path, None)
+        read_state(path)
 
 
 def test_metadata_and_some_tensors_are_read_by_themselves(tmp_path: Path) -> None:
     tensors = {name: np.ones(3, np.float32) for name in ("a/0000", "a/0001/m", "a-b/0000")}
-    digest = write_state(tmp_path / "x", tensors, {"version.a": "3"})
+    write_state(tmp_path / "x", tensors, {"version.a": "3"})
     assert read_metadata(tmp_path / "x") == {"version.a": "3"}
-    found, told = read_state(tmp_path / "x", digest, "a/")
+    found, told = read_state(tmp_path / "x", "a/")
     assert (sorted(found), told) == (["a/0000", "a/0001/m"], {"version.a": "3"})
     for content in (b"", b"\xff" * 8, (tmp_path / "x").read_bytes()[:30]):
         (tmp_path / "y").write_bytes(content)
@@ -211,9 +213,10 @@ def test_metadata_and_some_tensors_are_read_by_themselves(tmp_path: Path) -> Non
 
 
 def test_an_absent_state_file(tmp_path: Path) -> None:
-    for digest in (None, bytes(32)):
+    path = tmp_path / "none"
+    for read in (partial(read_tensors, path, bytes(32)), partial(read_state, path)):
         with pytest.raises(DamagedStore):
-            read_state(tmp_path / "none", digest)
+            read()
 
 
 def test_a_file_is_durable_and_so_are_the_folders_that_lead_to_it(
@@ -236,7 +239,7 @@ def test_a_full_disk_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.Monk
         patch.setattr(os, "fsync", full)
         with pytest.raises(OperatorError, match="No space left"):
             write_state(tmp_path / "a", state(2), {})
-    read_state(tmp_path / "a", digest)
+    read_tensors(tmp_path / "a", digest)
     assert os.listdir(tmp_path) == ["a"]
 
 

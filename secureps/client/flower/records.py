@@ -238,7 +238,7 @@ class States:
             return RecordDict()
         if self._folder is None:
             return from_plain(*self._memory[places[-1]])
-        arrays, metadata = read_state(self._file(places[-1]), None)
+        arrays, metadata = read_state(self._file(places[-1]))
         try:
             return from_plain(arrays, metadata["state"])
         except (KeyError, ValueError, TypeError) as error:

@@ -120,7 +120,7 @@ def read_served(path: Path) -> tuple[dict[str, Array], Served | None]:
         ConfigError: no such file, or its decisions cannot be read.
     """
     try:
-        tensors, metadata = read_state(path, None)
+        tensors, metadata = read_state(path)
     except DamagedStore as error:
         raise ConfigError(f"initial: {error}") from None
     if not tensors:

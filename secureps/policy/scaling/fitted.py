@@ -29,7 +29,8 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
+from operator import itemgetter
 from statistics import NormalDist, fmean
 
 import numpy as np
@@ -151,21 +152,15 @@ def _stretches(before: Sequence[ScalingDecided]) -> list[_Stretch]:
 
     What is measured right after a change is still of the rounds that were under way.
     """
-    own: tuple[float, float] | None = (1.0, 1.0)
+    in_force = [(1.0, 1.0), *((record.deadline, record.buffer) for record in before)]
+    rows = [((float(r.shards), *own), r) for own, r in zip(in_force, before, strict=False)]
     if len(before) == KEPT:  # what was in force before the first is forgotten
-        own = None
-    found = list[tuple[tuple[float, float, float], list[ScalingDecided]]]()
-    for record in before:
-        if own is not None:
-            setting = float(record.shards), *own
-            if not found or found[-1][0] != setting:
-                found.append((setting, []))
-            found[-1][1].append(record)
-        own = record.deadline, record.buffer
-    return [
-        _Stretch(setting, fmean(r.reward for r in records), records[-1].expected)
-        for setting, records in found
-    ]
+        rows = rows[1:]
+    found = list[_Stretch]()
+    for setting, same in groupby(rows, key=itemgetter(0)):
+        records = [record for _, record in same]
+        found.append(_Stretch(setting, fmean(r.reward for r in records), records[-1].expected))
+    return found
 
 
 def _change(shards: int, seen: Observation, to: Action) -> NDArray[np.float64]:

@@ -79,7 +79,7 @@ class Limits:
     most_deadline: float
     minimum: int
     quorum: int = 0
-    extensions: int = 2
+    extensions: int = 0
     buffer: int = 0
     least_buffer: float = 1.0
     power: float = 0.0

@@ -86,11 +86,11 @@ class Load:
         """To how many groups updates were sent; 1 at least."""
         return max(1, len(self._sent))
 
-    def take(self, report: Telemetry, shards: Collection[str] = ()) -> None:
+    def take(self, report: Telemetry, shards: Collection[str]) -> None:
         """A party's own report, whose figures are from 0 on and finite (`telemetry.Window`).
 
         Args:
-            shards: that hold blocks: they alone say anything of means.
+            shards: of the run: they alone say anything of means and of memory.
         """
         if report.group == EVALUATION:
             return
@@ -100,7 +100,7 @@ class Load:
         for figure in report.figures:
             if figure.name in (UP, DOWN):
                 self._ways[figure.name][report.party] = figure.value
-            elif figure.name == MEMORY:
+            elif figure.name == MEMORY and report.party in shards:
                 self.memory[report.party] = figure.value
 
     def _take_mean(self, report: Telemetry) -> None:
@@ -219,13 +219,13 @@ class Load:
         held = [(s.held if s.held is not None else s.closed) for s in done]
         opened = [s.opened if s.opened is not None else h for s, h in zip(done, held, strict=True)]
         ways = zip(done, held, opened, strict=True)
+        transfers = [median(way.values()) for way in self._ways.values() if way]
         return Waits(
             clients=mean([s.closed - s.began for s in done]),
-            transfer=sum(median(way.values()) for way in self._ways.values() if way),
+            transfer=sum(transfers),
             shards=mean([h - s.closed + (s.committed or o) - o for s, h, o in ways]),
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
-            queue=2
-            * max((median(way.values()) for way in self._ways.values() if way), default=0.0),
+            queue=2 * max(transfers, default=0.0),
         )
 
     def by_group(self, tx: Transaction) -> dict[str, float]:

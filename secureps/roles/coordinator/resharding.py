@@ -128,7 +128,7 @@ def fence(tx: Transaction) -> Fence:
     """
     reason, moving = due(tx), tx.federation.moving
     evaluated = tx.plan.section.evaluation is not None
-    if moving.target is None or not _lacking(tx) or evaluated:
+    if moving.target is None or evaluated or not _lacking(tx):
         return reason, tx.federation.groups
     epoch = _placement(tx).epoch
     return reason, tx.cache.of(
@@ -210,12 +210,18 @@ def _wanted(tx: Transaction) -> tuple[str, ...] | None:
 
 def _held(tx: Transaction, shards: tuple[str, ...]) -> dict[str, list[tuple[str, ...]]]:
     """Where blocks are to lie on these shards."""
-    federation, moving, held = tx.federation, tx.federation.moving, _placement(tx).held
+    moving = tx.federation.moving
     if moving.what == BALANCE:
-        return balanced(held, moving.assigned)
-    weights = {name: federation.shards[name].weight for name in shards}
-    joins = moving.shard if moving.what == ShardDeed.ADD else ""
-    return move_copies(held, weights, tx.plan.section.replicas, joins)
+        return balanced(_placement(tx).held, moving.assigned)
+    return spread(tx, shards, moving.shard if moving.what == ShardDeed.ADD else "")
+
+
+def spread(
+    tx: Transaction, shards: Sequence[str], joins: str = ""
+) -> dict[str, list[tuple[str, ...]]]:
+    """Where blocks would lie on these shards, of which one `joins`: as few move as can."""
+    weights = {name: tx.federation.shards[name].weight for name in shards}
+    return move_copies(_placement(tx).held, weights, tx.plan.section.replicas, joins)
 
 
 def balanced(
@@ -243,10 +249,11 @@ def _between(tx: Transaction) -> bool:
 
 def _lacking(tx: Transaction) -> list[tuple[str, str]]:
     """Shards, and groups of which they have not said since they last came that all is there."""
-    moving, placement = tx.federation.moving, _placement(tx)
-    pairs = [(shard, group) for shard in placement.shards for group in tx.federation.groups]
+    moving, placement, groups = tx.federation.moving, _placement(tx), tx.federation.groups
     gaining = tx.cache.of(
-        "gaining", placement.epoch, lambda: [(s, g) for s, g in pairs if moving.gains(g, s)]
+        "gaining",
+        placement.epoch,
+        lambda: [(s, g) for s in placement.shards for g in groups if moving.gains(g, s)],
     )
     here, epoch = tx.sessions.adopted, placement.epoch
     return [(s, g) for s, g in gaining if s not in tx.watchers or (epoch, g, s) not in here]

@@ -35,7 +35,7 @@ from secureps.policy.scaling.rule import Fixed, Rule
 from secureps.roles.coordinator import resharding
 from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaled import BY_ITSELF
-from secureps.roles.coordinator.shard_memory import after_drain, too_little
+from secureps.roles.coordinator.shard_memory import too_little
 from secureps.roles.coordinator.transaction import Transaction
 
 LEAST_VERSIONS = 3
@@ -133,8 +133,10 @@ def _by_policy(
     before = [record for _, record in tx.federation.scaled.decided]
     action = within(policy.decide(seen, before, limits), seen, limits)
     what, shard = deed(action, seen)
-    if what == ShardDeed.DRAIN and (text := too_little(tx, load.memory, after_drain(tx, shard))):
-        return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
+    if what == ShardDeed.DRAIN:
+        left = [name for name in seen.shards if name != shard]
+        if text := too_little(tx, load.memory, resharding.spread(tx, left)):
+            return _Decision(stay(seen, f"{action.reason}; and yet: {text}"))
     return _Decision(action, what, shard)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from secureps.errors import ConfigError
-from secureps.model.placement import move_copies
+from secureps.messages.run import Placement
 from secureps.policy.tiers import room_of
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -21,28 +21,22 @@ Held = Mapping[str, Sequence[tuple[str, ...]]]
 def too_little(tx: Transaction, memory: Mapping[str, float], held: Held) -> str:
     """Which shard could not work with the blocks that it would have, and why; empty for none.
 
+    While blocks move, whoever gives some and takes others has both.
+
     Args:
         memory: of the shards that have a limit and have said so, bytes. Each is taken to step one
             block at a time: the coordinator does not know its `threads`.
+        held: where blocks are to lie.
     """
     assert tx.layout is not None
-    groups = tx.layout.all_groups
-    for shard, most in sorted(memory.items()):
-        own = {
-            group.name: [b for b, shards in enumerate(held[group.name]) if shard in shards]
-            for group in groups
-        }
+    assert tx.federation.pinned is not None
+    groups, now = tx.layout.all_groups, tx.federation.pinned.placement
+    both = now.joined(Placement.by_block(now.epoch + 2, now.shards, held))
+    shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
+    for shard in sorted(memory.keys() & shards):
+        own = {group.name: both.blocks_of(group.name, shard) for group in groups}
         try:
-            room_of(tx.plan, groups, own, int(most), threads=1)
+            room_of(tx.plan, groups, own, int(memory[shard]), threads=1)
         except ConfigError as error:
             return f"{shard}: {error}"
     return ""
-
-
-def after_drain(tx: Transaction, shard: str) -> Held:
-    """Where blocks would lie without a shard."""
-    federation = tx.federation
-    assert federation.pinned is not None
-    placement = federation.pinned.placement
-    weights = {n: federation.shards[n].weight for n in placement.shards if n != shard}
-    return move_copies(placement.held, weights, tx.plan.section.replicas)

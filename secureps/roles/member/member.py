@@ -349,7 +349,7 @@ class Member(MemberFold):
         self._working = False
         if event.again:
             groups = {aim.group for aim in event.again}
-            step.effects.append(Work(Prune(self._out.abandon(groups))))
+            self._out.abandon(groups)
             for group in groups:
                 self._invites.again(group)
             return
@@ -379,8 +379,9 @@ class Member(MemberFold):
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             pulls = requests.Figure("pulling_seconds", self._timing.pulled)
             self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down, pulls)
-        for id, error in self._out.turned_away():
-            self._refused(step, id, error)
+        for id in [update.receipt.id for update in event.updates]:
+            if (error := self._out.moving[id].refused) is not None:  # before all of it was sealed
+                self._refused(step, id, error)
 
     # --- push ---------------------------------------------------------------------
 

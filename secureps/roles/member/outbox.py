@@ -203,11 +203,11 @@ class Outbox:
         sealed = self.sealed.get(id)
         return self.moving[id].ahead if sealed is None else in_own_order(id.client, sealed.headers)
 
-    def abandon(self, groups: Collection[str]) -> tuple[str, ...]:
-        """What was being sealed of these groups never will be; where its payloads lie."""
+    def abandon(self, groups: Collection[str]) -> None:
+        """What was being sealed of these groups never will be."""
         self.goes_well.difference_update(groups)
-        cut = [id for id in self.moving if id.group in groups and id not in self.sealed]
-        return tuple(header.key for id in cut for header in self.moving.pop(id).ahead)
+        for id in [id for id in self.moving if id.group in groups and id not in self.sealed]:
+            del self.moving[id]
 
     def refuses(self, id: SubmissionId, error: SecurepsError) -> bool:
         """Notes that a block was refused, if its update is still being sealed; whether it is."""
@@ -216,11 +216,6 @@ class Outbox:
             return False
         transfer.refused = transfer.refused or error
         return True
-
-    def turned_away(self) -> list[tuple[SubmissionId, SecurepsError]]:
-        """What is sealed now, and was refused before it was, with why."""
-        told = ((id, self.moving[id].refused) for id in self.sealed if id in self.moving)
-        return [(id, error) for id, error in told if error is not None]
 
     @staticmethod
     def refused(

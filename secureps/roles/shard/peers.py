@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from secureps.errors import NotReady, UnknownParty
 from secureps.messages.orders import Found, Hold, Prepare, ShardOrder
 from secureps.messages.requests import Missing
-from secureps.messages.submission import OPENED, UPDATE, BlockHeader
+from secureps.messages.submission import OPENED, UPDATE, BlockHeader, SubmissionId
 from secureps.roles.machine import Call, Step
 from secureps.roles.shard.keys import submission_of
 from secureps.roles.shard.state import ShardState
@@ -113,10 +113,12 @@ class Peers:
             self.state.placed(missing.group)
         )  # what is no more its own it may not pass on
         wanted, of_cohort = set(missing.ids), (OPENED, missing.group, missing.cohort)
-        past = self.state.made(missing.group)  # which whoever gets a block of a version needs not
+        moves = missing.epoch > 0
+        # What versions were made of nobody needs who gets blocks of one.
+        past = self.state.made(missing.group) if moves else frozenset[SubmissionId]()
         for name, header in self.state.spooled.items():
-            asked = submission_of(name) in wanted or (name[0], *name[2:4]) == of_cohort
-            waits = header.purpose == UPDATE and header.id not in past
-            asked = asked or (missing.epoch > 0 and waits)
+            id = submission_of(name)
+            asked = id in wanted or (name[0], *name[2:4]) == of_cohort
+            asked = asked or (moves and header.purpose == UPDATE and id not in past)
             if asked and header.group == missing.group and header.block in theirs:
                 yield header

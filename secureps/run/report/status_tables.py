@@ -169,7 +169,7 @@ def _measured(own: ScalingStatus) -> Iterator[str]:
     yield f"{own.reward:.3g} updates/s that count"
     yield f"{own.lost:.0%} lost"
     if own.fell is not None:
-        yield f"the newest evaluation {own.fell:.1%} below the best"
+        yield f"the newest evaluation {own.fell:.1%} worse than the best"
     if own.noise is not None:
         yield f"a gradient noise scale of {own.noise:.3g} updates"
 

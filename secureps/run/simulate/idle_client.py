@@ -2,9 +2,10 @@
 
 Of very many clients few train. One that was asked for nothing yet is what it has heard: a few
 messages, which it shares with all others. As soon as anything more happens to it than that a
-version was published, its machine is made, hears all of that again, at the times at which it
-came, and comes to the same decisions, for a machine is a function of its events. What must not live
-here: what a client decides (`roles.member`), and how it trains (`client.worker`).
+version is published, that it is told of key holders, or that the run ends, its machine is made,
+hears all of that again, at the times at which it came, and comes to the same decisions, for a
+machine is a function of its events. What must not live here: what a client decides
+(`roles.member`), and how it trains (`client.worker`).
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any
 
 from secureps.client.worker import ClientWorker
 from secureps.errors import SecurepsError
 from secureps.messages.orders import Finish, HolderKeys, Published, SealFor
 from secureps.messages.requests import PutBlock, Request, Subscribe
 from secureps.messages.run import COORDINATOR
+from secureps.messages.schema import Schema
 from secureps.roles.machine import Answered, Effect, Event, Failed, Halt, Record, Step, Tick, Watch
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
@@ -27,14 +29,13 @@ from secureps.roles.tasks import Sweep, Task, TaskResult
 from secureps.service.worker import Worker
 from secureps.wire.transport import Cancel, Clock, Deliver, Transport
 
-T = TypeVar("T", bound=Hashable)
-
 Made = tuple[Member, ClientWorker]
 _Known = tuple[int, list[Record]]
 
 MOST_HEARD = 16
 """Events that a client hears again; to whom more has happened keeps its machine. Published versions
-count once for each group, for the newest stands for those before it."""
+count once for each group, for the newest stands for those before it; what it is told of key holders
+does not count, for `ToldOfHolders` answers it."""
 
 
 class ToldOfHolders:
@@ -46,7 +47,7 @@ class ToldOfHolders:
     """
 
     def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int, SealFor | HolderKeys], tuple[int, list[Record]]] = {}
+        self._known: dict[tuple[bytes, int, SealFor | HolderKeys], _Known] = {}
 
     def after(self, run: bytes, state: int, order: SealFor | HolderKeys) -> _Known | None:
         """The next state and the records, if a machine has come to them."""
@@ -151,7 +152,7 @@ class IdleClient(Worker):
         """What comes of an order, where no machine is needed to tell."""
         if isinstance(order, Finish):
             return Step(effects=[Halt(order.reason)])
-        if isinstance(order, Published) and len(self._heard or ()) < MOST_HEARD:
+        if isinstance(order, Published) and self._counted() < MOST_HEARD:
             self._hear(now, COORDINATOR, order)
             return Step()
         if not isinstance(order, SealFor | HolderKeys) or self._holders is None:
@@ -227,11 +228,15 @@ class IdleClient(Worker):
                     break
         heard.append((now, sender, event))
 
+    def _counted(self) -> int:
+        """Of MOST_HEARD."""
+        return sum(not isinstance(e, SealFor | HolderKeys) for _, _, e in self._heard or ())
+
     def _rest(self, member: Member) -> None:
         """Lets the machine go, if it has nothing to do and never had."""
         if self._heard is None:
             return
-        if not member.idle or len(self._heard) > MOST_HEARD:
+        if not member.idle or self._counted() > MOST_HEARD:
             self._heard = None
             return
         self._wakes_at, self._run = member.wake(), member.pinned.run.id if member.is_pinned else b""
@@ -301,17 +306,14 @@ class Alike:
     """What the settings of many clients have alike, kept once."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, Hashable] = {}
+        self._schemas: dict[Schema, Schema] = {}
         self._values: dict[Hashable, Mapping[str, str]] = {}
 
     def settings(self, own: MemberSettings) -> MemberSettings:
         """The same settings."""
         values = self._values.setdefault(tuple(own.values.items()), own.values)
-        rows = own.rows or _NO_ROWS
-        return replace(own, schema=self._one(own.schema), values=values, rows=rows)
-
-    def _one(self, value: T) -> T:
-        return self._known.setdefault(value, value)  # type: ignore[return-value]
+        schema, rows = self._schemas.setdefault(own.schema, own.schema), own.rows or _NO_ROWS
+        return replace(own, schema=schema, values=values, rows=rows)
 
 
 _NO_ROWS: Mapping[str, list[int]] = {}

@@ -16,7 +16,8 @@ from secureps.roles.shard.keys import pulled_under
 AHEAD = 8
 """Pulls that are looked at before their turn."""
 
-_Pull: TypeAlias = tuple[str, int, int]
+Pull: TypeAlias = tuple[str, int, int]
+"""A group, a version and a block."""
 
 
 class Lookahead:
@@ -31,7 +32,7 @@ class Lookahead:
 
     def __init__(self, read_ahead: Callable[[str, int, int], None]) -> None:
         self._read_ahead = read_ahead
-        self._line = deque[_Pull]()
+        self._line = deque[Pull]()
         self._looked_at = 0
 
     def expect(self, key: str) -> None:
@@ -39,10 +40,8 @@ class Lookahead:
         if (pull := pulled_under(key)) is not None:
             self._line.append(pull)
 
-    def begin(self, key: str) -> None:
+    def begin(self, pull: Pull) -> None:
         """It is its turn now; those behind it are looked at."""
-        if (pull := pulled_under(key)) is None:
-            return
         while self._line:
             self._looked_at = max(0, self._looked_at - 1)
             if self._line.popleft() == pull:

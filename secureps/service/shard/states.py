@@ -304,7 +304,7 @@ class States:
             with suppress(DamagedStore, ClientError, ValueError, KeyError):
                 if read_metadata(part).get(f"version.{group}") != str(version):
                     continue
-                found = from_tensors(version, read_state(part, None, f"{group}/")[0])
+                found = from_tensors(version, read_state(part, f"{group}/")[0])
                 if all(digest_of(found.values[block]) == each for block, each in wanted.items()):
                     log.warning("%s: %s; taken from %s", self._name, gone, part)
                     return found
@@ -441,7 +441,7 @@ class States:
                 version = int(read_metadata(part).get(f"version.{group}", -1))
                 if version not in wanted:
                     continue
-                tensors = self._own(group, read_state(part, None, f"{group}/")[0])
+                tensors = self._own(group, read_state(part, f"{group}/")[0])
                 if self._write_tensors(group, version, tensors) != wanted[version]:
                     raise DamagedStore(f"{part}: damaged")
             except (DamagedStore, ClientError, ValueError) as error:

@@ -165,16 +165,17 @@ class ShardWorker(Worker):
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
-        self._pulls.begin(key)
+        if kind == "model" and not since:
+            self._pulls.begin((group, int(number), int(block)))
         if kind in PASSED_ON:
             try:
                 return self._block(key)
             except DamagedStore as damage:
                 raise KeyError(key) from damage
         if since[:1] == ["noise"]:
-            if (noise := self._noise.served(key)) is None:  # who asks may have it from another
-                raise Refused(f"{self._name} does not have {key}")
-            return noise
+            if (noise := self._noise.served(key)) is not None:
+                return noise
+            raise Refused(f"{self._name} does not have {key}")  # another may have it
         if kind == "state":
             return self._states.block(group, int(number), int(block))
         if kind == "sum":
@@ -186,8 +187,7 @@ class ShardWorker(Worker):
         try:
             return self._states.published(group, int(number), int(block))
         except (DamagedStore, KeyError) as error:
-            here = int(number) in self._state.group(group).states
-            if isinstance(error, DamagedStore) and here:
+            if isinstance(error, DamagedStore) and int(number) in self._state.group(group).states:
                 raise
             raise Refused(f"version {number} of {group} is gone; pull the newest") from None
 

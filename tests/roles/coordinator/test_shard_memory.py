@@ -14,9 +14,9 @@ from secureps.messages.scaling_records import BlockAssigned
 from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.policy.tiers import room_of
-from secureps.roles.coordinator import scaling
+from secureps.roles.coordinator import resharding, scaling
 from secureps.roles.coordinator.load import Load
-from secureps.roles.coordinator.shard_memory import after_drain, too_little
+from secureps.roles.coordinator.shard_memory import too_little
 from secureps.roles.shard import memory_report
 from tests.federation.test_scaling import VERSIONS, Loaded
 from tests.kits.federations import small_plan
@@ -57,23 +57,21 @@ class Desk:
 
 def test_what_a_shard_says_of_its_memory_is_known() -> None:
     load = Load()
-    load.take(Telemetry("shard-0", "all", 1, (Figure(memory_report.MEMORY, 5.0),)))
+    load.take(Telemetry("shard-0", "all", 1, (Figure(memory_report.MEMORY, 5.0),)), ("shard-0",))
+    load.take(Telemetry("client-00", "all", 1, (Figure(memory_report.MEMORY, 5.0),)), ("shard-0",))
     load.begin(3.0)
     assert load.memory == {"shard-0": 5.0}
 
 
 def test_a_drain_is_not_decided_on_where_the_others_have_too_little(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
-    half, whole = (
-        desk.least(held, "shard-0") for held in (desk.held, after_drain(desk.tx, "shard-1"))
-    )
+    alone = resharding.spread(desk.tx, ["shard-0"])
+    half, whole = (desk.least(held, "shard-0") for held in (desk.held, alone))
     assert half < whole
-    assert too_little(desk.tx, {}, after_drain(desk.tx, "shard-1")) == ""
-    assert too_little(desk.tx, {"shard-0": whole}, after_drain(desk.tx, "shard-1")) == ""
+    assert too_little(desk.tx, {}, alone) == ""
+    assert too_little(desk.tx, {"shard-0": whole}, alone) == ""
     assert too_little(desk.tx, {"shard-0": half}, desk.held) == ""
-    text = too_little(
-        desk.tx, {"shard-0": whole - 1, "shard-1": 0}, after_drain(desk.tx, "shard-1")
-    )
+    text = too_little(desk.tx, {"shard-0": whole - 1, "shard-1": 0}, alone)
     assert text.startswith('shard-0: memory = "')
     desk.at.play.coordinator._load.memory = {"shard-0": float(half)}
     desk.at.end()

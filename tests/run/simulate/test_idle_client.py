@@ -19,7 +19,7 @@ from secureps.crypto.identity import Identity
 from secureps.crypto.roster import Roster
 from secureps.messages.coordinator_records import MemberAsked
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.orders import Configure, Finish, Invite, Published
+from secureps.messages.orders import Configure, Finish, HolderKeys, Invite, Published
 from secureps.messages.requests import Join, Welcome
 from secureps.messages.run import COORDINATOR
 from secureps.policy.plan import Plan
@@ -287,3 +287,16 @@ def test_to_whom_much_has_happened_keeps_its_machine() -> None:
     made = idle.made
     idle.give(Configure(99, make_run(TWO), make_placement(TWO), ADDRESSES))
     assert idle.made == made
+
+
+def test_however_often_holders_take_new_keys_it_needs_no_machine_for_a_version() -> None:
+    told = ToldOfHolders()
+    first, idle = Woken(keeps=False, told=told), Woken(keeps=False, told=told)
+    for each in (first, idle):
+        made = each.made
+        for _ in range(2 * MOST_HEARD):
+            each.hear(HolderKeys(1, ()))
+        each.hear(Published(1, "w", 1, (b"w" * 32,) * 4))
+        assert not each.client.awake
+        assert each.client._heard is not None
+    assert idle.made == made, "the first one has heard it for all"

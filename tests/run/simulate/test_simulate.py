@@ -89,9 +89,7 @@ def test_the_same_file_gives_the_same_report_bit_for_bit(tmp_path: Path) -> None
     check_summary(json.loads(summary), lines)
     model, again = (load_file(run / "model.safetensors") for run in (first, second))
     assert all(model[name].tobytes() == again[name].tobytes() for name in model)
-    assert read_state(first / "model.safetensors", None)[1] == {
-        "privacy": "unsafe seed: no privacy"
-    }
+    assert read_state(first / "model.safetensors")[1] == {"privacy": "unsafe seed: no privacy"}
     for picture in ("curves.png", "waiting.png"):
         png = (first / picture).read_bytes()
         assert png.startswith(b"\x89PNG")

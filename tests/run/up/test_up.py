@@ -131,7 +131,7 @@ def check_told(told: str, out: Path) -> dict[str, Any]:
     lines = metrics(out)
     assert [(line["group"], line["version"]) for line in lines] == [("all", v) for v in range(4)]
     assert {(line["privacy"], line["epsilon"]) for line in lines} == {(UNSAFE, None)}
-    assert read_state(out / "model.safetensors", None)[1]["privacy"] == UNSAFE
+    assert read_state(out / "model.safetensors")[1]["privacy"] == UNSAFE
     for party in ("coordinator", *(f"client-0{i}" for i in range(3))):
         assert UNSAFE in (out / "logs" / f"{party}.log").read_text(), party
     assert all(line["training_seconds"] > 0 and line["stepping_seconds"] > 0 for line in lines[1:])

@@ -315,7 +315,7 @@ def test_a_checkpoint_of_a_damaged_file_is_made_of_what_mends_it(tmp_path: Path)
     disk.file("a-b", 1).write_bytes(b"damaged")
     part = disk.checkpoint(1, a_b=1)
     assert disk.made == [1]
-    assert read_state(part, None)[0]["a-b/0002"].tolist() == version("a-b", 1).values[2].tolist()
+    assert read_state(part)[0]["a-b/0002"].tolist() == version("a-b", 1).values[2].tolist()
 
 
 def test_a_checkpoint_pushes_nothing_out(tmp_path: Path) -> None:
