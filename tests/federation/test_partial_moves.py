@@ -114,6 +114,30 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
 
 
+def test_no_more_versions_are_in_no_checkpoint_than_are_in_two(tmp_path: Path) -> None:
+    """A restart makes them anew, and outboxes keep their updates until then, however long it is."""
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        return 900.0 if slow_copies(sender, to, message) > 1.0 else 0.5
+
+    group = two_groups({"quorum": 6, "deadline": 10.0}, {"quorum": 5, "deadline": 10.0})
+    plan = small_plan(versions=6, checkpoint_every=2, group=group, shards=3)
+    play = small_federation(plan, tmp_path, Conditions(delay=delay))
+    known = play.coordinator.federation
+    play.run(lambda: min(play.versions().values()) >= 1)
+    say(play, ShardDeed.DRAIN, "shard-2")
+    play.run(lambda: known.moving.target is not None)
+    until = play.loop.now() + 300.0
+    play.loop.call_later(300.0, lambda: None)
+    play.run(lambda: play.loop.now() >= until)
+    (kept,) = (each for each in known.checkpoints[-1:] if each.complete)
+    assert known.groups["head"].version == kept.version_of("head") + 4
+    assert known.groups["head"].reason.endswith("too many versions are in no checkpoint until then")
+    play_out(play)
+    assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
+    assert set(play.versions().values()) == {6}
+
+
 def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:
     """Or no version would be evaluated, while one group is ahead of the other."""
     group = two_groups({"quorum": 6, "deadline": 10.0}, {"quorum": 5, "deadline": 10.0})
