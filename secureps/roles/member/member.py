@@ -462,6 +462,8 @@ class Member(MemberFold):
                 if said := self._model.not_got(request, error):
                     step.effects.append(said)
             case requests.PutBlock(header):
+                if (free := self._out.leap(header.id, error)) is not None:
+                    self._write(step, SequencesBegun((free,)))
                 if not self._out.refuses(header.id, error):
                     self._refused(step, header.id, error)
             case requests.Submit(receipt):

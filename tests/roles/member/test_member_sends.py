@@ -417,6 +417,24 @@ def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
     assert client.give("shard-b", late) == Step(), "once is enough"
 
 
+@pytest.mark.parametrize(
+    ("free", "then"), [(7, 7), (0, 1), (1, 1), (1 << 20, 1 << 20), (1 + (1 << 20), 1)]
+)
+def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: int) -> None:
+    """It lost its state after very many that were cut off; one shard's word takes it no further."""
+    client = Client().joined()
+    update = client.trained()
+    known = Conflict("known with other bytes; begin a new sequence", free)
+    step = client.give("shard-a", Failed(requests.PutBlock(update.headers[1]), known))
+    (again,) = (task for task in works(step) if isinstance(task, Contribute))
+    assert again.aims == (Aim("all", 0, then),)
+    client.contributed(client.sealed(0, then))
+    more = Conflict("known with other bytes; begin a new sequence", free + 1)
+    client.give("shard-b", Failed(requests.PutBlock(update.headers[2]), more))
+    back = client.restarted().joined()
+    assert back.machine._out.next["all"] == max(then + 1, free + 1 if free < 1 << 20 else 0)
+
+
 def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
     for client, count, told in (
         (Client(private_plan()), 0, []),
