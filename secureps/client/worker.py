@@ -217,7 +217,7 @@ class ClientWorker(Worker):
             raise
         figures = (
             Figure("training_seconds", training),
-            Figure("encryption_seconds", sealed - trained),
+            Figure("encryption_seconds", sealed - trained - self._making.between),
         )
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
