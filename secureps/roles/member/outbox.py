@@ -67,7 +67,8 @@ class Outbox:
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""
         id = record.receipt.id
-        self.sealed[id], self.next[id.group] = record, id.sequence + 1
+        self.sealed[id] = record
+        self.next[id.group] = max(id.sequence + 1, self.next.get(id.group, 0))
 
     def settle(self, id: SubmissionId, outcome: str) -> None:
         """Its fate is known; unless it is included and not durable, nobody will ask for it."""

@@ -428,11 +428,11 @@ def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: in
     step = client.give("shard-a", Failed(requests.PutBlock(update.headers[1]), known))
     (again,) = (task for task in works(step) if isinstance(task, Contribute))
     assert again.aims == (Aim("all", 0, then),)
-    client.contributed(client.sealed(0, then))
-    more = Conflict("known with other bytes; begin a new sequence", free + 1)
+    more = Conflict("known with other bytes; begin a new sequence", free + 5)
     client.give("shard-b", Failed(requests.PutBlock(update.headers[2]), more))
+    client.contributed(client.sealed(0, then))
     back = client.restarted().joined()
-    assert back.machine._out.next["all"] == max(then + 1, free + 1 if free < 1 << 20 else 0)
+    assert back.machine._out.next["all"] == max(then + 1, free + 5 if free < 1 << 19 else 0)
 
 
 def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
