@@ -13,22 +13,20 @@ from dataclasses import dataclass, field, replace
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.coordinator_records import MovingRecord, PlacementMoved, ShardLeft
 from secureps.messages.moves import BALANCE
+from secureps.messages.orders import GroupVersion
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement
 from secureps.messages.scaling_records import BlockAssigned, ScalingDecided
 from secureps.policy.groups import waiting_with
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.acted import stand_still
-from secureps.roles.coordinator.checkpoint import CheckpointState
+from secureps.roles.coordinator.checkpoint import CheckpointState, too_far
 from secureps.roles.coordinator.clocks import after_pause
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.judgements import Evaluations
 
 REMOVED = "removed by the operator"
 """Why a shard has left whose blocks were moved first."""
-BEHIND = 2
-"""Times the plan's `checkpoint_every` that a group may be ahead of the newest checkpoint, while
-blocks move and none is made: so much a restart redoes, and outboxes keep, and no more."""
 
 
 @dataclass(slots=True)
@@ -139,8 +137,7 @@ class Moving:
         if self.target is None or self.overdue is not None:
             return
         every = Plan.from_text(pinned.run.plan).section.checkpoint_every
-        known = max((each.version_of(group.name) for each in kept if each.complete), default=-1)
-        if group.version - known >= BEHIND * every:
+        if too_far([GroupVersion(group.name, group.version)], kept, every):
             self.overdue = at
 
     def stand_still(self, since: float, until: float) -> None:

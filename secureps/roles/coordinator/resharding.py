@@ -122,8 +122,10 @@ def due(tx: Transaction) -> str:
 
 
 def fence(tx: Transaction) -> Fence:
-    """What holds up cohorts now, of groups whose blocks move and of those that wait with them."""
+    """What holds up cohorts now: of groups whose blocks move, or of all."""
     reason, moving = due(tx), tx.federation.moving
+    if not reason:
+        return checkpointing.awaited(tx), tx.federation.groups
     if moving.target is None or not _lacking(tx):
         return reason, tx.federation.groups
     if moving.overdue is not None:

@@ -210,16 +210,16 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it(
 @pytest.mark.parametrize(
     ("version", "at", "kept", "overdue"),
     [
-        (5, 2, True, None),
-        (6, 2, True, 7.0),
-        (5, 2, False, 7.0),
-        (3, -1, True, 7.0),
+        (11, 2, True, None),
+        (12, 2, True, 7.0),
+        (9, 2, False, 7.0),
+        (9, -1, True, 7.0),
     ],
 )
 def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
     version: int, at: int, kept: bool, overdue: float | None
 ) -> None:
-    pinned = configure(make_plan("plain", checkpoint_every=2))
+    pinned = configure(make_plan("plain", checkpoint_every=5))
     record = RunPinned(pinned.run, pinned.placement, pinned.shards)
     known = [CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
     for target, found in ((record.placement, overdue), (None, None)):
