@@ -501,3 +501,19 @@ def test_another_update_of_a_version_is_paid_for_before_it_leaves() -> None:
     assert step.records == []
     assert puts(step) == []
     assert works(step) == [Prune(tuple(h.key for h in second.headers))]
+
+
+def test_who_cannot_pay_for_an_update_waits_for_none_that_was_refused_before_it() -> None:
+    """While it was still being sealed: it stops, though nothing comes of that one."""
+    receipt = Client(private_plan()).joined().trained().receipt
+    assert receipt.charge is not None
+    one = epsilon([receipt.charge], PRIVACY["delta"])
+    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
+    client = Client(plan).joined()
+    client.machine._out.goes_well.add("all")
+    first, second = client.sealed(0, 0), client.sealed(0, 1)
+    client.give(WORKER, BlockSealed(first.headers[0]))
+    client.give("shard-a", Failed(requests.PutBlock(first.headers[0]), Refused("left out")))
+    charge = dataclasses.replace(receipt.charge, attempt=1)
+    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
+    assert "this client stops" in leaves(client, client.contributed(first, second)).reason
