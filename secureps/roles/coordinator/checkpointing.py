@@ -45,9 +45,10 @@ def begin(tx: Transaction) -> None:
 
 def awaited(tx: Transaction) -> str:
     """Why no cohort closes before the checkpoint in the making is whole; empty where any may."""
-    away = [shard for shard in parts_due(tx) if shard not in tx.watchers]
+    if not (away := [shard for shard in parts_due(tx) if shard not in tx.watchers]):
+        return ""
     at = [GroupVersion(group.name, group.version) for group in tx.federation.model_groups]
-    if not away or not too_far(at, tx.federation.checkpoints, tx.plan.section.checkpoint_every):
+    if not too_far(at, tx.federation.checkpoints, tx.plan.section.checkpoint_every):
         return ""
     return f"waits for {named(away)}: too many versions are in no checkpoint without it"
 
