@@ -18,7 +18,7 @@ from secureps.client.site import Site
 from secureps.client.trainer import FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import Malformed
+from secureps.errors import DiskFailed, Malformed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion
@@ -44,6 +44,7 @@ from tests.kits.federations import Walker
 from tests.kits.member_kit import Client
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
 from tests.kits.sealed_blocks import made_of, parts_of, whole
+from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
@@ -129,6 +130,27 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         weight = worker(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
         assert weight == plan.weights("all").weigh(number, 32)
+
+
+def test_an_update_whose_rest_does_not_fit_on_the_disk_is_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made anew when there is room; until then it would take up what there is."""
+    plan = make_plan(group=[FED_BACK | {"most_examples": 32, "rule": {"quorum": 3, "minimum": 2}}])
+    own = worker(plan, tmp_path, SecretSeed(bytes(32)))
+
+    def full(*_: object) -> None:
+        assert own._outbox.keys("")
+        raise DiskFailed("no space left")
+
+    monkeypatch.setattr("secureps.client.worker.keep", full)
+    blocks = tuple(bytes([k]) * 32 for k in range(own._layout().group("all").blocks))
+    own.pulled |= {block_key(digest): np.zeros(15, np.float32) for digest in blocks}
+    task = Contribute((GroupVersion("all", 0),), blocks, ())
+    update = made_of(np.full(VALUES, 0.01, np.float32))
+    with pytest.raises(DiskFailed):
+        sealed_whole(own._contribution(task, Aim("all", 0, 4), bytes(32), update, 1))
+    assert own._outbox.keys("") == []
 
 
 def test_what_is_done_between_two_blocks_is_no_encryption(
