@@ -41,8 +41,9 @@ def decoded(enc: Encoding, values: list[int]) -> tuple[list[list[int]], float, b
     n = enc.ring.degree
     padded = values + [0] * (n - len(values))
     residues = np.array([[v % p for v in padded] for p in (*enc.ring.primes, 1)], np.uint32)
-    out, room = np.empty((enc.digits, n), np.int64), np.empty((2, n), np.uint64)
-    total, whole = decode_wide(residues, constants(enc.ring), scale(enc), room, out)
+    out = np.empty((enc.digits, n), np.int64)
+    room = [np.empty((2, n), np.uint64)] if decode_wide is by_numba else []
+    total, whole = decode_wide(residues, constants(enc.ring), scale(enc), *room, out)
     return out.T[: len(values)].tolist(), total, whole
 
 
