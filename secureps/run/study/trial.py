@@ -8,7 +8,6 @@ and what they come to together (`run.study.results`).
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.simulate.play import Play
+from secureps.run.simulate.play import Play, settling
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 PLAIN = "plain"
@@ -266,14 +265,12 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
         simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
-            gc.freeze()  # all clients are there by now, and stay
+            settled()
             loop.call_later(0.0, judge)
         return over[0]
 
-    try:
+    with settling() as settled:
         simulation.run(done)
-    finally:
-        gc.unfreeze()
     return points
 
 
