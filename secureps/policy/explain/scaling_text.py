@@ -33,9 +33,4 @@ def scaling_words(section: PlanSection, blocks: int) -> list[str]:
             f"the model has {blocks} blocks, and a shard holds one at least: no more than {blocks} "
             "shards have work; name a smaller block_size"
         )
-    if own.policy != "fixed" and own.least_shards < section.shards:
-        words.append(
-            f"memory and disk are said of {section.shards} shards; where {own.least_shards} may be "
-            "left each has more, but no shard goes while others' memory is too little for its part"
-        )
     return words
