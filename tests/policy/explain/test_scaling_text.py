@@ -34,4 +34,8 @@ def test_more_shards_than_blocks_are_of_no_use() -> None:
     plan = small_plan(scaling={"policy": "rule", "most_shards": 4})
     _, second = scaling_words(plan.section, 3)
     assert "3 blocks" in second
+    assert (
+        "1 block, and a shard holds one at least: no more than 1 shard can"
+        in scaling_words(plan.section, 1)[1]
+    )
     assert scaling_words(small_plan().section, 1) == []
