@@ -158,7 +158,7 @@ def section_of(scenario: Scenario) -> StudySection:
 def altered(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """The plan of a candidate.
+    """The plan of a candidate; without its evaluation, where none of the versions has one.
 
     Args:
         sealed: under the plan's cipher; else in the clear (default: as trials are).
@@ -170,9 +170,11 @@ def altered(
     groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
     if sealed is None:
         sealed = scenario.delays.bandwidth is not None
+    judged = plan.section.evaluation
     update = {
         "group": groups,
         "versions": versions,
+        "evaluation": None if judged is None or judged.every > versions else judged,
         "checkpoint_every": min(versions, CHECKPOINT_EVERY),
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
