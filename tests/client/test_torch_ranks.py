@@ -50,12 +50,12 @@ def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
     gathers = [NOTHING] * len(trained["shares"])
     assert follows["shares"] == {**dismissed, "trained": gathers, "evaluated": 1}
     (first, second), (third, fourth) = ([*map(json.loads, lines[len(MODELS) :])] for lines in said)
-    own, again = "MemoryError: no memory left", torch_ranks.AGAIN
-    heard = "ScriptFailed: rank {} of this client's processes failed: " + own + "; " + again
-    assert first == [own, f"ScriptFailed: after {own}: {again}"]
+    why, again = "MemoryError: no memory left", torch_ranks.AGAIN
+    heard = "ScriptFailed: rank {} of this client's processes failed: " + why + "; " + again
+    assert first == [why, f"ScriptFailed: after {why}: {again}"]
     assert third == [heard.format(0)]
     assert second == [heard.format(1), f"ScriptFailed: after {heard.format(1)}: {again}"]
-    assert fourth == [own]
+    assert fourth == [why]
 
 
 def test_private_steps_are_taken_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
