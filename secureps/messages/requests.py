@@ -17,7 +17,7 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
 from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, CohortName, Receipt, SubmissionId
 
 # --- to the coordinator -----------------------------------------------------------
 
@@ -28,7 +28,8 @@ class Register:
 
     `run` is the one that it takes part in, empty before the first; `reached` is how far it has come
     in it: a shard's committed version of each group, a holder's newest cohort that it opened.
-    `unsafe`: the noise that it adds to sums comes from a number that everybody may know.
+    `unsafe`: the noise that it adds to sums comes from a number that everybody may know. `held` is
+    of each group the newest cohort of which a shard has sums.
     """
 
     party: str
@@ -38,6 +39,7 @@ class Register:
     run: bytes = b""
     reached: tuple[GroupVersion, ...] = ()
     unsafe: bool = False
+    held: tuple[CohortName, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

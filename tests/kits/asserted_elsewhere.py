@@ -428,6 +428,12 @@ ELSEWHERE = {
         "roles/coordinator/test_registration.py",
         "journal ends at version ",
     ),
+    "the coordinator's journal ends at cohort ... of ..., and ... has sums of cohort ...: ...": (
+        "roles/coordinator/test_registration.py",
+        " has sums of cohort ",
+    ),
+    "the coordinator's journal has another cohort ... of ... than the one that ... has sums of: "
+    "...": ("roles/coordinator/test_registration.py", "journal has another cohort "),
     "... has opened cohort ... of ..., and the coordinator's journal ends at cohort ...: ...": (
         "roles/coordinator/test_registration.py",
         "the coordinator's journal ends at cohort ",

@@ -45,7 +45,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import Pinned, behind, check_run
-from secureps.roles.shard import intake
+from secureps.roles.shard import intake, reports
 from secureps.roles.shard.adoption import Adoption
 from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
@@ -301,9 +301,9 @@ class Shard(ShardFoldable):
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return
+        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+            return
         if made is not None:
-            if made.cohort != cohort:
-                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
             step.tell(held(self._name, made))
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
@@ -330,8 +330,9 @@ class Shard(ShardFoldable):
         if state is not None and state.cohort == cohort.number:
             step.tell(prepared(self._name, state))
             return
-        made = held.sums.get(cohort.number)
-        if made is None or made.cohort != cohort:
+        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+            return
+        if cohort.number not in held.sums:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
         keys: tuple[str, ...] | None = None
         if self.state.opened_by_holder:

@@ -207,9 +207,13 @@ def test_another_cohort_under_the_same_number() -> None:
     desk = Desk().founded()
     desk.holding(make_cohort())
     other = desk.hold(make_cohort(CLIENTS[:2]))
-    refused(desk, COORDINATOR, other, Refused, "cohort 0 of all was another one before")
-    prepare = orders.Prepare(4, make_cohort(CLIENTS[:2]), ())
-    refused(desk, COORDINATOR, prepare, Refused, "cohort 0 of all is not held here")
+    for order in (other, orders.Prepare(other.incarnation, other.cohort, ())):
+        step = desk.order(order)
+        assert [told.held for told in calls(step)] == [desk.shard.state.held]
+        assert "cohort 0 of all was another one before" in str(step.effects[0])
+        assert (step.records, works(step)) == ([], [])
+    unknown = orders.Prepare(4, make_cohort(number=1), ())
+    refused(desk, COORDINATOR, unknown, Refused, "cohort 1 of all is not held here")
 
 
 def test_orders_that_do_not_fit_leave_no_trace() -> None:
