@@ -408,7 +408,7 @@ class Placement(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe", "held")
+    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe", "held", "epoch")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -417,6 +417,7 @@ class Register(_message.Message):
     REACHED_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     party: str
     advertise: str
     weight: float
@@ -425,7 +426,8 @@ class Register(_message.Message):
     reached: _containers.RepeatedCompositeFieldContainer[GroupVersion]
     unsafe: bool
     held: _containers.RepeatedCompositeFieldContainer[CohortName]
-    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[CohortName, _Mapping]]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[CohortName, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("client", "schema", "groups", "run", "examples")

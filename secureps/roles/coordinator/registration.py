@@ -131,7 +131,7 @@ def _apart(tx: Transaction, event: Register, role: str) -> NotReady | None:
 
 
 def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
-    """Shards add and commit what is journalled here first: it ends if one of them knows other.
+    """Shards do what is journalled here first: it ends if one of them knows other.
 
     They are its own operator's, so that nobody else can end it so.
     """
@@ -149,7 +149,7 @@ def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
 def _newer(tx: Transaction, event: Register) -> Iterator[str]:
     """What a shard has that the journal here has not, or has otherwise, in words.
 
-    A cohort is journalled here before a shard hears of it, and its number is no other one's.
+    What a shard hears of is journalled here before, and a cohort's number is no other one's.
     """
     groups, pinned = tx.federation.groups, tx.federation.pinned
     assert pinned is not None
@@ -159,6 +159,11 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
                 f"the coordinator's journal ends at version {groups[at.group].version} of "
                 f"{at.group}, and {event.party} has committed {at.version}"
             )
+    if event.epoch > pinned.placement.epoch:
+        yield (
+            f"the coordinator's journal ends at placement {pinned.placement.epoch} of the blocks, "
+            f"and {event.party} goes by placement {event.epoch}"
+        )
     for held in event.held:
         if (group := groups.get(held.group)) is None:
             continue

@@ -17,7 +17,7 @@ from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
 def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:
     """A shard is here, obeys this incarnation, and has this of a run."""
     where, obeyed = (address.name, address.advertise, address.weight), state.incarnation
-    said = Register(*where, obeyed, state.run, state.reached, unsafe, state.held)
+    said = Register(*where, obeyed, state.run, state.reached, unsafe, state.held, state.epoch)
     return Call(COORDINATOR, said)
 
 

@@ -209,6 +209,11 @@ class ShardState:
         return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
 
     @property
+    def epoch(self) -> int:
+        """That of the placement that it goes by; 0 before the run is known."""
+        return 0 if self._pinned is None else self._pinned.placement.epoch
+
+    @property
     def held(self) -> tuple[CohortName, ...]:
         """The newest cohort of each group of which there are sums."""
         newest = {

@@ -187,6 +187,19 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
     assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
 
 
+def test_a_coordinator_that_forgot_where_blocks_lie_ends() -> None:
+    world = collecting()
+    for epoch, ends in ((0, False), (1, False), (2, True)):
+        told = dataclasses.replace(register("shard-a", world.run), epoch=epoch)
+        halts = [e for e in world.give("shard-a", told).effects if isinstance(e, Halt)]
+        assert bool(halts) is ends
+    (halt,) = halts
+    assert halt.error is DamagedStore
+    assert halt.reason.startswith(
+        "the coordinator's journal ends at placement 1 of the blocks, and "
+    )
+
+
 def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:
     """It is right, or it lies: alone it ends nobody."""
     world = collecting()

@@ -38,7 +38,7 @@ def test_of_the_newest_cohort_and_of_another_one_under_its_number() -> None:
     assert state.held == (name,)
     call = registering(address, state, False)
     assert isinstance(call.message, requests.Register)
-    assert call.message.held == (name,)
+    assert (call.message.held, call.message.epoch) == ((name,), state.pinned.placement.epoch)
     step = Step()
     assert not another(step, cohort, address, state, False)
     assert not another(step, make_cohort(number=1), address, state, False)

@@ -126,10 +126,10 @@ def test_a_lower_incarnation_is_fenced() -> None:
     step = desk.order(orders.Commit(3, "all", 0, 0))
     assert step.records == [records.Incarnated(3)]
     refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
-    reached = (orders.GroupVersion("all", 0),)
+    said = (desk.shard.state.run, (GroupVersion("all", 0),), False, (), 1)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
         COORDINATOR,
-        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.state.run, reached),
+        requests.Register("shard-a", "shard-a:1", 1.0, 3, *said),
     )
 
 
