@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
-from secureps.model.placement import place_copies
+from secureps.model.placement import place_groups
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.tiers import PINNED, room_of, version_bytes
@@ -120,11 +120,11 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     state, sent, disk, held, files = (dict.fromkeys(service.shards, 0) for _ in range(5))
     own: dict[str, dict[str, list[int]]] = {shard: {} for shard in service.shards}
     work = largest = 0
+    placed = place_groups({g.name: g.blocks for g in groups}, nodes, plan.section.replicas)
     for group in groups:
         most, chain = plan.bounds(group.name).most, plan.chain(group.name)
         resident = plan.group(group.name).tier != "mapped"
-        ranks = place_copies(group.name, group.blocks, nodes, plan.section.replicas)
-        for block, (primary, *replicas) in enumerate(zip(*ranks)):
+        for block, (primary, *replicas) in enumerate(placed[group.name]):
             slots = group.slots(block)
             sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
             start, stop = group.span(block)
