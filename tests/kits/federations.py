@@ -45,8 +45,9 @@ FEWER = 4
 """Clients, where the same is played many times and no test counts them: a third less to do."""
 
 
-def small_plan(cipher: str = "plain", clients: int = 6, **changes: Any) -> Plan:
-    """Four versions of a model of four blocks on two shards; six clients, all waited for."""
+def small_plan(cipher: str = "plain", **changes: Any) -> Plan:
+    """Four versions of a model of four blocks on two shards; six `clients`, all waited for."""
+    clients = int(changes.pop("clients", 6))
     rule: dict[str, Any] = {"quorum": clients, "deadline": 10.0}
     if clients < 5:  # the minimum, unless a plan says another
         rule["minimum"] = clients

@@ -229,7 +229,7 @@ COMMITTEE_ORDERS = [
 def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
     """The same model as if nothing had happened to the first two of these messages."""
     table, versions = {(*message, count): fault for count in (1, 2)}, 3
-    plan, network = small_plan(cipher, FEWER, versions=versions), faulty(table)
+    plan, network = small_plan(cipher, clients=FEWER, versions=versions), faulty(table)
     simulation = small_federation(plan, folder, Conditions(network=network), clients=FEWER)
     simulation.run()
     assert seen(simulation.network, *message) >= 1, "the fault never happened"
@@ -306,7 +306,7 @@ def test_killed_at_any_event_ends_in_the_same_model(
     expected, events = unharmed(cipher, versions, clients=FEWER)
     kills = {"plain": 8, "bfv": 3, "rlwe": 2}[cipher]
     for moment in range(1, events, events // kills):
-        plan = small_plan(cipher, FEWER, versions=versions)
+        plan = small_plan(cipher, clients=FEWER, versions=versions)
         simulation = small_federation(plan, tmp_path / str(moment), clients=FEWER)
         killed_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"

@@ -72,7 +72,7 @@ class Ward:
             journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
             network=FaultyNetwork,
         )
-        plan = small_plan(cipher, clients, **changes)
+        plan = small_plan(cipher, clients=clients, **changes)
         self.play = small_federation(plan, folder, conditions, clients=clients)
 
     def spool(self, name: str) -> Spool:
