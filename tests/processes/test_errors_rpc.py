@@ -59,7 +59,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Processes]:
     with Processes(
         folder, "bfv", clients=HEALTHY + 1, versions=100_000, plan=plan, insecure=True
     ) as processes:
-        processes.pace = 0.6
+        processes.pace = 0.3
         processes.start_all(clients=HEALTHY)
         processes.wait(lambda: processes.reached(4), "some versions")
         yield processes
