@@ -189,7 +189,7 @@ WAYS: tuple[tuple[str, bool, bool], ...] = (
     ("each block sent when it is sealed; all begin with the same", True, False),
     ("each block sent when it is sealed; each begins with its own (as built)", True, True),
 )
-CLUSTERS = ((8, 1), (64, 1), (64, 4))
+CLUSTERS = ((8, 1), (32, 1), (64, 1), (32, 4), (64, 4))
 """Shards, and cores of each machine."""
 
 
@@ -235,6 +235,7 @@ def way_rows(found: Sequence[Way]) -> Iterator[Row]:
             "how": way.name,
             "push s": way.pushed,
             "all s": way.seconds,
+            "after a step": efficiency(STEP, way.seconds),
             **{f"after {each} s": efficiency(each, way.seconds) for each in TRAININGS},
             f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
             "steps": needed(GOAL, way.seconds) / STEP,
@@ -252,7 +253,7 @@ def draw(found: Sequence[Way], path: Path) -> None:
     seconds = [10 ** (k / 40) for k in range(-40, 101)]
     colours = {(8, 1): "#9ecae1", (64, 1): "#3182bd", (64, 4): "#08306b"}
     for way in found:
-        if not way.own_order:
+        if not way.own_order or (way.shards, way.cores) not in colours:
             continue
         built = "as built" if way.pipelined else "sealed whole, then sent"
         axes.plot(

@@ -138,7 +138,7 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
     assert found.make / found.send == pytest.approx(5.0 / 2.0)
     assert (found.up, found.down) == (3.0, 4.0)
     rows = list(way_rows(every := ways(found)))
-    assert len(rows) == 12
+    assert len(rows) == 20
     assert all(0 < float(row["after 10 s"]) < 1 for row in rows)
     draw(every, tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
