@@ -240,6 +240,7 @@ def way_rows(found: Sequence[Way]) -> Iterator[Row]:
             f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
             "steps": needed(GOAL, way.seconds) / STEP,
             "one worker s": way.alone,
+            "to it, a step": efficiency(STEP, way.seconds, way.alone),
             **{f"to it, {each} s": efficiency(each, way.seconds, way.alone) for each in TRAININGS},
         }
 
