@@ -399,7 +399,12 @@ def test_an_order_is_encoded_once_for_all_who_are_given_it(
 ) -> None:
     """One watcher after another takes what waits for it, of which little is long."""
     made: list[Any] = []
-    monkeypatch.setattr(servers, "encode", lambda order: (made.append(order), encode(order))[1])
+
+    def counted(order: Any) -> bytes:
+        made.append(order)
+        return encode(order)
+
+    monkeypatch.setattr(servers, "encode", counted)
     server = CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
     short = [Finish(number, "x" * 5_000) for number in range(64)]
     for _ in range(4):
