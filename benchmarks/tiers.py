@@ -448,7 +448,7 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
         begin = (str(initial), write_initial(initial, table), table)
         found = [play(Asked(*begin, memory, updates, pulls)) for memory in (None, budget)]
     for name, each in zip(("all resident", f"{budget // MIB} MiB"), found, strict=True):
-        row: Row = {
+        row: dict[str, str | int | float] = {
             "memory": name,
             "limit": each.kind,
             "updates/s": each.updates,
@@ -459,16 +459,10 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
             row |= {f"{way}/s": pace.rate, f"{way}, to it": pace.rate / whole.rate}
             row |= {f"{way}, CPU us": 1e6 * pace.cpu, f"{way}, CPU to it": whole.cpu / pace.cpu}
             row[f"{way}, kB read"] = pace.read / 1e3
-        made.append(
-            row
-            | {
-                "hits": each.hits,
-                "resident MiB": each.resident / MIB,
-                "anonymous MiB": each.anonymous / MIB,
-                "scan MB/s": each.scan / 1e6,
-                "disk MB/s": each.disk / 1e6,
-            }
-        )
+        row |= {"hits": each.hits, "resident MiB": each.resident / MIB}
+        row |= {"anonymous MiB": each.anonymous / MIB}
+        row |= {"scan MB/s": each.scan / 1e6, "disk MB/s": each.disk / 1e6}
+        made.append(row)
     if found[0].model != found[1].model:
         raise SystemExit("the models differ")
     return made

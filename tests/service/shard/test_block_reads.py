@@ -13,7 +13,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.service.shard import block_reads
 from secureps.service.shard.block_reads import THREADS, BlockReads, FiledBlock
 from secureps.store.checkpoint import write_state
-from secureps.store.mapped_state import SHORT
+from secureps.store.mapped_state import SHORT, checked
 
 
 def filed(path: Path, values: int, alone: bool = True) -> FiledBlock:
@@ -68,7 +68,6 @@ def test_a_few_are_read_at_once_beside_the_worker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together, block = threading.Barrier(THREADS), filed(tmp_path / "a", 500)
-    checked = block_reads.checked
 
     def reading(*given: object) -> memoryview:
         together.wait(10)

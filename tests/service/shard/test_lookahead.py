@@ -30,7 +30,7 @@ def test_only_blocks_as_they_are_count() -> None:
     def refuse(*pull: object) -> None:
         raise AssertionError(f"{pull} is no pull")
 
-    pulls = Lookahead(refuse)
+    pulls = Lookahead[None](refuse)
     for key in (state_key("g", 1, 0), model_key("g", 1, 0, since=0), "sum/g/1/0"):
         pulls.expect(key)
     assert pulls.begin(("g", 1, 0)) is None
