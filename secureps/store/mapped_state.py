@@ -75,7 +75,7 @@ def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
     """The beginning of a file, past the system's own memory of files where there is such a way.
 
     To find pages for that memory, where a process may have no more of it, and to copy out of them
-    takes three times the processor's time of a read that needs none.
+    takes more than three times the processor's time of a read that needs none.
     """
     if direct := getattr(os, "O_DIRECT", 0):
         with (
