@@ -250,7 +250,6 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
         ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
-        ("network = 0.1", "bandwidth = 1e4", "study.sealed: where bytes take time"),
         ('name = "alone"', 'name = "alone"\ndeadlines = [0]', "study.variant 2.deadlines"),
         ('name = "alone"', 'name = "alone"\nplan = "none.toml"', "none.toml: no such file"),
     ],
