@@ -350,8 +350,9 @@ def at_work(seeds: Sequence[int]) -> list[Row]:
         own = {"buffer": buffer, "minimum": 100, "max_staleness": 300, "concurrency": 10000}
         return Course(BufferedSection(name="buffered", **own), rate)
 
+    deadlines, rates = (4.5, 4.0, 5.0, 7.0, 10.0, 20.0), (2.0, 1.5, 1.0, 3.0)
     kinds = {
-        "sync": [rounds(d, r) for d in (4.0, 4.5, 5.0, 7.0, 10.0, 20.0) for r in (1.0, 3.0)],
+        "sync": [rounds(d, r) for d in deadlines for r in rates],
         "buffered": [buffers(k, r) for k in (500, 300, 1000) for r in (0.5, 0.3, 1.0)],
         "sync, 1.3 asked for one": [rounds(41.0, 1.0)],
     }

@@ -21,6 +21,10 @@ Link = tuple[str, bool]
 """One direction of a link: a client or a shard, and whether it sends."""
 
 
+_DATA = (PutBlock, GetBlock, GetSum)
+"""What takes a data message's latency, and not that of the others: a tuple, for it is asked of each."""
+
+
 def message_bytes(message: Any) -> int:
     """The bytes that take time on a link; 0 for small messages."""
     if isinstance(message, PutBlock | Payload):
@@ -99,7 +103,7 @@ class Links:
         self._free.pop((client, False), None)
 
     def _drawn(self, client: str, message: Any) -> float:
-        kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
+        kind = "data" if isinstance(message, _DATA) else "control"
         seconds = self._latency.get((client, kind))
         if seconds is None:  # the same for all of a client's messages of a kind: drawn once
             seconds = self.delays.network_seconds(self.seed, client, 0, kind)
