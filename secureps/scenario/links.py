@@ -22,7 +22,7 @@ Link = tuple[str, bool]
 
 
 _DATA = (PutBlock, GetBlock, GetSum)
-"""What takes a data message's latency, and not that of the others: a tuple, for it is asked of each."""
+"""What takes a data message's latency; a tuple, for every message is asked."""
 
 
 def message_bytes(message: Any) -> int:
