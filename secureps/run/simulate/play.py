@@ -89,7 +89,7 @@ class Play:
             refuse_trained(scenario.plan, look.schema, look.kinds)
             look.refuse_infinite(scenario.plan)
             initial = initial_schema(scenario.plan)
-            size = message_bytes
+            size: Callable[[Any], int] = message_bytes
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
                 size = sealed_bytes(self.charged, own, clear)

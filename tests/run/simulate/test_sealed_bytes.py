@@ -25,8 +25,8 @@ def sent(plan: Plan, folder: Path, size: Callable[[Any], int]) -> list[tuple[str
 
     def delay(sender: str, to: str, message: Any) -> float:
         if sender.startswith("client-") and isinstance(message, PutBlock | Submit):
-            purpose = getattr(message, "header", None) or getattr(message, "receipt", None)
-            found.append((f"{type(message).__name__} of {purpose.purpose}", size(message)))
+            of = message.header if isinstance(message, PutBlock) else message.receipt
+            found.append((f"{type(message).__name__} of {of.purpose}", size(message)))
         return 0.0
 
     small_federation(plan, folder, Conditions(delay=delay)).run()
