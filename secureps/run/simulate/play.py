@@ -6,7 +6,6 @@ folder (`run.simulate.simulate`).
 
 from __future__ import annotations
 
-import gc
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -45,8 +44,7 @@ REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures in virtual time: all others are seconds of this machine."""
 
 FIRST = 1
-"""The version that is made when all have joined who come at the beginning: what is in memory then
-stays, and no collection of what is not used any more need look at it."""
+"""The version that is made when all have joined who come at the beginning."""
 
 OFTEN = 1000
 """Requests between two reads of the coordinator's window of reports, which must not overflow."""
@@ -131,7 +129,7 @@ class Play:
                     self._gather()
                     say(self._publish(versions))
                     if max(self._seen.values()) < FIRST:
-                        gc.freeze()  # all clients are there by now, and stay
+                        settled()
                     self._seen = versions
                     if self.copies is not None:
                         self.copies.copy()  # what is in the way now is told at the end, if it is
@@ -141,7 +139,7 @@ class Play:
                 self._finished = bool(self.simulation.coordinator.federation.finished)
             return self._finished and self._nobody_plays()
 
-        with seldom_collected():
+        with seldom_collected() as settled:
             self.simulation.run(until)
         self._gather()
 

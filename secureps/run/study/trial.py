@@ -8,7 +8,6 @@ which trials there are (`run.study.study`), and what they come to together (`run
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -160,7 +159,7 @@ def section_of(scenario: Scenario) -> StudySection:
 def altered(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """The plan of a candidate.
+    """The plan of a candidate; without its evaluation, where none of the versions has one.
 
     Args:
         sealed: under the plan's cipher; else in the clear (default: as trials are).
@@ -173,9 +172,11 @@ def altered(
     groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
     if sealed is None:
         sealed = scenario.delays.bandwidth is not None and not study.sealed
+    judged = plan.section.evaluation
     update = {
         "group": groups,
         "versions": versions,
+        "evaluation": None if judged is None or judged.every > versions else judged,
         "checkpoint_every": min(versions, CHECKPOINT_EVERY),
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
@@ -190,12 +191,12 @@ def compared(scenario: Scenario, variant: VariantSection) -> bool:
     return section_of(scenario).sealed > 0 and section.cipher.name != PLAIN and not alone
 
 
-def _charged(scenario: Scenario, candidate: Candidate) -> Plan | None:
+def _charged(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
     """The plan whose cipher's bytes take time, where another is played; None where none do."""
     variant = variant_of(section_of(scenario), candidate)
     if scenario.delays.bandwidth is None or not compared(scenario, variant):
         return None
-    return altered(scenario, candidate, ENDLESS, sealed=True)
+    return altered(scenario, candidate, versions, sealed=True)
 
 
 def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) -> GroupSection:
@@ -255,7 +256,7 @@ def _try(scenario: Scenario, trial: Trial) -> Outcome:
     with TemporaryDirectory() as folder:
         founded = _founded(scenario, trial, folder)
         plan = altered(founded, trial.candidate, ENDLESS)
-        charged = _charged(founded, trial.candidate)
+        charged = _charged(founded, trial.candidate, ENDLESS)
         points = _judged(_cast(scenario, plan, trial.seed, folder, charged), study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
@@ -289,11 +290,11 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
         simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
-            gc.freeze()  # all clients are there by now, and stay
+            settled()
             loop.call_later(0.0, judge)
         return over[0]
 
-    with seldom_collected():
+    with seldom_collected() as settled:
         simulation.run(done)
     return points
 
@@ -302,7 +303,7 @@ def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         scenario = _founded(scenario, job, folder)
-        charged = _charged(scenario, job.candidate)
+        charged = _charged(scenario, job.candidate, study.sealed)
         (model, seconds), (clear, clear_seconds) = (
             _first_versions(
                 scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed, charge

@@ -9,16 +9,19 @@ import pytest
 from secureps.run.simulate.garbage import SELDOM, seldom_collected
 
 
-def test_cycles_are_looked_for_as_before_once_it_is_over() -> None:
-    before = gc.get_threshold()
+def test_cycles_are_looked_for_as_before_once_a_play_is_over() -> None:
+    thresholds = gc.get_threshold()
 
-    def fails() -> None:
-        with seldom_collected():
+    def play() -> None:
+        with seldom_collected() as settled:
             assert gc.get_threshold() == SELDOM
-            assert gc.get_freeze_count() > 0
+            before = gc.get_freeze_count()
+            clients = [[each] for each in range(100)]
+            settled()
+            assert gc.get_freeze_count() >= before + len(clients)
             raise KeyError
 
     with pytest.raises(KeyError):
-        fails()
-    assert gc.get_threshold() == before
+        play()
+    assert gc.get_threshold() == thresholds
     assert gc.get_freeze_count() == 0
