@@ -395,10 +395,9 @@ class Shard(ShardFoldable):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
-                # In one transaction with what it opened: until then the order comes again.
                 if key := self._tried.pop((state.group, state.cohort), b""):
                     self._write(step, KeySumTaken(state.group, state.cohort, key))
-                self._write(step, state)
+                self._write(step, state)  # with its key: until then the order comes again
                 step.tell(prepared(self._name, state))
                 if telemetry is not None:
                     step.tell(telemetry)
@@ -406,8 +405,9 @@ class Shard(ShardFoldable):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
                 step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
-                newest = self._tried.get((group, cohort.number), task.key)
+                newest = self._tried.pop((group, cohort.number), task.key)
                 if newest != task.key:  # it came while the one before was tried
+                    self._tried[group, cohort.number] = newest
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
             case AdoptState(order, copies) if event.epoch:

@@ -18,6 +18,7 @@ from secureps.errors import (
 )
 from secureps.messages import orders, records, requests, shard_records
 from secureps.messages.encoding import payload_digest
+from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.orders import GroupVersion, MemberBlocks
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, SubmissionId
@@ -273,6 +274,26 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
     assert spoilt.key == payload_digest(wrong)
     assert works(step) == [StepState(cohort, None, right)]
     assert works(desk.give(WORKER, Unopened(works(step)[0], "nor does this"))) == []
+
+
+def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shard that dies before has nothing of it, and is told again."""
+    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
+    desk = Desk("rlwe").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    key = b"\1" * (4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all")))
+    order = orders.Prepare(1, cohort, (), key)
+    step = desk.order(order)
+    assert works(step) == [StepState(cohort, None, key)]
+    assert step.records == []
+    desk = desk.restarted()
+    assert works(desk.order(order)) == [StepState(cohort, None, key)]
+    made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
+    assert desk.ready(1, 0).records == [KeySumTaken("all", 0, key), made]
+    assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)
 
 
 # --- damage -----------------------------------------------------------------------
