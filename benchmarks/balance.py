@@ -4,7 +4,8 @@ A table of row-blocks on four shards whose links are what takes the time, in vir
 touch row-blocks either evenly or by Zipf's law, the same number in all, and every row-block has
 rounds of its own. Played with `[scaling]` and without, under several draws of who touches what:
 seconds of a version from the opening of its round until it is committed, of the last half of a
-run. "times" is to the even case of the same draw.
+run. "times" is p99 to the even case of the same draw, its median over draws, its least and its
+most; "whole" and "whole, most" are the same of all versions, those too in which blocks move.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.elastic import MEMORY
 from benchmarks.report import Row, report
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import PlanSection
@@ -111,8 +114,17 @@ def plan(crowd: Crowd, scales: bool) -> Plan:
     return Plan(parse(PlanSection, data, "balance"))
 
 
-def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> tuple[list[float], int]:
-    """Seconds of the versions of the last half, and how many blocks have moved."""
+@dataclass(frozen=True)
+class Played:
+    """Seconds of all versions, of those of the last half, and how many blocks have moved."""
+
+    all: tuple[float, ...]
+    last: tuple[float, ...]
+    moved: int
+
+
+def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> Played:
+    """One run, in virtual time."""
     names = client_names(crowd.clients)
     trainers = dict(zip(names, map(Toucher, touched(crowd, exponent, seed)), strict=True))
     links = Links(Delays(network=Constant(0.05)), seed, ShardsSection(bandwidth=BANDWIDTH))
@@ -127,50 +139,55 @@ def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> tuple[list[f
     def delay(sender: str, to: str, message: Any) -> float:
         return links.between(sender, to, message, made.loop.now())
 
-    with tempfile.TemporaryDirectory(prefix="secureps-balance-") as folder:
+    place = MEMORY if MEMORY.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="secureps-balance-", dir=place) as folder:
         cast = Cast(trainers, UnsafeSeed(seed), cost)
         made = Simulation(plan(crowd, scales), cast, Path(folder), Conditions(delay=delay))
         made.run(lambda: bool(made.coordinator.federation.finished))
         journal = made._stores[COORDINATOR].journal
         began: dict[str, float] = {}
-        took, moved = list[float](), 0
+        took, moved = list[tuple[int, float]](), 0
         for at, record in journal.replay():
             match record:
                 case RoundOpened(group=group):
                     began[group] = at
-                case VersionCommitted(group=group, version=version) if version > VERSIONS // 2:
-                    took.append(at - began[group])
+                case VersionCommitted(group=group, version=version) if version > 0:
+                    took.append((version, at - began[group]))
                 case ScalingDecided(blocks=blocks):
                     moved += len(blocks)
                 case _:
                     pass
         made.close()
-    return took, moved
+    last = tuple(seconds for version, seconds in took if version > VERSIONS // 2)
+    return Played(tuple(seconds for _, seconds in took), last, moved)
 
 
-def quantile(seconds: list[float], part: float) -> float:
+def quantile(seconds: Sequence[float], part: float) -> float:
     return float(np.quantile(seconds, part))
 
 
 def rows(crowd: Crowd, draws: int, exponent: float) -> list[Row]:
     cases = (("even", False, 0.0), ("skewed", False, exponent), ("skewed, follows", True, exponent))
-    found: dict[str, list[tuple[float, float, int]]] = {name: [] for name, _, _ in cases}
+    found: dict[str, list[Played]] = {name: [] for name, _, _ in cases}
     for seed in range(draws):
         for name, scales, skew in cases:
-            took, moved = play(crowd, scales, skew, seed)
-            found[name].append((quantile(took, 0.5), quantile(took, 0.99), moved))
+            found[name].append(play(crowd, scales, skew, seed))
     made: list[Row] = []
     for name, each in found.items():
-        ratios = [own[1] / even[1] for own, even in zip(each, found["even"], strict=True)]
+        pairs = list(zip(each, found["even"], strict=True))
+        last = [quantile(own.last, 0.99) / quantile(even.last, 0.99) for own, even in pairs]
+        whole = [quantile(own.all, 0.99) / quantile(even.all, 0.99) for own, even in pairs]
         made.append(
             {
                 "access": name,
-                "a version, s": statistics.median(own[0] for own in each),
-                "p99, s": statistics.median(own[1] for own in each),
-                "times": statistics.median(ratios),
-                "least": min(ratios),
-                "most": max(ratios),
-                "blocks moved": statistics.fmean(own[2] for own in each),
+                "a version, s": statistics.median(quantile(own.last, 0.5) for own in each),
+                "p99, s": statistics.median(quantile(own.last, 0.99) for own in each),
+                "times": statistics.median(last),
+                "least": min(last),
+                "most": max(last),
+                "whole": statistics.median(whole),
+                "whole, most": max(whole),
+                "blocks moved": statistics.fmean(own.moved for own in each),
             }
         )
     return made
@@ -178,7 +195,7 @@ def rows(crowd: Crowd, draws: int, exponent: float) -> list[Row]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=6)
+    parser.add_argument("--draws", type=int, default=12)
     parser.add_argument("--exponent", type=float, default=1.5)
     parser.add_argument("--clients", type=int, default=40)
     parser.add_argument("--minimum", type=int, default=2)

@@ -14,6 +14,8 @@ import argparse
 import math
 import statistics
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +23,7 @@ from typing import Any
 
 from benchmarks.intervals import mean_interval
 from benchmarks.report import Row, report
+from secureps.client.trainer import Trainer
 from secureps.config.plan import PlanSection
 from secureps.config.scenario import ShardsSection
 from secureps.config.sections import parse
@@ -113,6 +116,16 @@ class Played:
 
 
 def play(policy: str, scene: Scene, seed: int) -> Played:
+    with simulated(plan(policy), scene, seed, partial(Walker, shape=SHAPE)) as made:
+        made.run(lambda: made.loop.now() >= SECONDS)
+        return _measured(made)
+
+
+@contextmanager
+def simulated(
+    plan: Plan, scene: Scene, seed: int, trainer: Callable[[int], Trainer]
+) -> Iterator[Simulation]:
+    """A federation under this load, which is yet to be played."""
     count = scene.clients + sum(each[0] for each in scene.more)
     names = client_names(count)
     delays = Delays(
@@ -120,9 +133,9 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
     )
     links = Links(delays, seed, ShardsSection(bandwidth=scene.bandwidth, block_seconds=0.01))
 
-    def cost(name: str, task: object) -> float:
+    def cost(name: str, task: Any) -> float:
         aims = getattr(task, "aims", None)
-        return delays.train_seconds(seed, name, aims[0].version) if aims else 0.0
+        return task.work * delays.train_seconds(seed, name, aims[0].version) if aims else 0.0
 
     def delay(sender: str, to: str, message: Any) -> float:
         return links.between(sender, to, message, made.loop.now())
@@ -135,9 +148,8 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
             late=late,
             adding=lambda shard, blocks: links.adding(shard, blocks, made.loop.now()),
         )
-        trainers = {name: Walker(i, SHAPE) for i, name in enumerate(names)}
-        cast = Cast(trainers, UnsafeSeed(seed), cost)
-        made = Simulation(plan(policy), cast, Path(folder), conditions)
+        trainers = {name: trainer(i) for i, name in enumerate(names)}
+        made = Simulation(plan, Cast(trainers, UnsafeSeed(seed), cost), Path(folder), conditions)
         first = scene.clients
         for number, comes, leaves in scene.more:
             for name in names[first : first + number]:
@@ -152,9 +164,8 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
                 made.loop.call_later(when, partial(made.kill, name))
             going = going[number:]
         made.loop.call_later(SECONDS, lambda: None)
-        made.run(lambda: made.loop.now() >= SECONDS)
         try:
-            return _measured(made)
+            yield made
         finally:
             made.close()
 

@@ -112,9 +112,17 @@ class WrongVersion(ClientError):
 
 
 class Conflict(ClientError):
-    """Other bytes under an id that is already known."""
+    """Other bytes under an id that is already known.
+
+    `free` is the first sequence of its client that whoever says so knows nothing under, nor under
+    any later one; 0 if it does not say.
+    """
 
     status = "ALREADY_EXISTS"
+
+    def __init__(self, text: str, free: int = 0) -> None:
+        super().__init__(text)
+        self.free = free
 
 
 class OperatorError(SecurepsError):

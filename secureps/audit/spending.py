@@ -38,25 +38,40 @@ def epsilons(plan: Plan, entries: Iterable[Entry]) -> tuple[Spent, ...] | None:
     """
     if plan.section.privacy is None:
         return None
-    ledger, parties = Ledger(), dict[str, None]()
+    spending = Spending()
     for entry in entries:
+        spending.take(entry)
+    return spending.epsilons(plan)
+
+
+class Spending:
+    """The privacy facts among entries, which come one by one."""
+
+    def __init__(self) -> None:
+        self._ledger, self._parties = Ledger(), set[str]()
+
+    def take(self, entry: Entry) -> None:
+        """One entry more; DamagedStore if it has no facts that can be."""
         fact = _fact(entry)
         if fact is None:
-            continue
+            return
         try:
-            ledger.append(fact)
+            self._ledger.append(fact)
         except SecurepsError as error:
             raise DamagedStore(f"row {entry.row}, {entry.what}: {error}") from None
-        parties[fact.party] = None
-    alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
-    found = []
-    for party in sorted(parties):
-        tally = ledger.tally(party)
-        facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
-        if facts not in alike:
-            alike[facts] = finite(round(spent(plan, tally), DIGITS))
-        found.append(Spent(party, alike[facts]))
-    return tuple(found)
+        self._parties.add(fact.party)
+
+    def epsilons(self, plan: Plan) -> tuple[Spent, ...]:
+        """What each client has spent by now, by name, under a plan with privacy."""
+        alike: dict[frozenset[tuple[Fact, int]], float | None] = {}
+        found = []
+        for party in sorted(self._parties):
+            tally = self._ledger.tally(party)
+            facts = frozenset((replace(fact, party=""), count) for fact, count in tally.items())
+            if facts not in alike:
+                alike[facts] = finite(round(spent(plan, tally), DIGITS))
+            found.append(Spent(party, alike[facts]))
+        return tuple(found)
 
 
 def _fact(entry: Entry) -> Fact | None:

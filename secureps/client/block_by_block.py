@@ -7,6 +7,7 @@ failed cannot go on: a key seals each block once. What must not live here: seali
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 from secureps.client.sealing import Sealing
@@ -16,16 +17,22 @@ Done = BlockSealed | Contributed
 
 
 class BlockByBlock:
-    """One contribution in the making, or none."""
+    """One contribution in the making, or none.
+
+    `between` are the seconds that other work took between its blocks.
+    """
 
     def __init__(self) -> None:
+        self.between = 0.0
+        self._left = 0.0
         self._sealing: Sealing[Contributed] | None = None
         self._aims: tuple[Aim, ...] = ()
 
     def begin(self, seal: Callable[[Contribute], Sealing[Contributed]], task: Contribute) -> Done:
         """Seals the first block of a task's aims; raises whatever that raises."""
         self._sealing, self._aims = seal(task), task.aims
-        return self.go_on()
+        self.between = 0.0
+        return self._next(self._sealing)
 
     def go_on(self) -> Done:
         """Seals one more block, or the rest of the contribution where that has to stay together.
@@ -34,8 +41,12 @@ class BlockByBlock:
         """
         if self._sealing is None:
             return Contributed((), (), again=self._aims)
+        self.between += time.perf_counter() - self._left
+        return self._next(self._sealing)
+
+    def _next(self, sealing: Sealing[Contributed]) -> Done:
         try:
-            return BlockSealed(next(self._sealing))
+            return BlockSealed(next(sealing))
         except StopIteration as end:
             self._sealing = None
             done: Contributed = end.value
@@ -43,3 +54,5 @@ class BlockByBlock:
         except BaseException:
             self._sealing = None
             raise
+        finally:
+            self._left = time.perf_counter()

@@ -88,7 +88,11 @@ class MissingSetting(KeyError):
 
     def __str__(self) -> str:
         hint = meant(self.args[0], self._given) if self._given else "no setting is"
-        return f"{self.args[0]!r} is not given; {hint.replace('known are', 'given are')}"
+        own = self.args[0]
+        return (
+            f"{own!r} is not given; {hint.replace('known are', 'given are')}; name it by --set "
+            f"{own}=..., or in the settings of [federation] or of a scenario"
+        )
 
 
 class Asked(dict[str, Any]):

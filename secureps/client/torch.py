@@ -251,12 +251,13 @@ class TorchTrainer:
         """
         if not ranks.several() or ranks.leads():
             return None
-        while (heard := ranks.hear()) is not None:
-            with suppress(NotFinite):  # which all ranks have met: the client says so, and decides
-                if heard[1] == ranks.EVALUATION:
-                    self._evaluated(heard[0])
-                else:
-                    self._trained(*heard, None)
+        with ranks.failing_together():
+            while (heard := ranks.hear()) is not None:
+                with suppress(NotFinite):  # which all have met: the client says so, and decides
+                    if heard[1] == ranks.EVALUATION:
+                        self._evaluated(heard[0])
+                    else:
+                        self._trained(*heard, None)
         return ranks.DISMISSED
 
     def dismiss(self) -> None:
@@ -305,6 +306,7 @@ class TorchTrainer:
 
     def evaluate(self, parameters: dict[str, Array]) -> EvaluateResult:
         """Loss and metrics on the held-out records; see `Trainer.evaluate`."""
+        self._ranks.demand_whole()
         if not (ranks.several() and self._has_shards):
             return self._evaluated(parameters)
         with self._ranks.together(ranks.EVALUATION, parameters, None):

@@ -18,6 +18,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.distributed_c10d as distributed_c10d
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -25,9 +26,15 @@ from torch.nn.parallel import DistributedDataParallel
 from secureps.client.local_sgd import LocalSgd
 from secureps.client.torch_sgd import Task, demand_finite
 from secureps.client.trainer import Array, RecordPrivacy
-from secureps.errors import NotFinite, PlanRefused
+from secureps.errors import NotFinite, PlanRefused, ScriptFailed
+from secureps.tracebacks import told
 
 DISMISSED = "the client that this process trained with is done"
+
+AGAIN = "they train together no more: start all of this client's processes again"
+
+FAILED = "secureps/failed"
+"""Where the group's store has which rank failed first, and why."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +89,47 @@ def hear() -> tuple[dict[str, Array], Order] | None:
 EVALUATION = Order(b"", LocalSgd(), 0)
 
 
+@contextmanager
+def failing_together() -> Iterator[None]:
+    """Ends the group where this rank fails: whoever waits for it in a collective fails too.
+
+    Not where a value is not finite, which all ranks meet. With gloo that is at once; NCCL may
+    wait as long as its own watchdog does.
+
+    Raises:
+        ScriptFailed: another rank failed first; names it.
+    """
+    if not several():
+        yield
+        return
+    rank, store = dist.get_rank(), distributed_c10d._get_default_store()
+    try:
+        yield
+    except NotFinite:
+        raise
+    except BaseException as error:
+        own = f"rank {rank} of this client's processes failed: {told(error)}"
+        try:
+            first = store.compare_set(FAILED, "", own).decode()
+        except RuntimeError:  # who kept the store is gone, too
+            first = own
+        distributed_c10d._abort_process_group()
+        if first == own:
+            raise
+        raise ScriptFailed(f"{first}; {AGAIN}") from error
+
+
 class Ranks:
     """The other ranks of this client, as long as they hear what it orders."""
 
     def __init__(self) -> None:
         self._hear = True
+        self._failed = ""
+
+    def demand_whole(self) -> None:
+        """ScriptFailed once a rank has failed: this one alone would train another model."""
+        if self._failed:
+            raise ScriptFailed(self._failed)
 
     @contextmanager
     def together(
@@ -96,7 +139,9 @@ class Ranks:
 
         Raises:
             PlanRefused: with privacy each rank would clip and noise its own share of a step.
+            ScriptFailed: a rank failed, now or before.
         """
+        self.demand_whole()
         if several():
             if privacy is not None:
                 raise PlanRefused(
@@ -104,11 +149,17 @@ class Ranks:
                     "torchrun"
                 )
             self._hear = False
-            order(given, parameters)
         try:
-            yield
+            with failing_together():
+                if several():
+                    order(given, parameters)
+                yield
         except NotFinite:
             self._hear = True
+            raise
+        except BaseException as error:
+            if not self._hear:
+                self._failed = f"after {told(error)}: {AGAIN}"
             raise
         self._hear = True
 

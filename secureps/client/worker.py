@@ -217,7 +217,7 @@ class ClientWorker(Worker):
             raise
         figures = (
             Figure("training_seconds", training),
-            Figure("encryption_seconds", sealed - trained),
+            Figure("encryption_seconds", sealed - trained - self._making.between),
         )
         updates = tuple(update for update in made.values() if update is not None)
         others = tuple(aim for aim, update in made.items() if update is None)
@@ -392,7 +392,11 @@ class ClientWorker(Worker):
         sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent, weight)
         if plan.group(aim.group).feedback:
             scale = self._scale(aim.group, pulled[aim.group][-1])
-            keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
+            try:
+                keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
+            except Exception:
+                self._sealer.drop(header.key for header in sealed.headers)
+                raise
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:

@@ -207,6 +207,13 @@ def memory_text(count: int) -> str:
     return f"{-(-count // 1024**power)} {'KMGT'[power - 1]}iB"
 
 
+def memory_stated(count: int) -> str:
+    """A text of MEMORY that means exactly so many bytes, "4 MB"; if there is none, as above."""
+    units = sorted(_UNITS.items(), key=lambda unit: -unit[1])
+    exact = (f"{count // size} {name}" for name, size in units if count and count % size == 0)
+    return next(exact, memory_text(count))
+
+
 def shown(value: Any) -> str:
     """A value as a TOML file has it, cut short."""
     match value:

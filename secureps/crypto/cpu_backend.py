@@ -67,8 +67,6 @@ class CpuSealer(Secret):
             self._key,
             scale(enc).digits,
             constants(enc.ring),
-            np.empty(degree, np.int32),
-            np.empty((3, degree), np.uint32),
             made,
         )
         out = np.empty(made.size // 64 * WORD_BITS, np.uint64)
@@ -89,7 +87,7 @@ class _CpuOpener:
         self, block: int, first: int, words: NDArray[np.uint64], out: NDArray[np.int64]
     ) -> tuple[float, bool]:
         """As of `ElementOpener`."""
-        enc, degree = self._encoding, self._encoding.ring.degree
+        enc = self._encoding
         open_elements = kernels().open_narrow if len(enc.ring.words) == 1 else kernels().open_wide
         found = open_elements(
             words,
@@ -97,8 +95,6 @@ class _CpuOpener:
             self._key,
             constants(enc.ring),
             scale(enc),
-            np.empty((len(enc.ring.primes) + 1, degree), np.uint32),
-            np.empty((2, degree), np.uint64),
             out,
         )
         return float(found[0]), bool(found[1])

@@ -20,12 +20,12 @@ I32 = NDArray[np.int32]
 I64 = NDArray[np.int64]
 U32 = NDArray[np.uint32]
 U64 = NDArray[np.uint64]
-Opens = Callable[[U64, U32, U32, Constants, Scale, U32, U64, I64], tuple[float, bool]]
+Opens = Callable[[U64, U32, U32, Constants, Scale, I64], tuple[float, bool]]
 
 
 class Kernels(NamedTuple):
     """Those of one kind; `crypto.words`, `public_kernels`, `rlwe_kernels` and `rlwe_open` say what
-    each does.
+    each does, without the arrays that are spoilt: numba's work in them, and get them here.
     """
 
     pack_words: Callable[[U64, U64], None]
@@ -34,8 +34,8 @@ class Kernels(NamedTuple):
     reduce_words: Callable[[U64, np.uint64], None]
     reduce_accepted: Callable[[U32, U32, U32, U32], bool]
     binomial: Callable[[U32, I32], None]
-    transform_small: Callable[[I32, Constants, U32, U32], None]
-    seal_elements: Callable[[U32, U32, U32, U32, U32, Constants, I32, U32, U64], None]
+    transform_small: Callable[[I32, Constants, U32], None]
+    seal_elements: Callable[[U32, U32, U32, U32, U32, Constants, U64], None]
     open_narrow: Opens
     open_wide: Opens
 
@@ -54,6 +54,26 @@ def by_numba() -> Kernels:
     """Compiled ones, where they are compiled."""
     from secureps.crypto import public_kernels, rlwe_kernels, rlwe_open, words
 
+    def transform_small(small: I32, ring: Constants, out: U32) -> None:
+        rlwe_kernels.transform_small(small, ring, np.empty((2, small.size), np.uint32), out)
+
+    def seal_elements(
+        values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
+    ) -> None:
+        size = values.shape[2]
+        spoilt = np.empty(size, np.int32), np.empty((3, size), np.uint32)
+        rlwe_kernels.seal_elements(values, a, noise, key, digits, ring, *spoilt, out)
+
+    def opens(kernel: Callable[..., tuple[float, bool]]) -> Opens:
+        def opened(
+            words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
+        ) -> tuple[float, bool]:
+            primes, size = a.shape[1:]
+            spoilt = np.empty((primes + 1, size), np.uint32), np.empty((2, size), np.uint64)
+            return kernel(words, a, key, ring, scale, *spoilt, out)
+
+        return opened
+
     return Kernels(
         pack_words=words.pack_words,
         add_words=words.add_words,
@@ -61,10 +81,10 @@ def by_numba() -> Kernels:
         reduce_words=words.reduce_words,
         reduce_accepted=public_kernels.reduce_accepted,
         binomial=rlwe_kernels.binomial,
-        transform_small=rlwe_kernels.transform_small,
-        seal_elements=rlwe_kernels.seal_elements,
-        open_narrow=rlwe_open.open_narrow,
-        open_wide=rlwe_open.open_wide,
+        transform_small=transform_small,
+        seal_elements=seal_elements,
+        open_narrow=opens(rlwe_open.open_narrow),
+        open_wide=opens(rlwe_open.open_wide),
     )
 
 

@@ -26,9 +26,9 @@ _LIMB = _f64(1 << 64)
 
 
 def open_narrow(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.open_narrow`; `work` and `room` are not used."""
+    """As `crypto.rlwe_open.open_narrow`."""
     first, second = _without_key(words, a, key, ring)
     low, high = ring.primes[0, 0], ring.primes[1, 0]
     inverse, inverse2 = ring.garner[0]
@@ -51,12 +51,12 @@ def open_narrow(
 
 
 def open_wide(
-    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, work: U32, room: U64, out: I64
+    words: U64, a: U32, key: U32, ring: Constants, scale: Scale, out: I64
 ) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.open_wide`; `work` and `room` are not used."""
+    """As `crypto.rlwe_open.open_wide`."""
     total, sound = 0.0, True
     for residues, element in zip(np.stack(_without_key(words, a, key, ring), 1), out):
-        squares, whole = decode_wide(residues, ring, scale, room[0], element)
+        squares, whole = decode_wide(residues, ring, scale, element)
         total += squares
         sound &= whole
     return total, sound
@@ -91,10 +91,8 @@ def _divided(value: U64, by: np.uint64, inverse: np.float64) -> tuple[U64, U64]:
     return quotient, rest
 
 
-def decode_wide(
-    residues: U32, ring: Constants, scale: Scale, room: U64, out: I64
-) -> tuple[float, bool]:
-    """As `crypto.rlwe_open.decode_wide`; `room` is not used."""
+def decode_wide(residues: U32, ring: Constants, scale: Scale, out: I64) -> tuple[float, bool]:
+    """As `crypto.rlwe_open.decode_wide`."""
     value = _composed(residues, ring, scale)
     ones = np.ones(value.shape[1], _u64)
     digits, end, delta = out.view(_u64), out.shape[0], scale.places[0]

@@ -34,12 +34,12 @@ def binomial(words: U32, out: I32) -> None:
     np.subtract(np.bitwise_count(low), np.bitwise_count(rest), out=out, dtype=np.int32)
 
 
-def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
+def transform_small(small: I32, ring: Constants, out: U32) -> None:
     """As `crypto.rlwe_kernels.transform_small`."""
     for index, (p, whole) in enumerate(ring.primes):
-        first, wide = _lifted(small, p), _u64(p)
-        forward(first, work[1], ring.head[index], ring.tail[index], ring.primes[index])
-        value = once(shoup(work[1], _ONE, whole, p), p)
+        first, made, wide = _lifted(small, p), np.empty(small.size, _u32), _u64(p)
+        forward(first, made, ring.head[index], ring.tail[index], ring.primes[index])
+        value = once(shoup(made, _ONE, whole, p), p)
         high = value * ring.inverses[index]
         high >>= _u64(INVERSE_BITS - 32)
         rest = (value.astype(_u64) << _HALF) - high * wide
@@ -51,17 +51,9 @@ def transform_small(small: I32, ring: Constants, work: U32, out: U32) -> None:
 
 
 def seal_elements(
-    values: U32,
-    a: U32,
-    noise: U32,
-    key: U32,
-    digits: U32,
-    ring: Constants,
-    small: I32,
-    work: U32,
-    out: U64,
+    values: U32, a: U32, noise: U32, key: U32, digits: U32, ring: Constants, out: U64
 ) -> None:
-    """As `crypto.rlwe_kernels.seal_elements`; `small` and `work` are not used."""
+    """As `crypto.rlwe_kernels.seal_elements`."""
     errors = np.empty((values.shape[0], values.shape[2]), np.int32)
     binomial(noise, errors)
     for word, (w, w2) in enumerate(ring.garner):

@@ -121,7 +121,7 @@ def one_time_key(ring: Ring, noise: Noise) -> npt.NDArray[np.int32]:
 def transformed_key(ring: Ring, small: npt.NDArray[np.int32]) -> npt.NDArray[np.uint32]:
     """A key, or a sum of keys, as backends take it: uint32 (primes, 2, N)."""
     out = np.empty((len(ring.primes), 2, ring.degree), np.uint32)
-    kernels().transform_small(small, constants(ring), np.empty((2, ring.degree), np.uint32), out)
+    kernels().transform_small(small, constants(ring), out)
     return out
 
 

@@ -8,7 +8,6 @@ it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from secureps.audit.entries import TOLD, Entry, entries
@@ -57,16 +56,8 @@ class Course:
     reign: int = 0
 
 
-def course(rows: Iterable[Row]) -> Course:
-    """The course that the rows of a coordinator's journal tell."""
-    fold = _Fold()
-    for row in rows:
-        fold.take(row)
-    return fold.told
-
-
-class _Fold:
-    """What was read so far."""
+class CourseFold:
+    """The course that the rows of a coordinator's journal tell, which come one by one."""
 
     def __init__(self) -> None:
         self._run: RunInfo | None = None
@@ -102,7 +93,7 @@ class _Fold:
 
     @property
     def told(self) -> Course:
-        """All of it."""
+        """By now."""
         return Course(
             run=self._run,
             rows=self._rows,

@@ -6,15 +6,17 @@ them (`dashboard.sources`), and a page's looks (`dashboard/site`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from secureps.audit.entries import date_of, entries
-from secureps.audit.spending import epsilons
+from secureps.audit.spending import Spending
 from secureps.messages.member_records import OwnAct, OwnDeed, Sealed, SubmissionSettled
 from secureps.messages.outcome import Outcome
-from secureps.messages.records import Dated, RunPinned, SealedBefore
-from secureps.messages.submission import SubmissionId
+from secureps.messages.records import Dated, ReceiptSummary, RunPinned, SealedBefore
+from secureps.messages.run import RunInfo
+from secureps.messages.submission import Receipt, SubmissionId
 from secureps.policy.explain.visibility import collusion, sights
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
@@ -107,74 +109,83 @@ class HolderView:
     standing: str
 
 
-def holder_view(
-    name: str, rows: Sequence[Row], ledger: OwnLedger, holders: Sequence[str]
-) -> HolderView | None:
-    """The page of the client `name`; None before it takes part in a run.
+class OwnRows:
+    """What the rows of the client `name`'s journal tell, which come one by one."""
 
-    Args:
-        rows: of its journal.
-        holders: names of the key holders on its kit's roster.
-    """
-    run = next((row.record.run for row in rows if isinstance(row.record, RunPinned)), None)
-    if run is None:
-        return None
-    plan, updates = Plan.from_text(run.plan), sent(rows)
-    privacy = plan.section.privacy
-    departure = Departure(name)
-    for row in rows:
-        if isinstance(row.record, OwnAct):
-            departure.apply(row.record)
-    spent = epsilons(plan, entries(run.id, rows)) or ()
-    sealed = (row.record for row in rows if isinstance(row.record, Sealed | SealedBefore))
-    unsafe = any(each.receipt.unsafe for each in sealed)
-    epsilon = next((each.epsilon for each in spent if each.client == name), 0.0)
-    return HolderView(
-        name=name,
-        run=run.id.hex()[:16],
-        plan=plan.section.name,
-        epsilon=None if privacy is None or unsafe else epsilon,
-        budget=None if privacy is None else privacy.budget,
-        delta=None if privacy is None else privacy.delta,
-        unit=adjacency(plan),
-        unsafe=unsafe,
-        total=None if unsafe else ledger.epsilon,
-        own_budget=ledger.budget,
-        own_delta=OWN_DELTA,
-        ledger_trouble=ledger.trouble,
-        runs=tuple(
-            RunSpending(r.run.hex()[:16], r.facts, finite(r.epsilon), r.run == run.id)
-            for r in ledger.runs
-        ),
-        updates=tuple(reversed(updates[-KEPT:])),
-        count=len(updates),
-        bytes=sum(each.bytes for each in updates),
-        open=collusion(plan),
-        holders=tuple(holders) if plan.holders else (),
-        threshold=plan.threshold if plan.holders else 0,
-        sees=tuple((sight.role, sight.sees, sight.never) for sight in sights(plan)),
-        acted=departure.acted,
-        standing="" if departure.wants is None else STANDING[departure.wants],
-    )
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._run: RunInfo | None = None
+        self._plan: Plan | None = None
+        self._departure, self._spending = Departure(name), Spending()
+        self._sent: dict[SubmissionId, SentUpdate] = {}
+        self._bytes, self._unsafe = 0, False
+        self._began: float | None = None
+
+    def take(self, row: Row) -> None:
+        """One row more; DamagedStore if it has no facts that can be."""
+        match row.record:
+            case RunPinned(run) if self._run is None:
+                self._run, self._plan = run, Plan.from_text(run.plan)
+            case Dated(unix):
+                self._began = unix - row.at
+            case OwnAct() as act:
+                self._departure.apply(act)
+            case Sealed(receipt) | SealedBefore(receipt):
+                self._unsafe |= receipt.unsafe
+                self._send(row.at, receipt)
+            case SubmissionSettled(id, outcome) if id in self._sent:
+                self._sent[id] = replace(self._sent[id], outcome=Outcome(outcome).value)
+            case _:
+                pass
+        for entry in entries(b"", (row,)):  # facts are the same, whatever the run
+            self._spending.take(entry)
+
+    def _send(self, at: float, receipt: Receipt | ReceiptSummary) -> None:
+        date = "" if self._began is None else date_of(self._began + at)
+        of = (receipt.id.group, receipt.version, receipt.size, receipt.purpose)
+        before = self._sent.get(receipt.id)
+        self._bytes += receipt.size - (0 if before is None else before.bytes)
+        self._sent[receipt.id] = SentUpdate(date, *of, "under way")
+
+    def view(self, ledger: OwnLedger, holders: Sequence[str]) -> HolderView | None:
+        """The page by now; None before the client takes part in a run.
+
+        Args:
+            holders: names of the key holders on its kit's roster.
+        """
+        run, plan, departure = self._run, self._plan, self._departure
+        if run is None or plan is None:
+            return None
+        privacy, unsafe = plan.section.privacy, self._unsafe
+        spent = () if privacy is None else self._spending.epsilons(plan)
+        epsilon = next((each.epsilon for each in spent if each.client == self._name), 0.0)
+        return HolderView(
+            name=self._name,
+            run=run.id.hex()[:16],
+            plan=plan.section.name,
+            epsilon=None if privacy is None or unsafe else epsilon,
+            budget=None if privacy is None else privacy.budget,
+            delta=None if privacy is None else privacy.delta,
+            unit=adjacency(plan),
+            unsafe=unsafe,
+            total=None if unsafe else ledger.epsilon,
+            own_budget=ledger.budget,
+            own_delta=OWN_DELTA,
+            ledger_trouble=ledger.trouble,
+            runs=tuple(
+                RunSpending(r.run.hex()[:16], r.facts, finite(r.epsilon), r.run == run.id)
+                for r in ledger.runs
+            ),
+            updates=tuple(islice(reversed(self._sent.values()), KEPT)),
+            count=len(self._sent),
+            bytes=self._bytes,
+            open=collusion(plan),
+            holders=tuple(holders) if plan.holders else (),
+            threshold=plan.threshold if plan.holders else 0,
+            sees=tuple((sight.role, sight.sees, sight.never) for sight in sights(plan)),
+            acted=departure.acted,
+            standing="" if departure.wants is None else STANDING[departure.wants],
+        )
 
 
 STANDING = {OwnDeed.PAUSE: "paused", OwnDeed.LEAVE: "leaves"}
-
-
-def sent(rows: Iterable[Row]) -> list[SentUpdate]:
-    """All that a client's journal says it sealed, oldest first."""
-    found: dict[SubmissionId, SentUpdate] = {}
-    began: float | None = None
-    for row in rows:
-        match row.record:
-            case Dated(unix):
-                began = unix - row.at
-            case Sealed(receipt) | SealedBefore(receipt):
-                date = "" if began is None else date_of(began + row.at)
-                of = (receipt.id.group, receipt.version, receipt.size, receipt.purpose)
-                found[receipt.id] = SentUpdate(date, *of, "under way")
-            case SubmissionSettled(id, outcome) if id in found:
-                found[id] = replace(found[id], outcome=Outcome(outcome).value)
-            case _:
-                pass
-    return list(found.values())

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Generic, Protocol, TypeVar
 
 from secureps.dashboard.board import Board, Facts
-from secureps.dashboard.course import course
-from secureps.dashboard.holder_view import OwnLedger, holder_view
+from secureps.dashboard.course import CourseFold
+from secureps.dashboard.holder_view import OwnLedger, OwnRows
 from secureps.dashboard.observation import Observation
 from secureps.dashboard.officer_view import LogCheck
-from secureps.errors import NotReady, SecurepsError
+from secureps.errors import Conflict, NotReady, Refused, SecurepsError
 from secureps.messages.run import RunInfo
 from secureps.policy.explain.explanation import explain
 from secureps.policy.plan import Plan
@@ -30,6 +31,8 @@ from secureps.run.status_client import StatusClient
 from secureps.store.backup import JOURNAL
 from secureps.store.budget import BudgetLedger, epsilon_of
 from secureps.store.journal import read_rows
+from secureps.store.journal_height import START, Mark
+from secureps.store.journal_rows import Row
 from secureps.store.keyring import load_public
 from secureps.store.passphrases import Passphrases
 from secureps.tracebacks import told
@@ -191,6 +194,49 @@ def _files(state: Path) -> tuple[Path, Path]:
     return state / JOURNAL, state / f"{JOURNAL}-wal"
 
 
+class Fold(Protocol):
+    """What rows come to."""
+
+    def take(self, row: Row) -> None:
+        """One row more."""
+
+
+F = TypeVar("F", bound=Fold)
+
+
+class Followed(Generic[F]):
+    """What the rows of a journal come to, read on from the last row that is known.
+
+    Args:
+        begin: a fold of no row.
+    """
+
+    def __init__(self, journal: Path, begin: Callable[[], F]) -> None:
+        self.journal = journal
+        self._begin = begin
+        self._known: tuple[F, Mark] | None = None
+
+    def read(self) -> F:
+        """Takes the rows that are new; raises as `read_rows` does of a whole journal.
+
+        All of them where the last one that is known is gone: compacted twice since, or of
+        another file, as after a restore.
+        """
+        try:
+            return self._on()
+        except (Conflict, Refused):
+            return self._on()
+
+    def _on(self) -> F:
+        fold, upto = self._known or (self._begin(), START)
+        self._known = None  # a row that cannot be taken may be taken in part
+        for row in read_rows(self.journal, upto):
+            fold.take(row)
+            upto = Mark(row.seq, row.chain)
+        self._known = fold, upto
+        return fold
+
+
 class CourseSource:
     """The course of a run, from its coordinator's state folder, and its standby's if it has one.
 
@@ -199,16 +245,16 @@ class CourseSource:
     """
 
     def __init__(self, *states: Path) -> None:
-        self._journals = [state / JOURNAL for state in states]
+        self._journals = [Followed(state / JOURNAL, CourseFold) for state in states]
         self._files = Changing(*(file for state in states for file in _files(state)))
 
     def look(self, board: Board) -> None:
-        """Reads the journal, if there is more of it; raises as `read_rows` does."""
-        journals = [journal for journal in self._journals if journal.is_file()]
+        """Reads what is new of the journals, if anything is; raises as `read_rows` does."""
+        journals = [each for each in self._journals if each.journal.is_file()]
         if not journals or not self._files.changed():
             return
         with self._files.again():
-            courses = (course(read_rows(journal)) for journal in journals)
+            courses = [each.read().told for each in journals]
             found = max(courses, key=lambda each: (each.reign, each.rows))
         board.put(lambda facts: _founded(replace(facts, course=found), found.run))
 
@@ -223,35 +269,52 @@ class HolderSource:
     def __init__(
         self, name: str, kit: Path, state: Path, ledger: Path, budget: float | None
     ) -> None:
-        self._name, self._kit, self._state = name, kit, state
-        self._ledger, self._budget = ledger, budget
+        self._kit, self._state = kit, state
+        self._rows = Followed(state / JOURNAL, lambda: OwnRows(name))
+        self._ledger = KnownLedger(ledger, budget)
         self._files, self._spent = Changing(*_files(state)), Changing(ledger)
 
     def look(self, board: Board) -> None:
-        """Reads what has changed; raises as `read_rows` and `load_public` do."""
-        journal = self._state / JOURNAL
+        """Reads what is new; raises as `read_rows` and `load_public` do."""
         changes = [files.changed() for files in (self._files, self._spent)]
-        if not journal.is_file() or not any(changes):
+        if not self._rows.journal.is_file() or not any(changes):
             return
         with self._files.again():
-            rows = list(read_rows(journal))
+            rows = self._rows.read()
             holders = [each.name for each in load_public(self._kit).roster.holders()]
             # after the journal: what that says was spent, the ledger had before
-            ledger = own_ledger(self._ledger, self._budget)
-            view = holder_view(self._name, rows, ledger, holders)
+            view = rows.view(self._ledger.read(), holders)
         board.put(lambda facts: replace(facts, own=view))
 
 
-def own_ledger(path: Path, budget: float | None = None) -> OwnLedger:
-    """What a ledger over all runs says, or why it cannot be read."""
-    if not path.is_file():
-        return OwnLedger(budget=budget)
-    ledger = BudgetLedger(path, budget)
-    try:
+class KnownLedger:
+    """A ledger over all runs, read on from where it was.
+
+    Args:
+        budget: of all runs together; None: there is none, unless one is on record.
+    """
+
+    def __init__(self, path: Path, budget: float | None = None) -> None:
+        self._path, self._budget = path, budget
+        self._ledger = BudgetLedger(path, budget)
+
+    def read(self) -> OwnLedger:
+        """What it says, or why it cannot be read."""
+        if not self._path.is_file():
+            return OwnLedger(budget=self._budget)
+        try:
+            return self._said()
+        except SecurepsError:  # of another file, as after a restore: from its start
+            self._ledger = BudgetLedger(self._path, self._budget)
+        try:
+            return self._said()
+        except SecurepsError as error:
+            return OwnLedger((), None, self._budget, str(error))
+
+    def _said(self) -> OwnLedger:
+        ledger = self._ledger
         facts = [fact for _, fact in ledger.facts()]
         return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
-    except SecurepsError as error:
-        return OwnLedger((), None, budget, str(error))
 
 
 class LedgersSource:
@@ -259,16 +322,18 @@ class LedgersSource:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[Path, tuple[Changing, OwnLedger]] = {}
+        self._known: dict[Path, tuple[Changing, KnownLedger]] = {}
+        self._said: dict[str, OwnLedger] = {}
 
     def look(self, board: Board) -> None:
-        """Reads those that have changed."""
+        """Reads what is new in those that have changed."""
         for path in sorted(self._folder.glob("*.db")):
-            files, _ = self._known.get(path, (Changing(path), None))
+            if path not in self._known:
+                self._known[path] = Changing(path), KnownLedger(path)
+            files, ledger = self._known[path]
             if files.changed():
-                self._known[path] = (files, own_ledger(path))
-        found = {path.stem: ledger for path, (_, ledger) in self._known.items()}
-        board.put(lambda facts: replace(facts, ledgers=found))
+                self._said[path.stem] = ledger.read()
+        board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
 class LogsSource:

@@ -477,15 +477,13 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An error on its way back: its class in `secureps.errors`, and its line of text.
-
-    `challenge` is empty but for NotFresh.
-    """
+    """An error by its class in `secureps.errors`, its line of text, and what else one of it has."""
 
     error: str
     text: str
     retry_after: float | None
     challenge: bytes = b""
+    free: int = 0
 
 
 Request = (

@@ -54,44 +54,64 @@ def place(key: str, nodes: Mapping[str, float]) -> str:
     return max((-weight / math.log(_uniform(key, node)), node) for node, weight in nodes.items())[1]
 
 
-def place_group(group: str, blocks: int, nodes: Mapping[str, float]) -> tuple[str, ...]:
-    """The node of every block of a group, in order: the best by `place` that is not full.
+def place_groups(
+    sizes: Mapping[str, int], nodes: Mapping[str, float], copies: int
+) -> dict[str, list[tuple[str, ...]]]:
+    """The nodes of every block of all groups: its first, and on other nodes each further copy.
 
-    None gets more of the blocks than its weight's share, rounded up; raises as `place` does.
+    It is the best by `place` that is not full. No node gets more first copies of a group than its
+    weight's share, rounded up; nor of all groups together, where that leaves one: row-blocks are
+    groups of one block, of which each alone could lie anywhere. So it is for the others, unless
+    all that are not full have the block already.
+
+    Args:
+        sizes: how many blocks each group has; those that come first are placed first.
+        copies: of each block.
+    Raises:
+        PlanRefused: as `place`, or there are fewer nodes than copies.
 
     References:
         Mirrokni, Thorup and Zadimoghaddam 2018, "Consistent hashing with bounded loads".
     """
-    return place_copies(group, blocks, nodes, 1)[0]
-
-
-def place_copies(
-    group: str, blocks: int, nodes: Mapping[str, float], copies: int
-) -> tuple[tuple[str, ...], ...]:
-    """The nodes of every block of a group: one tuple as of `place_group` for each copy.
-
-    A block's copies are on different nodes. The first tuple is that of `place_group`; in each of
-    the others a node gets no more than its share either, unless all that are not full have the
-    block already.
-
-    Raises:
-        PlanRefused: as `place`, or there are fewer nodes than copies.
-    """
     _demand_weights(nodes)
     if len(nodes) < copies:
         raise PlanRefused(f"{copies} copies of every block lie on as many shards, not {len(nodes)}")
-    total, ranks = sum(nodes.values()), list[tuple[str, ...]]()
-    for _ in range(copies):
-        room = {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
-        placed = list[str]()
-        for block in range(blocks):
-            taken = {rank[block] for rank in ranks}
-            free = {node: weight for node, weight in nodes.items() if node not in taken}
-            left = {node: weight for node, weight in free.items() if room[node] > 0}
-            placed.append(place(f"{group}/{block}", left or free))
-            room[placed[-1]] -= 1
-        ranks.append(tuple(placed))
-    return tuple(ranks)
+    shared = [_room(sum(sizes.values()), nodes) for _ in range(copies)]
+    placed: dict[str, list[tuple[str, ...]]] = {}
+    for group, blocks in sizes.items():
+        held: list[tuple[str, ...]] = [()] * blocks
+        for left in shared:
+            room = _room(blocks, nodes)
+            for block, taken in enumerate(held):
+                node = _best(f"{group}/{block}", taken, nodes, (room, left))
+                held[block] = (*taken, node)
+                room[node] -= 1
+                left[node] -= 1
+        placed[group] = held
+    return placed
+
+
+def _room(blocks: int, nodes: Mapping[str, float]) -> dict[str, int]:
+    """How many of so many blocks each node gets at most: its weight's share, rounded up."""
+    total = sum(nodes.values())
+    return {node: math.ceil(blocks * weight / total) for node, weight in nodes.items()}
+
+
+def _fill(room: dict[str, int], blocks: Sequence[tuple[str, ...]]) -> None:
+    """These have their nodes."""
+    for each in blocks:
+        for node in each:
+            room[node] -= 1
+
+
+def _best(
+    key: str, taken: Sequence[str], nodes: Mapping[str, float], rooms: Sequence[Mapping[str, int]]
+) -> str:
+    """The best node of a block that others have: where the rooms leave any, not a full one."""
+    free = {node: weight for node, weight in nodes.items() if node not in taken}
+    for room in rooms:
+        free = {node: weight for node, weight in free.items() if room[node] > 0} or free
+    return place(key, free)
 
 
 def move_copies(
@@ -121,17 +141,18 @@ def move_copies(
         group: [tuple(node for node in each if node in nodes)[:copies] for each in blocks]
         for group, blocks in held.items()
     }
-    total = sum(nodes.values())
+    shared = _room(copies * sum(map(len, kept.values())), nodes)
+    for blocks in kept.values():
+        _fill(shared, blocks)
     for group, blocks in kept.items():
-        load = Counter(node for each in blocks for node in each)
-        most = {n: math.ceil(copies * len(blocks) * w / total) for n, w in nodes.items()}
+        room = _room(copies * len(blocks), nodes)
+        _fill(room, blocks)
         for block, own in enumerate(blocks):
             while len(own) < copies:
-                free = {node: weight for node, weight in nodes.items() if node not in own}
-                room = {n: w for n, w in free.items() if load[n] < most[n]}
-                taker = place(f"{group}/{block}", room or free)
-                load[taker] += 1
+                taker = _best(f"{group}/{block}", own, nodes, (room, shared))
                 own = (*own, taker)
+                room[taker] -= 1
+                shared[taker] -= 1
             blocks[block] = own
     if joining:
         for group, blocks in kept.items():

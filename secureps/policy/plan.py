@@ -36,6 +36,7 @@ from secureps.policy.canonical import canonical
 from secureps.policy.checks.codec import refuse_codec
 from secureps.policy.checks.committee import refuse_crowded, refuse_holders
 from secureps.policy.checks.evaluation import (
+    EvaluatedVersions,
     evaluated_versions,
     evaluation_group,
     refuse_noisy_choice,
@@ -156,7 +157,7 @@ class Plan:
         return (evaluation.evaluator or "") if evaluation is not None else ""
 
     @cached_property
-    def evaluated(self) -> tuple[int, ...]:
+    def evaluated(self) -> EvaluatedVersions:
         """The versions of the model that are evaluated, ascending."""
         return evaluated_versions(self.section)
 

@@ -7,6 +7,7 @@ follows from them (`roles`), and the theorems (`privacy.accountant`).
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -102,7 +103,7 @@ def planned(plan: Plan, sizes: Mapping[str, int], versions: int) -> float:
         for version in range(_updates(plan, group, versions))
     )
     if plan.clients_evaluate:
-        rounds = sum(version <= versions for version in plan.evaluated)
+        rounds = bisect_right(plan.evaluated, versions)
         size = plan.metrics_count
         own = (fact(plan, "client", EVALUATION, size, number) for number in range(rounds))
         facts = (*facts, *own)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from secureps.config.sections import memory_text
+from secureps.config.sections import memory_stated, memory_text
 from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
@@ -83,7 +83,7 @@ def room_of(
     least = pinned + QUARTER * working
     if memory < least:
         raise ConfigError(
-            f'memory = "{memory_text(memory)}" is too little for what this shard holds: it works '
+            f'memory = "{memory_stated(memory)}" is too little for what this shard holds: it works '
             f'with "{memory_text(least)}" or more, {pinned:,} bytes for {PINNED} versions of '
             f"groups whose tier is resident, and {QUARTER} times its longest block, "
             f"{largest:,} bytes, for each of its threads, {threads}"

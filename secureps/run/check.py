@@ -243,7 +243,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     yield _costs(explanation.groups)
     if explanation.committee is not None:
         yield _committee(explanation.committee)
-    yield _shard(explanation.shard)
+    yield _shard(explanation.shard, explanation.fewest)
     for remark in explanation.remarks:
         yield Text(f"note: {remark}", "yellow")
 
@@ -362,18 +362,25 @@ def _named(alike: list[GroupCost]) -> str:
     return f"{alike[0].name} to {alike[-1].name}, each"
 
 
-def _shard(need: MemoryUse) -> Table:
+def _shard(need: MemoryUse, fewest: MemoryUse | None) -> Table:
+    """With the plan's shards, and with the fewest that may be left."""
+    versions = "of it 3 versions" if need.limit is None else "of it versions"
+    parts: dict[str, Callable[[MemoryUse], int]] = {
+        "memory": lambda use: use.memory,
+        "of it program": lambda use: use.program,
+        versions: lambda use: use.state,
+        "of it one block's work": lambda use: use.work,
+        "of it uploads": lambda use: use.uploads,
+        "of it connections": lambda use: use.connections,
+        "disk": lambda use: use.disk,
+        "disk for versions": lambda use: use.files,
+    }
+    head, uses = ["how much"], [need]
+    if fewest is not None:
+        left = counted(fewest.shards, "shard")
+        head, uses = [counted(need.shards, "shard"), f"{left}, the fewest"], [need, fewest]
     return filled(
         f"what a shard needs at its peak, about, {counted(need.clients, 'client')} connected",
-        ("what", "how much"),
-        [
-            ("memory", size(need.memory)),
-            ("of it program", size(need.program)),
-            ("of it 3 versions" if need.limit is None else "of it versions", size(need.state)),
-            ("of it one block's work", size(need.work)),
-            ("of it uploads", size(need.uploads)),
-            ("of it connections", size(need.connections)),
-            ("disk", size(need.disk)),
-            ("disk for versions", size(need.files)),
-        ],
+        ("what", *head),
+        [(name, *(size(of(use)) for use in uses)) for name, of in parts.items()],
     )

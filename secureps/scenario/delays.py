@@ -104,6 +104,8 @@ def distribution(table: object, where: str = "delay") -> Distribution:
     if not isinstance(table, Mapping):
         return Constant(_number(table, where))
     kind = table.get("kind")
+    if kind is None:
+        raise ConfigError(f"{where}: names no kind; {meant('', KINDS)}")
     if not isinstance(kind, str) or kind not in KINDS:
         raise ConfigError(f"{where}: unknown kind {kind!r}; {meant(kind, KINDS)}")
     known = [each.name for each in fields(KINDS[kind])]

@@ -48,6 +48,8 @@ MANIFEST_LIMIT = 64 << 20
 """Bytes of the longest manifest."""
 HEADER_LIMIT = 16 << 20
 """Bytes of the longest header of a state file (safetensors itself allows 100 MB)."""
+HEADER_START = 8
+"""Bytes before it: its length, little endian."""
 
 _PIECE = 1 << 20
 """Bytes of a tensor in a file that are copied at a time."""
@@ -200,7 +202,7 @@ def write_state(
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_LIMIT:
         raise Malformed(f"{len(arrays)} tensors are too many for one file")
-    head = (len(text).to_bytes(8, "little"), text)
+    head = (len(text).to_bytes(HEADER_START, "little"), text)
     return _write(Path(path), itertools.chain(head, *map(_pieces, arrays)), mode)
 
 
@@ -408,11 +410,19 @@ def _opened(path: Path) -> Iterator[Any]:
 def _check_header(path: Path) -> None:
     """Before a parser sees the file: is its header as long as it says, and bounded?"""
     with reading(path, os.strerror(errno.ENOENT)) as file:
-        head = file.read(8)
-        size = os.fstat(file.fileno()).st_size
-    length = int.from_bytes(head, "little")
-    if len(head) < 8 or length > min(HEADER_LIMIT, size - 8):
+        header_end(path, file.read(HEADER_START), os.fstat(file.fileno()).st_size)
+
+
+def header_end(path: Path, begin: bytes, size: int) -> int:
+    """Where the header of a state file ends that has `size` bytes, by its beginning.
+
+    Raises:
+        DamagedStore: it does not say so, or to end beyond the file or HEADER_LIMIT.
+    """
+    length = int.from_bytes(begin[:HEADER_START], "little")
+    if len(begin) < HEADER_START or length > min(HEADER_LIMIT, size - HEADER_START):
         raise DamagedStore(f"{path}: torn: its header is not whole")
+    return HEADER_START + length
 
 
 def _write(path: Path, pieces: Iterable[bytes | memoryview], mode: int | None) -> bytes:

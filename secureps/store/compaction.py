@@ -165,15 +165,7 @@ def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[
         Conflict: there is no such row.
         Refused: some of them are gone.
     """
-    last = gone(path, base)
-    if 0 <= mark.seq < last.seq:
-        raise Refused(
-            f"rows up to {last.seq} of the coordinator's journal are compacted, and this one ends "
-            f"at row {mark.seq}"
-        )
-    query = "SELECT chain FROM journal WHERE seq = ?"
-    if mark != last and base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
-        raise Conflict(f"row {mark.seq} of this journal is another one")
+    _demand_row(path, base, mark)
     found, size = list[JournalRow](), 0
     query = "SELECT at, kind, body, chain FROM journal WHERE seq > ? ORDER BY seq"
     for columns in base.execute(query, (mark.seq,)):
@@ -182,6 +174,34 @@ def after(path: Path, base: sqlite3.Connection, mark: Mark, most: int) -> tuple[
         if size > most:
             break
     return tuple(found)
+
+
+def rows_since(path: Path, base: sqlite3.Connection, since: Mark, last: Mark) -> Iterator[Row]:
+    """The rows after `since` up to `last`; from the start with those of the archive.
+
+    Raises:
+        Conflict, Refused: as `after`, unless it is the start.
+        DamagedStore: a segment or a row is bad.
+    """
+    if since == START:
+        yield from archive(path, base)
+        since = gone(path, base)
+    else:
+        _demand_row(path, base, since)
+    yield from rows_after(path, base, since, last)
+
+
+def _demand_row(path: Path, base: sqlite3.Connection, mark: Mark) -> None:
+    """Refused if rows after this one are gone, Conflict if there is no such row."""
+    last = gone(path, base)
+    if 0 <= mark.seq < last.seq:
+        raise Refused(
+            f"rows up to {last.seq} of this journal are compacted, and whoever follows it ends at "
+            f"row {mark.seq}"
+        )
+    query = "SELECT chain FROM journal WHERE seq = ?"
+    if mark != last and base.execute(query, (mark.seq,)).fetchone() != (mark.chain,):
+        raise Conflict(f"row {mark.seq} of this journal is another one")
 
 
 def copied(path: Path, base: sqlite3.Connection) -> bytes:

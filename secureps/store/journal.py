@@ -443,12 +443,13 @@ class SqliteJournal:
             )
 
 
-def read_rows(path: Path) -> Iterator[Row]:
-    """All rows of a journal, which some process may be writing, oldest first; changes nothing.
+def read_rows(path: Path, since: Mark = START) -> Iterator[Row]:
+    """The rows of a journal after one, which some process may be writing; changes nothing.
 
-    Of rows that are gone those that were archived, in their short form (`store.compaction`).
+    From the start, of rows that are gone those that were archived, in their short form.
 
     Raises:
+        Conflict, Refused: as `FollowedJournal.after`, of a row that is not the start.
         ConfigError: it is of another format.
         DamagedStore: it is no journal, a row is bad, or its end is missing.
     """
@@ -457,8 +458,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         base.execute("BEGIN")  # head and rows are of one moment
         own = _head(path, base) if _tables(path, base, FORMAT) else START
         refuse_behind(path, own, height or START)
-        yield from compaction.archive(path, base)
-        yield from rows_after(path, base, compaction.gone(path, base), own)
+        yield from compaction.rows_since(path, base, since, own)
 
 
 def last_row(path: Path, oldest: int = FORMAT) -> Mark:

@@ -22,7 +22,14 @@ from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.messages.encoding import payload_digest, payload_hasher
-from secureps.store.checkpoint import HEADER_LIMIT, TYPES, Filed, digest_of_file, reading
+from secureps.store.checkpoint import (
+    HEADER_START,
+    TYPES,
+    Filed,
+    digest_of_file,
+    header_end,
+    reading,
+)
 
 SHORT = 1 << 20
 """Bytes of the longest tensor that is read, and not mapped."""
@@ -57,15 +64,15 @@ def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
 
 def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, Filed]:
     """Where tensors lie in a file of which the beginning was read."""
-    size, length = os.fstat(file.fileno()).st_size, int.from_bytes(bytes(begin[:8]), "little")
-    if length > min(HEADER_LIMIT, size - 8):
-        raise DamagedStore(f"{path}: torn: its header is not whole")
-    text = begin[8 : 8 + length] if 8 + length <= begin.size else _read(file, 8, length)
+    size = os.fstat(file.fileno()).st_size
+    end = header_end(path, bytes(begin[:HEADER_START]), size)
+    here = end <= begin.size
+    text = begin[HEADER_START:end] if here else _read(file, HEADER_START, end - HEADER_START)
     try:
         header = json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
-    return _placed(path, header, 8 + length, size)
+    return _placed(path, header, end, size)
 
 
 def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:

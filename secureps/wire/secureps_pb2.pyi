@@ -902,16 +902,18 @@ class Payload(_message.Message):
     def __init__(self, digest: _Optional[bytes] = ...) -> None: ...
 
 class Refusal(_message.Message):
-    __slots__ = ("error", "text", "retry_after", "challenge")
+    __slots__ = ("error", "text", "retry_after", "challenge", "free")
     ERROR_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_FIELD_NUMBER: _ClassVar[int]
     CHALLENGE_FIELD_NUMBER: _ClassVar[int]
+    FREE_FIELD_NUMBER: _ClassVar[int]
     error: str
     text: str
     retry_after: float
     challenge: bytes
-    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., retry_after: _Optional[float] = ..., challenge: _Optional[bytes] = ...) -> None: ...
+    free: int
+    def __init__(self, error: _Optional[str] = ..., text: _Optional[str] = ..., retry_after: _Optional[float] = ..., challenge: _Optional[bytes] = ..., free: _Optional[int] = ...) -> None: ...
 
 class Configure(_message.Message):
     __slots__ = ("incarnation", "run", "placement", "shards")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -44,6 +45,29 @@ def test_blocks_come_one_by_one_and_then_all_of_it() -> None:
     making = BlockByBlock()
     found = [making.begin(sealing, TASK), making.go_on(), making.go_on()]
     assert found == [*map(BlockSealed, HEADERS[:2]), Contributed((), (), told="all of it")]
+
+
+def test_other_work_between_two_blocks_is_no_sealing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figure of a worker that does other things after each block, ten seconds each."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    making, figures = BlockByBlock(), list[float]()
+
+    def seal(task: Contribute) -> Sealing[Contributed]:
+        began = time.perf_counter()
+        for header in HEADERS[:2]:
+            clock[0] += 1.0
+            yield header
+        clock[0] += 1.0
+        figures.append(time.perf_counter() - began - making.between)
+        return Contributed((), ())
+
+    for _ in range(2):
+        done = making.begin(seal, TASK)
+        while isinstance(done, BlockSealed):
+            clock[0] += 10.0
+            done = making.go_on()
+    assert figures == [3.0, 3.0]
 
 
 def test_what_a_disk_cut_off_is_sealed_anew() -> None:

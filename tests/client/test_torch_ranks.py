@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ NOTHING = digest_of({})
 def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
     """Bit for bit, where every sum is exact; elsewhere sums are of other parts.
 
-    Of a model in shares rank 0 alone has it whole, and both evaluate it.
+    Of a model in shares rank 0 alone has it whole, and both evaluate it. Where one of them fails
+    alone in an evaluation the other one does not wait for it, and names it.
     """
     command = [sys.executable, "-m", "tests.kits.ranked_client"]
     store = str(tmp_path / "store")
@@ -38,7 +40,7 @@ def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
     made = {kind: played(each) for kind, each in alone.items()}
     said = [each.communicate(timeout=300)[0].splitlines() for each in started]
     assert [each.returncode for each in started] == [0, 0]
-    leads, follows = (dict(zip(MODELS, map(json.loads, lines), strict=True)) for lines in said)
+    leads, follows = (dict(zip(MODELS, map(json.loads, lines))) for lines in said)
     for kind, own in alone.items():
         told = {"made": made[kind], "trained": own.trained, "evaluated": 1}
         assert leads[kind] == {"reason": None, **told}
@@ -47,6 +49,13 @@ def test_two_processes_make_the_model_of_one(tmp_path: Path) -> None:
     assert follows["whole"] == {**dismissed, "trained": trained["whole"], "evaluated": 0}
     gathers = [NOTHING] * len(trained["shares"])
     assert follows["shares"] == {**dismissed, "trained": gathers, "evaluated": 1}
+    (first, second), (third, fourth) = ([*map(json.loads, lines[len(MODELS) :])] for lines in said)
+    why, again = "MemoryError: no memory left", torch_ranks.AGAIN
+    heard = "ScriptFailed: rank {} of this client's processes failed: " + why + "; " + again
+    assert first == [why, f"ScriptFailed: after {why}: {again}"]
+    assert third == [heard.format(0)]
+    assert second == [heard.format(1), f"ScriptFailed: after {heard.format(1)}: {again}"]
+    assert fourth == [why]
 
 
 def test_private_steps_are_taken_by_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +76,7 @@ def test_nobody_is_dismissed_from_the_midst_of_a_training(monkeypatch: pytest.Mo
     told = list[object]()
     monkeypatch.setattr(torch_ranks, "several", lambda: True)
     monkeypatch.setattr(torch_ranks, "order", lambda given, parameters: told.append(given))
+    monkeypatch.setattr(torch_ranks, "failing_together", nullcontext)
     order = torch_ranks.Order(bytes(32), LocalSgd(), 1)
     for error, heard in ((NotFinite, [order, None]), (ScriptFailed, [order])):
         own = torch_ranks.Ranks()
@@ -91,6 +101,7 @@ def test_who_follows_hears_on_after_a_value_that_was_not_finite(
     heard = iter([(holder.parameters(1), None)] * 2 + [None])
     monkeypatch.setattr(torch_ranks, "several", lambda: True)
     monkeypatch.setattr(torch_ranks, "leads", lambda: False)
+    monkeypatch.setattr(torch_ranks, "failing_together", nullcontext)
     monkeypatch.setattr(torch_ranks, "hear", lambda: next(heard))
 
     def diverges(*given: Any) -> Any:

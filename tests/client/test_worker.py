@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,24 +15,36 @@ import pytest
 from secureps.client.clipping import clip_update, magnitude
 from secureps.client.sealing import whole as sealed_whole
 from secureps.client.site import Site
+from secureps.client.trainer import FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import Malformed
+from secureps.errors import DiskFailed, Malformed
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
 from secureps.messages.orders import GroupVersion
-from secureps.messages.requests import GetBlock
+from secureps.messages.requests import Figure, GetBlock
+from secureps.messages.submission import BlockHeader
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
 from secureps.roles.member.member import Member
-from secureps.roles.member.tasks import Aim, Contribute, SealedUpdate, block_key
+from secureps.roles.member.tasks import (
+    Aim,
+    BlockSealed,
+    Contribute,
+    Contributed,
+    SealedUpdate,
+    SealOn,
+    block_key,
+)
 from secureps.roles.pinned_run import Pinned
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
+from tests.kits.member_kit import Client
 from tests.kits.roles_kit import ADDRESSES, IDENTITIES, PRIVACY, make_placement, make_plan, make_run
 from tests.kits.sealed_blocks import made_of, parts_of, whole
+from tests.kits.thin_group import FED_BACK
 
 CLIENT_PRIVACY: dict[str, Any] = {
     "group": [{"weighting": "uniform", "rule": {"quorum": 3, "minimum": 2}}],
@@ -116,6 +130,49 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         weight = worker(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
         assert weight == plan.weights("all").weigh(number, 32)
+
+
+def test_an_update_whose_rest_does_not_fit_on_the_disk_is_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made anew when there is room; until then it would take up what there is."""
+    plan = make_plan(group=[FED_BACK | {"most_examples": 32, "rule": {"quorum": 3, "minimum": 2}}])
+    own = worker(plan, tmp_path, SecretSeed(bytes(32)))
+
+    def full(*_: object) -> None:
+        assert own._outbox.keys("")
+        raise DiskFailed("no space left")
+
+    monkeypatch.setattr("secureps.client.worker.keep", full)
+    blocks = tuple(bytes([k]) * 32 for k in range(own._layout().group("all").blocks))
+    own.pulled |= {block_key(digest): np.zeros(15, np.float32) for digest in blocks}
+    task = Contribute((GroupVersion("all", 0),), blocks, ())
+    update = made_of(np.full(VALUES, 0.01, np.float32))
+    with pytest.raises(DiskFailed):
+        sealed_whole(own._contribution(task, Aim("all", 0, 4), bytes(32), update, 1))
+    assert own._outbox.keys("") == []
+
+
+def test_what_is_done_between_two_blocks_is_no_encryption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker seals the next block when it has done what others asked of it meanwhile."""
+    own, clock = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), [0.0]
+
+    def seal(*_: object) -> Iterator[BlockHeader]:
+        for header in Client().joined().sealed(0, 3).headers[:2]:
+            clock[0] += 1.0
+            yield header
+
+    monkeypatch.setattr(own, "_trained", lambda *_: (FitResult({}, 7, {}, 1), 2.0))
+    monkeypatch.setattr(own, "_seal", seal)
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    task: Contribute | SealOn = Contribute((), (), (Aim("all", 0, 3),))
+    while isinstance(done := own.work(task), BlockSealed):
+        clock[0] += 10.0
+        task = SealOn()
+    assert isinstance(done, Contributed)
+    assert done.figures == (Figure("training_seconds", 2.0), Figure("encryption_seconds", 2.0))
 
 
 def test_each_step_of_a_version_is_trained_with_a_seed_of_its_own() -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.course import HolderRecord, course
+from secureps.dashboard.course import Course, CourseFold, HolderRecord
 from secureps.messages import coordinator_records as records
 from secureps.messages.records import Dated
 from secureps.roles.coordinator.timeline import KEPT
@@ -19,6 +19,13 @@ from secureps.store.journal_rows import Record, Row
 @pytest.fixture(scope="module")
 def rows(run: Path) -> list[Row]:
     return list(read_rows(run / "state" / "coordinator" / "journal.db"))
+
+
+def course(rows: Iterable[Row]) -> Course:
+    fold = CourseFold()
+    for row in rows:
+        fold.take(row)
+    return fold.told
 
 
 def numbered(told: Iterable[tuple[float, Record]]) -> list[Row]:

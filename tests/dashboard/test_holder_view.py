@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from secureps.dashboard.holder_view import OwnLedger, holder_view, sent
+from secureps.dashboard.holder_view import OwnLedger, SentUpdate
 from secureps.messages.member_records import Sealed
 from secureps.policy.plan import Plan
 from secureps.policy.spending import spent
@@ -16,6 +16,7 @@ from secureps.privacy.ledger import Ledger
 from secureps.store.budget import RunSpent
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
+from tests.kits.audited import holder_view
 
 HOLDERS = ("holder-0", "holder-1", "holder-2")
 
@@ -27,6 +28,12 @@ def rows(run: Path) -> list[Row]:
 
 def receipts(rows: list[Row]) -> list[Sealed]:
     return [row.record for row in rows if isinstance(row.record, Sealed)]
+
+
+def sent(rows: list[Row]) -> list[SentUpdate]:
+    view = holder_view("client-00", rows, OwnLedger(), HOLDERS)
+    assert view is not None
+    return list(reversed(view.updates))
 
 
 def test_epsilon_is_what_the_facts_that_left_come_to(rows: list[Row]) -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from secureps.crypto.identity import ROLES, Identity
 from secureps.dashboard.access import Viewer
-from secureps.dashboard.holder_view import HolderView, OwnLedger, holder_view
+from secureps.dashboard.holder_view import HolderView, OwnLedger
 from secureps.dashboard.own_acts import SAID, OwnActs
 from secureps.errors import ConfigError, DamagedStore, NotReady
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.store.budget import BudgetLedger
 from secureps.store.journal import read_rows
 from secureps.store.journal_rows import Row
+from tests.kits.audited import holder_view
 
 ME = Identity(bytes(range(32)))
 

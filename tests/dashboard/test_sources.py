@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,23 +16,27 @@ from secureps.dashboard.board import Board, Facts
 from secureps.dashboard.sources import (
     Changing,
     CourseSource,
+    Followed,
     HolderSource,
+    KnownLedger,
     LedgersSource,
     LogsSource,
     Source,
     StatusSource,
     checked,
     fed,
-    own_ledger,
 )
 from secureps.errors import DamagedStore, KitError, PlanRefused
 from secureps.messages.charge import Release
 from secureps.messages.coordinator_records import CheckpointComplete
 from secureps.messages.records import REIGN, Incarnated
+from secureps.roles.fold import Fold
 from secureps.run.status import StatusTarget
 from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import issue
 from secureps.store.journal import SqliteJournal
+from secureps.store.journal_height import Mark
+from secureps.store.journal_rows import Record, Row
 from secureps.store.passphrases import Passphrases
 from tests.kits.audited import begin
 
@@ -61,6 +67,69 @@ def test_the_course_is_the_journals_and_is_read_when_it_grows(run: Path) -> None
     known = board.facts.course
     source.look(board)
     assert board.facts.course is known
+
+
+class Seqs:
+    """The numbers of the rows that were taken."""
+
+    def __init__(self) -> None:
+        self.seqs: list[int] = []
+
+    def take(self, row: Row) -> None:
+        self.seqs.append(row.seq)
+        if row.record == Incarnated(13):
+            raise DamagedStore("no row that can be")
+
+
+def taken(followed: Followed[Seqs]) -> list[int]:
+    """Which rows another look takes."""
+    before = 0 if followed._known is None else len(followed._known[0].seqs)
+    return followed.read().seqs[before:]
+
+
+def test_a_look_takes_the_rows_that_are_new_and_no_others(tmp_path: Path) -> None:
+    followed = Followed(tmp_path / "journal.db", Seqs)
+    with closing(SqliteJournal(followed.journal)) as journal:
+        journal.append(0.0, [Incarnated(n) for n in range(1, 4)])
+        assert taken(followed) == [1, 2, 3]
+        assert taken(followed) == []
+        journal.append(1.0, [Incarnated(4)])
+        assert taken(followed) == [4]
+        journal.compact(Fold((), {}))
+        journal.append(2.0, [Incarnated(5)])
+        assert taken(followed) == [5], "the rows before the fold are there"
+        known = followed.read()
+        journal.compact(Fold((), {}))
+        journal.append(3.0, [Incarnated(6)])
+        journal.compact(Fold((), {}))
+        assert taken(followed) == [6], "the last that is known is the last one that is gone"
+        journal.append(3.0, [Incarnated(n) for n in (7, 8)])
+        journal.compact(Fold((), {}))
+        journal.append(4.0, [Incarnated(9)])
+        journal.compact(Fold((), {}))
+        assert followed.read() is not known, "rows after it went into the archive"
+        assert followed.read().seqs == [*range(1, 10)]
+
+
+def test_another_journal_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
+    followed = Followed(tmp_path / "journal.db", Seqs)
+    for second in (1.0, 2.0):
+        with closing(SqliteJournal(followed.journal)) as journal:
+            journal.append(second, [Incarnated(1), Incarnated(2)])
+        assert followed.read().seqs == [1, 2]
+        for path in tmp_path.iterdir():
+            path.unlink()
+
+
+def test_what_could_not_be_taken_is_not_known(tmp_path: Path) -> None:
+    followed = Followed(tmp_path / "journal.db", Seqs)
+    with closing(SqliteJournal(followed.journal)) as journal:
+        journal.append(0.0, [Incarnated(1)])
+        assert taken(followed) == [1]
+        journal.append(0.0, [Incarnated(2), Incarnated(13)])
+        for _ in range(2):
+            with pytest.raises(DamagedStore):
+                followed.read()
 
 
 def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
@@ -141,8 +210,33 @@ def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists(), "looking makes nothing"
 
 
+def test_a_ledger_is_read_on_and_another_one_from_its_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "client-00.db"
+    read: list[int] = []
+    replay = SqliteJournal.replay
+
+    def counted(journal: SqliteJournal, since: Mark) -> Iterator[tuple[float, Record]]:
+        rows = list(replay(journal, since))
+        read.append(len(rows))
+        return iter(rows)
+
+    BudgetLedger(path).charge(b"\x05" * 32, FACT)
+    ledger = KnownLedger(path)
+    assert [each.facts for each in ledger.read().runs] == [1]
+    BudgetLedger(path).charge(b"\x05" * 32, replace(FACT, version=1))
+    monkeypatch.setattr(SqliteJournal, "replay", counted)
+    assert [each.facts for each in ledger.read().runs] == [2]
+    assert sum(read) == 1
+    for each in tmp_path.iterdir():
+        each.unlink()
+    BudgetLedger(path).charge(b"\x06" * 32, FACT)
+    assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
+
+
 def test_a_ledger_that_is_not_there_is_empty_and_stays_away(tmp_path: Path) -> None:
-    assert own_ledger(tmp_path / "x" / "none.db", 4.0).runs == ()
+    assert KnownLedger(tmp_path / "x" / "none.db", 4.0).read().runs == ()
     assert list(tmp_path.iterdir()) == []
 
 

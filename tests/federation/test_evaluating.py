@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,17 @@ def test_every_k_th_version_and_the_last(
     versions: int, every: int, expected: tuple[int, ...]
 ) -> None:
     plan = evaluated_plan(every=every, versions=versions)
-    assert plan.evaluated == evaluated_versions(plan.section) == expected
+    assert tuple(plan.evaluated) == tuple(evaluated_versions(plan.section)) == expected
+
+
+def test_a_plan_without_an_end_takes_no_memory_for_the_versions_that_it_evaluates() -> None:
+    """A study's, which a target or the clock ends."""
+    found = evaluated_plan(every=3, versions=1 << 40).evaluated
+    assert (len(found), found[0], found[1:3], found[-1]) == ((1 << 40) // 3 + 1, 3, (6, 9), 1 << 40)
+    assert [each in found for each in (0, 3, 4, 1 << 40, (1 << 40) + 2)] == [
+        *(False, True, False, True, False),
+    ]
+    assert bisect_right(found, 10) == 3
 
 
 def test_a_plan_reads_itself_back_and_evaluates_the_same() -> None:

@@ -12,6 +12,8 @@ from secureps.messages.coordinator_records import CohortBurnt, CohortClosed, Coh
 from secureps.messages.requests import Missing, PutBlock, Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
+from secureps.policy.plan import Plan
+from secureps.roles.coordinator import checkpoint
 from secureps.run.simulate.simulation import Conditions
 from tests.federation.test_resharding import (
     NEW,
@@ -26,7 +28,7 @@ from tests.federation.test_resharding import (
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import at_event, events_of, same, small_federation, small_plan
-from tests.kits.shoppers import cohorts
+from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 
 
 @pytest.mark.parametrize("party", [COORDINATOR, NEW, "shard-0", "shard-1"])
@@ -112,6 +114,56 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     slow.clear()
     play_out(play)
     assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
+
+
+def test_versions_that_are_in_no_checkpoint_are_few_however_long_a_move_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart makes them anew, and outboxes keep their updates until then."""
+    monkeypatch.setattr(checkpoint, "LEAST_AHEAD", 2)
+
+    def delay(sender: str, to: str, message: Any) -> float:
+        return 900.0 if slow_copies(sender, to, message) > 1.0 else 0.5
+
+    group = two_groups({"quorum": 6, "deadline": 10.0}, {"quorum": 5, "deadline": 10.0})
+    plan = small_plan(versions=5, group=group, shards=3)
+    play = small_federation(plan, tmp_path, Conditions(delay=delay))
+    known = play.coordinator.federation
+    play.run(lambda: min(play.versions().values()) >= 1)
+    say(play, ShardDeed.DRAIN, "shard-2")
+    play.run(lambda: known.moving.target is not None)
+    until = play.loop.now() + 300.0
+    play.loop.call_later(300.0, lambda: None)
+    play.run(lambda: play.loop.now() >= until)
+    (kept,) = (each for each in known.checkpoints[-1:] if each.complete)
+    assert known.groups["head"].version == kept.version_of("head") + 2
+    assert known.groups["head"].reason.endswith("too many versions are in no checkpoint until then")
+    play_out(play)
+    assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}
+    assert set(play.versions().values()) == {5}
+
+
+def test_nor_are_they_many_where_a_shard_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Groups without blocks there go on for a while."""
+    monkeypatch.setattr(checkpoint, "LEAST_AHEAD", 2)
+    rule = SYNC | {"quorum": 3, "deadline": 1e4}
+    plan = sparse_plan("plain", rule, rule, versions=4, lease=1e5)
+    groups = [group.model_copy(update={"versions": 4}) for group in plan.section.group]
+    plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
+    play, _ = shopping(plan, tmp_path, None, [[0, 1, 2, 3]] * 3)
+    known = play.coordinator.federation
+    play.run(lambda: min(play.versions().values()) >= 1)
+    play.kill("shard-1")
+    until = play.loop.now() + 500.0
+    play.loop.call_later(500.0, lambda: None)
+    play.run(lambda: play.loop.now() >= until)
+    kept = [each for each in known.checkpoints if each.complete][-1]
+    ahead = {name: at - kept.version_of(name) for name, at in play.versions().items()}
+    assert max(ahead.values()) == 2
+    play.start("shard-1")
+    play_out(play)
 
 
 def test_all_that_is_evaluated_together_waits_together(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from secureps.config.scenario import ShardsSection
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import Malformed, Refused
 from secureps.messages.acts import Act
-from secureps.messages.coordinator_records import CohortClosed, PlacementMoved
+from secureps.messages.coordinator_records import CohortClosed, PlacementMoved, Received
 from secureps.messages.evaluation import EVALUATION, Metric, VersionEvaluated
 from secureps.messages.requests import AskStatus, Figure, Status, Telemetry
 from secureps.messages.run import COORDINATOR
 from secureps.messages.scaling_records import ScalingDecided
+from secureps.messages.submission import Receipt
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator.load import Load
 from secureps.run.party_names import client_names
@@ -392,7 +393,7 @@ def test_what_a_large_buffer_waited_for_is_decided_anew_under_a_smaller_one(
     assert len(journalled(at.play, CohortClosed)) == before + 1
 
 
-def shops(scaling: dict[str, Any] | None, folder: Path) -> Loaded:
+def shops(scaling: dict[str, Any] | None, folder: Path, bandwidth: float = 20_000.0) -> Loaded:
     changes = {} if scaling is None else {"scaling": scaling}
     rule = SYNC | {"quorum": 3, "deadline": 1000.0}
     plan = sparse_plan("plain", rule, lease=1e5, **changes)
@@ -400,7 +401,7 @@ def shops(scaling: dict[str, Any] | None, folder: Path) -> Loaded:
     plan = Plan(plan.section.model_copy(update={"group": tuple(groups)}))
     names = client_names(len(SKEWED))
     trainers = {n: Shopper(i, own) for i, (n, own) in enumerate(zip(names, SKEWED, strict=True))}
-    return Loaded(plan, folder, 20_000.0, lambda name, task: 0.5, trainers)
+    return Loaded(plan, folder, bandwidth, lambda name, task: 0.5, trainers)
 
 
 def test_blocks_do_not_move_in_place_of_a_shard_that_is_waited_for(tmp_path: Path) -> None:
@@ -425,6 +426,47 @@ def test_a_hot_row_block_moves_before_its_shard_is_late(tmp_path: Path) -> None:
     assert "times the work of an even spread" in at.decided[0].reason
     stays = shops(None, tmp_path / "stays").end()
     assert same(ended.model(), stays.model())
+
+
+def test_a_row_block_moves_once_each_has_had_a_round(tmp_path: Path) -> None:
+    at = shops({"every": 0.1}, tmp_path)
+    at.play.run(lambda: bool(at.decided))
+    versions = at.play.versions()
+    assert at.decided[0].blocks
+    closed = {each.cohort.group for each in journalled(at.play, CohortClosed)}
+    assert closed == set(versions)
+    assert sum(versions.values()) < 3 * len(versions), "no policy would decide yet"
+
+
+@pytest.mark.parametrize("bandwidth", [5_000.0, 1e9])
+def test_what_is_on_its_way_at_once_is_a_round_however_late_its_shard_is(
+    bandwidth: float, tmp_path: Path
+) -> None:
+    """Of a link that is full less comes in a second, and as much in a round."""
+    at = shops({"every": 1e6}, tmp_path, bandwidth)
+    at.play.run(lambda: min(at.play.versions().values()) >= 3)
+    load, tx = at.play.coordinator._load, at.play.coordinator._tx(at.play.loop.now())
+    update = max(block.size for block in received(at.play, "table.0"))
+    sizes = {f"table.{k}": sum(k in own for own in SKEWED) * update for k in range(4)}
+    known = load.at_once(tx)
+    assert {group: known[group] for group in sizes} == sizes
+    assert (load.news(tx), load.news(tx)) == (True, False), "once for each version of all"
+
+
+def received(play: Simulation, group: str) -> list[Receipt]:
+    receipts = (record.receipt for record in journalled(play, Received))
+    return [each for each in receipts if each.id.group == group and each.version >= 0]
+
+
+def test_without_rounds_an_update_of_each_member_is_on_its_way(tmp_path: Path) -> None:
+    plan = stream_plan("plain", BUFFERED, versions=12, scaling={"every": 1e6})
+    at = Loaded(plan, tmp_path)
+    at.play.run(lambda: at.play.versions()["all"] >= 4)
+    tx = at.play.coordinator._tx(at.play.loop.now())
+    update = received(at.play, "all")[-1].size
+    assert at.play.coordinator._load.at_once(tx) == {"all": 6 * update}
+    at.end()
+    assert at.play.coordinator._load.at_once(tx) == {}, "it makes no more versions"
 
 
 def test_while_a_row_block_moves_versions_of_the_others_are_made(tmp_path: Path) -> None:

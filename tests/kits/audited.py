@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from secureps.dashboard.holder_view import HolderView, OwnLedger, OwnRows
 from secureps.policy.plan import load_plan
 from secureps.run.audit_log import export
 from secureps.run.party_names import client_names, holder_names
 from secureps.store.issuing import create_kit, issue
+from secureps.store.journal_rows import Row
 from tests.golden.stage import CLIENTS, Stage
 
 PLAN = """name = "audited"
@@ -71,6 +74,16 @@ def play(folder: Path, versions: int | None = None, now: float = 0.0) -> float:
         else lambda: stage.simulation.coordinator.federation.groups["all"].version >= versions
     )
     return stage.halt()
+
+
+def holder_view(
+    name: str, rows: Iterable[Row], ledger: OwnLedger, holders: Sequence[str]
+) -> HolderView | None:
+    """The page of a client with these rows in its journal."""
+    own = OwnRows(name)
+    for row in rows:
+        own.take(row)
+    return own.view(ledger, holders)
 
 
 def exported(folder: Path, name: str) -> Path:

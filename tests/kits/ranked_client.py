@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from datetime import timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,6 +21,7 @@ from torch.nn import functional
 from secureps.client.torch import TorchTrainer
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.errors import ScriptFailed
 from secureps.messages.encoding import payload_digest
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
@@ -111,9 +113,34 @@ def played(trainer: TorchTrainer) -> list[Any]:
         return [digest_of(found), trainer.evaluate(found).loss]
 
 
+class Failing(Ranked):
+    """Fails in an evaluation, before the collectives that the others wait in."""
+
+    def _evaluated(self, *given: Any) -> EvaluateResult:
+        raise MemoryError("no memory left")
+
+
+def ends(rank: int, failing: int) -> list[str]:
+    """What a rank says where one fails alone in an evaluation: to that call, and to another."""
+    trainer, said = (Failing if rank == failing else Ranked)("shares"), list[str]()
+    parameters = trainer.parameters(1)
+    lead = (trainer.evaluate, lambda given: trainer.fit(given, FitConfig({}, 1, SETTINGS)))
+    for call in lead if rank == 0 else [lambda given: trainer.follow()]:
+        try:
+            call(parameters)
+        except (MemoryError, ScriptFailed) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    return said
+
+
+def begin(rank: int, store: str) -> None:
+    wait = timedelta(minutes=1)
+    distributed.init_process_group("gloo", f"file://{store}", wait, rank=rank, world_size=2)
+
+
 def main(rank: int, store: str) -> None:
     torch.set_num_threads(1)
-    distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=2)
+    begin(rank, store)
     for kind in MODELS:
         trainer, made = Ranked(kind), list[Any]()
         reason = trainer.follow()
@@ -123,6 +150,9 @@ def main(rank: int, store: str) -> None:
         told = {"reason": reason, "made": made, "trained": trainer.trained}
         print(json.dumps(told | {"evaluated": trainer.evaluated}))
     distributed.destroy_process_group()
+    for failing in (0, 1):
+        begin(rank, f"{store}-{failing}")
+        print(json.dumps(ends(rank, failing)))
 
 
 if __name__ == "__main__":

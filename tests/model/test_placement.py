@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from secureps.errors import PlanRefused
 from secureps.model import placement
-from secureps.model.placement import move_copies, place, place_copies, place_group
+from secureps.model.placement import move_copies, place, place_groups
 
 Held = dict[str, list[tuple[str, ...]]]
 """By group, of every block its nodes."""
@@ -59,6 +59,18 @@ def test_a_node_that_grows_only_gains() -> None:
 
 
 weights = st.floats(1e-3, 1e3)
+
+
+def place_copies(
+    group: str, blocks: int, nodes: dict[str, float], copies: int
+) -> list[tuple[str, ...]]:
+    """Of one group: the nodes of its first copies, of the second ones, and so on."""
+    held = place_groups({group: blocks}, nodes, copies)[group]
+    return [tuple(each[rank] for each in held) for rank in range(copies)]
+
+
+def place_group(group: str, blocks: int, nodes: dict[str, float]) -> tuple[str, ...]:
+    return place_copies(group, blocks, nodes, 1)[0]
 
 
 @given(
@@ -139,6 +151,34 @@ def test_copies_of_more_nodes_than_there_are_are_refused() -> None:
         place_copies("g", 4, {"a": 1.0, "b": 1.0}, 3)
 
 
+@given(st.integers(1, 40), st.integers(1, 6), st.integers(1, 2))
+def test_groups_of_one_block_are_spread_as_evenly_as_blocks(
+    groups: int, count: int, copies: int
+) -> None:
+    nodes = {f"shard-{k}": 1.0 for k in range(max(count, copies))}
+    held = place_groups({f"table.{k}": 1 for k in range(groups)}, nodes, copies)
+    load = Counter(each[0] for (each,) in held.values())
+    assert max(load.values()) == math.ceil(groups / len(nodes))
+    assert all(len(set(each)) == copies for (each,) in held.values())
+
+
+def test_what_a_node_has_of_other_groups_never_makes_a_group_uneven() -> None:
+    nodes = {f"shard-{k}": 1.0 for k in range(4)}
+    held = place_groups({"a": 3, "b": 3, "table": 8}, nodes, 1)
+    for group, most in (("a", 1), ("b", 1), ("table", 2)):
+        assert max(Counter(node for (node,) in held[group]).values()) == most
+    load = Counter(node for blocks in held.values() for (node,) in blocks)
+    assert sorted(load.values()) == [3, 3, 4, 4]
+
+
+def test_groups_of_one_block_of_who_goes_are_spread_over_those_that_stay() -> None:
+    nodes = {f"shard-{k}": 1.0 for k in range(5)}
+    before = place_groups({f"table.{k}": 1 for k in range(40)}, nodes, 1)
+    left = {name: weight for name, weight in nodes.items() if name != "shard-0"}
+    after = move_copies(before, left, 1)
+    assert set(Counter(node for ((node,),) in after.values()).values()) == {10}
+
+
 def test_bad_nodes_are_refused() -> None:
     with pytest.raises(PlanRefused, match="no shard"):
         place("k", {})
@@ -163,8 +203,8 @@ def test_no_hash_is_at_an_end_of_the_interval(
 def placed(blocks: int, nodes: dict[str, float], copies: int) -> Held:
     """Two groups, by the placement that a run is founded with."""
     return {
-        group: list(zip(*place_copies(group, count, nodes, copies), strict=True))
-        for group, count in (("all", blocks), ("small", 1))
+        group: list(held)
+        for group, held in place_groups({"all": blocks, "small": 1}, nodes, copies).items()
     }
 
 
@@ -217,7 +257,7 @@ def test_copies_that_are_gone_are_made_again(blocks: int, count: int) -> None:
 
 def test_who_comes_has_a_share_of_each_group_that_is_large_enough() -> None:
     nodes = {f"shard-{i}": 1.0 for i in range(3)}
-    before = {group: list(zip(*place_copies(group, 40, nodes, 2), strict=True)) for group in "abc"}
+    before = place_groups(dict.fromkeys("abc", 40), nodes, 2)
     after = move_copies(before, nodes | {"new": 1.0}, 2, "new")
     for group in "abc":
         counts = Counter(node for each in after[group] for node in each)

@@ -181,7 +181,7 @@ def test_the_optimizer_is_the_sections() -> None:
         ({"group": [group(), group()]}, "two groups have the same name"),
         (
             {"group": [group({"minimum": 6})]},
-            "the quorum 5 is below the minimum cohort 6; such a cohort would never be opened",
+            "minimum cohort 6; such a cohort would never be opened: raise rule.quorum, or lower",
         ),
         ({"group": [group({"quorum": 2})]}, "the quorum 2 is below the minimum cohort 5"),
         (

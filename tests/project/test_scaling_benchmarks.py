@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bare_rules, numa, sharding
+from benchmarks import bare_rules, elastic_parts, numa, sharding
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
 from clients import crowd_numpy
 from secureps.client.trainer import FitConfig
 from secureps.policy.explain.memory import MemoryUse
+from secureps.roles.coordinator import load
 from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
 from secureps.run.simulate.scenario_file import load_scenario
@@ -133,7 +134,7 @@ def test_stages_of_zero_save_what_their_paper_says() -> None:
 
 def test_what_a_shard_holds_is_shared_out_by_what_it_is() -> None:
     use = MemoryUse(
-        5, 0, 90, 36_000, files=0, work=3000, uploads=2000, connections=1000, disk=15_000
+        1, 5, 0, 90, 36_000, files=0, work=3000, uploads=2000, connections=1000, disk=15_000
     )
     held = sharding.of_shard(use, 1000)
     assert held == sharding.Held(12.0, 0.0, 24.0, 6.0, 15.0)
@@ -183,3 +184,39 @@ def test_the_rules_alone_have_clients_that_train_as_the_script_has_them() -> Non
     clipped = np.clip(clipped, -most, most)
     assert float(np.abs(updates[0]).max()) > 0.01
     assert updates[0] == pytest.approx(clipped, abs=1e-5)
+
+
+def test_what_is_left_out_of_a_policy_is_measured_no_more() -> None:
+    """And what a plan has beside it is in the first variant of each part alone."""
+    for part, (whole, *others) in elastic_parts.PARTS.items():
+        plans = [elastic_parts.plan(each).section for each in (whole, *others)]
+        has = {
+            "state": [plan.evaluation is not None for plan in plans],
+            "buffer": [
+                plan.scaling is not None and plan.scaling.least_buffer < 1 for plan in plans
+            ],
+            "work": [plan.work is not None for plan in plans],
+        }[part]
+        assert has == [True, *[part == "state"] * len(others)]
+    before = load.noise_scale, load._fell
+    with elastic_parts.left_out(("noise", "accuracy")):
+        assert load.noise_scale({}) is None
+        assert load.noise_scale is not before[0]
+        assert load._fell is not before[1]
+    assert (load.noise_scale, load._fell) == before
+
+
+def test_learners_come_nearer_and_half_of_the_work_half_as_far() -> None:
+    learner = elastic_parts.Learner(1)
+    first = learner.parameters(1)
+    apart = [
+        learner.evaluate(learner.fit(first, FitConfig({}, 1, {}, work=part)).parameters).loss
+        for part in (1.0, 0.5)
+    ]
+    assert apart[0] < apart[1] < learner.evaluate(first).loss
+
+
+def test_a_gain_is_the_time_of_who_has_less_over_that_of_who_has_all() -> None:
+    rows = list(elastic_parts._rows("bursts", {"all": [100.0, 900.0], "less": [200.0, 900.0]}))
+    assert [row["gain"] for row in rows] == [1.0, pytest.approx(2**0.5)]
+    assert [row["reached"] for row in rows] == [1, 1]

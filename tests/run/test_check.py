@@ -125,6 +125,23 @@ def test_what_a_shards_memory_holds_is_said_before_a_run(tmp_path: Path) -> None
         check(plan, 1_000_000, "much")
 
 
+def test_what_is_needed_when_the_load_has_left_the_fewest_shards_is_on_the_page(
+    tmp_path: Path,
+) -> None:
+    scaled = 'shards = 4\nblock_size = 65536\n[scaling]\npolicy = "rule"\nleast_shards = 2\n'
+    explanation = check(write(tmp_path, PLAN.replace("[cipher]", scaled + "[cipher]")), 1_000_000)
+    need, fewest = explanation.shard, explanation.fewest
+    assert fewest is not None
+    console = Console(width=400, record=True, file=io.StringIO())
+    for part in tables(explanation):
+        console.print(part)
+    page = console.export_text().splitlines()
+    assert any("4 shards" in line and "2 shards, the fewest" in line for line in page)
+    assert any(size(need.state) in line and size(fewest.state) in line for line in page)
+    assert record(explanation)["fewest"]["shards"] == 2
+    assert check(write(tmp_path), 1_000_000).fewest is None
+
+
 def test_the_page_of_a_committee(tmp_path: Path) -> None:
     explanation = check(write(tmp_path, PLAN.replace("bfv", "rlwe")), 100_000)
     console = Console(width=400, record=True, file=io.StringIO())

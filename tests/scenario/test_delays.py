@@ -99,7 +99,7 @@ def test_delays_come_from_a_table() -> None:
     ("table", "reason"),
     [
         ({"kind": "pareto"}, "unknown kind 'pareto'; known are constant, uniform, lognormal, exp"),
-        ({"value": 1}, "unknown kind None"),
+        ({"value": 1}, "names no kind; known are constant, uniform, lognormal, exponential"),
         ({"kind": ["uniform"]}, "unknown kind"),
         ({"kind": "uniform", "low": 1}, "uniform takes low, high"),
         ({"kind": "constant", "value": 1, "mean": 2}, "constant takes value"),

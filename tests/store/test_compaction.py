@@ -455,9 +455,7 @@ def test_who_is_behind_the_rows_that_are_gone_begins_from_a_copy(
     twice_compacted(twins)
     last = compaction.gone(twins.path, twins.compacted._base)
     for mark in (START, Mark(1, bytes(32)), Mark(last.seq - 1, bytes(32))):
-        with pytest.raises(
-            Refused, match=f"up to {last.seq} of the coordinator's journal are compacted"
-        ):
+        with pytest.raises(Refused, match=f"up to {last.seq} of this journal are compacted"):
             twins.compacted.after(mark, 1 << 20)
     for mark in (Mark(last.seq, bytes(32)), Mark(-1, b""), Mark(99, bytes(32))):
         with pytest.raises(Conflict, match="is another one"):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,12 +36,41 @@ from secureps.messages.evaluation import EVALUATION, Metric
 from secureps.wording import meant
 
 
-def evaluated_versions(section: PlanSection) -> tuple[int, ...]:
-    """The versions that are evaluated: every k-th and the last one."""
-    if section.evaluation is None:
-        return ()
-    every, last = section.evaluation.every, section.versions
-    return tuple(sorted({*range(every, last + 1, every), last}))
+@dataclass(frozen=True, slots=True)
+class EvaluatedVersions(Sequence[int]):
+    """Every k-th version and the last one, ascending; a study's plan has a thousand million.
+
+    Args:
+        every: k; 0: none is evaluated.
+        last: the last of all versions.
+    """
+
+    every: int
+    last: int
+
+    def __len__(self) -> int:
+        return -(-self.last // self.every) if self.every else 0
+
+    def __contains__(self, version: object) -> bool:
+        if not isinstance(version, int) or not self.every or not 0 < version <= self.last:
+            return False
+        return version % self.every == 0 or version == self.last
+
+    @overload
+    def __getitem__(self, index: int) -> int: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[int, ...]: ...
+    def __getitem__(self, index: int | slice) -> int | tuple[int, ...]:
+        places = range(len(self))[index]
+        if isinstance(places, range):
+            return tuple(self[each] for each in places)
+        return min((places + 1) * self.every, self.last)
+
+
+def evaluated_versions(section: PlanSection) -> EvaluatedVersions:
+    """The versions that are evaluated."""
+    own = section.evaluation
+    return EvaluatedVersions(0 if own is None else own.every, section.versions)
 
 
 def evaluation_group(section: PlanSection) -> GroupSection:

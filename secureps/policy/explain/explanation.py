@@ -20,7 +20,7 @@ from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
-from secureps.policy.explain.memory import MemoryUse, Service, footprint, sealing
+from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
 from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
@@ -101,6 +101,7 @@ class Explanation:
         groups: costs, in the plan's order.
         committee: what key holders cost; None where there is no committee.
         shard: memory and disk of the shard that needs most.
+        fewest: the same with the fewest shards that `[scaling]` may leave; None: with no fewer.
         remarks: what else to know before this plan is run.
     """
 
@@ -118,6 +119,7 @@ class Explanation:
     groups: tuple[GroupCost, ...]
     committee: CommitteeCost | None
     shard: MemoryUse
+    fewest: MemoryUse | None
     remarks: tuple[str, ...]
 
 
@@ -150,6 +152,7 @@ def explain(
         groups=tuple(_cost(plan, group, numbers) for group in layout),
         committee=committee_cost(plan, layout),
         shard=footprint(plan, layout, service),
+        fewest=fewest(plan, layout, service),
         remarks=(*_short(plan, price), *_remarks(plan, layout), *_counting(plan, numbers)),
     )
 

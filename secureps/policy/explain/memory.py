@@ -25,10 +25,12 @@ and limits that servers keep (they are arguments).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
+from secureps.errors import ConfigError
 from secureps.model.layout import GroupLayout
-from secureps.model.placement import place_copies
+from secureps.model.placement import place_groups
 from secureps.policy.block_deltas import FLOAT_BYTES, block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.tiers import PINNED, room_of, version_bytes
@@ -86,6 +88,7 @@ class MemoryUse:
     """Bytes of the shard that needs most; see the module's docstring.
 
     Args:
+        shards: that the blocks lie on.
         clients: that are connected.
         memory: resident at the peak: the sum of the five that follow.
         disk: of updates in its spool, while the largest cohort of every group is open.
@@ -93,6 +96,7 @@ class MemoryUse:
         limit: of `state`; None if there is none.
     """
 
+    shards: int
     clients: int
     memory: int
     program: int
@@ -116,11 +120,11 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
     state, sent, disk, held, files = (dict.fromkeys(service.shards, 0) for _ in range(5))
     own: dict[str, dict[str, list[int]]] = {shard: {} for shard in service.shards}
     work = largest = 0
+    placed = place_groups({g.name: g.blocks for g in groups}, nodes, plan.section.replicas)
     for group in groups:
         most, chain = plan.bounds(group.name).most, plan.chain(group.name)
         resident = plan.group(group.name).tier != "mapped"
-        ranks = place_copies(group.name, group.blocks, nodes, plan.section.replicas)
-        for block, (primary, *replicas) in enumerate(zip(*ranks)):
+        for block, (primary, *replicas) in enumerate(placed[group.name]):
             slots = group.slots(block)
             sealed, total = kind.block_bytes(slots), kind.total_bytes(slots)
             start, stop = group.span(block)
@@ -156,6 +160,7 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         "connections": service.clients * waiting,
     }
     return MemoryUse(
+        shards=len(service.shards),
         clients=service.clients,
         memory=sum(parts.values()),
         disk=max(disk.values()),
@@ -163,6 +168,20 @@ def footprint(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> Me
         limit=service.memory,
         **parts,
     )
+
+
+def fewest(plan: Plan, groups: Sequence[GroupLayout], service: Service) -> MemoryUse | None:
+    """Predicts for the fewest shards that `[scaling]` leaves; None where they are never fewer.
+
+    No shard goes where another one's limit would be too little for its part of the blocks.
+    """
+    own = plan.section.scaling
+    if own is None or own.policy == "fixed":
+        return None
+    for left in range(own.least_shards, len(service.shards)):
+        with suppress(ConfigError):
+            return footprint(plan, groups, replace(service, shards=service.shards[:left]))
+    return None
 
 
 def _resident(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from secureps.config.plan import PlanSection
 from secureps.policy.checks.scaling import most_shards
+from secureps.wording import counted
 
 
 def scaling_words(section: PlanSection, blocks: int) -> list[str]:
@@ -30,12 +31,7 @@ def scaling_words(section: PlanSection, blocks: int) -> list[str]:
     words = [f"scaling by {own.policy}, every {own.every:g} s at most: {text}"]
     if own.policy != "fixed" and blocks < most:
         words.append(
-            f"the model has {blocks} blocks, and a shard holds one at least: no more than {blocks} "
-            "shards have work; name a smaller block_size"
-        )
-    if own.policy != "fixed" and own.least_shards < section.shards:
-        words.append(
-            f"memory and disk are said of {section.shards} shards; where {own.least_shards} may be "
-            "left each has more, but no shard goes while others' memory is too little for its part"
+            f"the model has {counted(blocks, 'block')}, and a shard holds one at least: no more "
+            f"than {counted(blocks, 'shard')} can have work; name a smaller block_size"
         )
     return words

@@ -123,7 +123,7 @@ def _refuse_rounds(section: SyncSection, own: Bounds) -> None:
     if section.minimum > section.quorum:
         raise PlanRefused(
             f"the quorum {section.quorum} is below the minimum cohort {section.minimum}; "
-            "such a cohort would never be opened"
+            "such a cohort would never be opened: raise rule.quorum, or lower rule.minimum"
         )
     if own.start < section.quorum:
         raise PlanRefused(

@@ -1,11 +1,11 @@
 """Moves row-blocks from shards that have much to do to shards that have less.
 
-A shard's time is the bytes that come for its blocks times what a byte costs it. Placement spreads
-blocks by number; where clients touch some of them more than others, one shard is late and every
-version waits for it. The largest blocks move first, each to where it takes the longest time down
-most, until that is near to what an even spread would have (the greedy rule of longest processing
-time first: Graham 1969, "Bounds on multiprocessing timing anomalies"). What must not live here:
-how load is measured, and the move itself (`roles.coordinator`).
+A shard's time is the bytes that come for its blocks at once, in a round of each, times what a byte
+costs it. Placement spreads blocks by number; where clients touch some of them more than others, one
+shard is late and every version waits for it. The largest blocks move first, each to where it takes
+the longest time down most, until that is near to what an even spread would have (the greedy rule of
+longest processing time first: Graham 1969, "Bounds on multiprocessing timing anomalies"). What must
+not live here: how load is measured, and the move itself (`roles.coordinator`).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def balance(
 
     Args:
         held: by group, of every block its shards.
-        loads: by group, bytes a second that come for all of its blocks; others have none.
+        loads: by group, bytes on their way at once to all of its blocks; others have none.
         costs: of each shard, what a byte costs it, in units of its own choice, above 0.
     """
     at = {

@@ -10,12 +10,13 @@ from secureps.messages.coordinator_records import CheckpointComplete, Checkpoint
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.roles.coordinator import evaluation
-from secureps.roles.coordinator.checkpoint import CheckpointState
+from secureps.roles.coordinator.checkpoint import CheckpointState, too_far
 from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.coordinator.termination import over
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Work
+from secureps.wording import named
 
 
 def order(tx: Transaction) -> None:
@@ -40,6 +41,16 @@ def begin(tx: Transaction) -> None:
     tx.write(CheckpointOrdered(number, versions))
     for shard in parts_due(tx):
         tx.order(shard, WriteCheckpoint(federation.incarnation, number, versions))
+
+
+def awaited(tx: Transaction) -> str:
+    """Why no cohort closes before the checkpoint in the making is whole; empty where any may."""
+    if not (away := [shard for shard in parts_due(tx) if shard not in tx.watchers]):
+        return ""
+    at = [GroupVersion(group.name, group.version) for group in tx.federation.model_groups]
+    if not too_far(at, tx.federation.checkpoints, tx.plan.section.checkpoint_every):
+        return ""
+    return f"waits for {named(away)}: too many versions are in no checkpoint without it"
 
 
 def newer(tx: Transaction) -> bool:

@@ -16,7 +16,7 @@ from secureps.messages.orders import Configure
 from secureps.messages.records import RunPinned
 from secureps.messages.run import Placement, RunInfo
 from secureps.messages.schema import Schema
-from secureps.model.placement import place_copies
+from secureps.model.placement import place_groups
 from secureps.roles.coordinator import commit, committees, recovery
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.transaction import Transaction
@@ -93,8 +93,7 @@ def found(tx: Transaction, settings: PinnedRun, schema: Schema) -> None:
         here = here[: plan.section.shards]
     shards = {name: s.weight for name, s in here}
     copies = plan.section.replicas
-    ranks = {g.name: place_copies(g.name, g.blocks, shards, copies) for g in layout.all_groups}
-    held = {group: list(zip(*of, strict=True)) for group, of in ranks.items()}
+    held = place_groups({g.name: g.blocks for g in layout.all_groups}, shards, copies)
     placement = Placement.by_block(1, shards, held)
     roster = settings.roster
     run = RunInfo(plan.text, schema, layout.digest, roster.committee, roster.digest, settings.nonce)

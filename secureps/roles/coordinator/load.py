@@ -31,6 +31,7 @@ from secureps.policy.scaling.gradient_noise import (
 )
 from secureps.policy.scaling.in_force import staleness_power
 from secureps.policy.scaling.observation import Observation, Round, Waits
+from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.transaction import Transaction
 
 UP, DOWN = "network_seconds", "pulling_seconds"
@@ -43,6 +44,10 @@ LATE = 0.05
 """Part of a version's time that sums must take for shards to count as unlike each other."""
 UNLIKE = 4.0
 """Times as slow as the median that a shard counts at most."""
+TURNS = 3
+"""Newest rounds of a group over which what comes in one is averaged."""
+LEAST_SUMS = 3
+"""Sums of each shard by which it is known how late it is with them."""
 
 
 class Load:
@@ -54,6 +59,8 @@ class Load:
         """Bytes that parties have said they may have resident; of shards, their limits."""
         self._asked: dict[str, int] = {}
         self._came: defaultdict[str, list[float]] = defaultdict(list)
+        self._coming: Counter[str] = Counter()
+        self._turns: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=TURNS))
         self._closed: dict[str, float] = {}
         self._rounds: deque[Round] = deque(maxlen=NEWEST)
         self._means: defaultdict[str, dict[int, dict[str, tuple[float, float | None]]]]
@@ -73,10 +80,11 @@ class Load:
         self._begin()
 
     def _begin(self) -> None:
-        self.versions = 0
+        self.versions = self._seen = 0
         self._updates = self._lost = 0
         self._fresh = 0.0
         self._sent: Counter[str] = Counter()
+        self._updates_of: Counter[str] = Counter()
         self._ways: dict[str, dict[str, float]] = {UP: {}, DOWN: {}}
         self._steps: list[CohortSteps] = []
         self._lags: defaultdict[str, deque[float]] = defaultdict(partial(deque, maxlen=NEWEST))
@@ -119,11 +127,14 @@ class Load:
             match record:
                 case records.RoundOpened(group=name, invited=invited):
                     self._asked[name], self._came[name] = len(invited), []
+                    self._coming[name] = 0
                 case records.Received(receipt) if receipt.purpose == UPDATE:
-                    self._sent[receipt.id.group] += receipt.size
                     group = tx.group(receipt.id.group)
+                    self._sent[group.name] += receipt.size
+                    self._updates_of[group.name] += 1
                     if group.opened_at is not None and not group.streaming:
                         self._came[group.name].append(tx.now - group.opened_at)
+                        self._coming[group.name] += receipt.size
                 case records.CohortClosed(cohort) if cohort.group != EVALUATION:
                     self._close(tx, cohort)
                 case records.RoundGivenUp(group=name):
@@ -157,6 +168,7 @@ class Load:
         if asked is None or group.streaming or group.opened_at is None:
             return
         self._lost += max(0, asked - len(cohort.members))
+        self._turns[name].append(self._coming[name])
         came = tuple(sorted(self._came.pop(name, ())))
         self._rounds.append(Round(max(asked, len(came)), came, tx.now - group.opened_at))
 
@@ -227,6 +239,44 @@ class Load:
             holders=mean([o - h for h, o in zip(held, opened, strict=True)]),
             queue=2 * max(transfers, default=0.0),
         )
+
+    def at_once(self, tx: Transaction) -> dict[str, float]:
+        """Bytes of updates that are on their way at once, by group that makes more versions.
+
+        What came for one of its newest rounds; without rounds, an update of each who takes part.
+        Bytes a second say less: of a shard whose link is full as many come as it carries, whatever
+        it has to do, and as little for each of its blocks as all of them are late.
+        """
+        found = dict[str, float]()
+        for group in tx.federation.model_groups:
+            if termination.over(tx, group):
+                continue
+            if group.streaming:
+                if updates := self._updates_of[group.name]:
+                    members = len(tx.attendance(group).here)
+                    found[group.name] = self._sent[group.name] / updates * members
+            elif turns := self._turns.get(group.name):
+                found[group.name] = fmean(turns)
+        return found
+
+    def news(self, tx: Transaction) -> bool:
+        """Whether each group has made another version, on average, since this was last so.
+
+        Not before it is known what is on its way of each group that clients are asked for, and how
+        late each shard is: one that is slow would get back what it gave away for that.
+        """
+        assert tx.federation.pinned is not None
+        shards = tx.federation.pinned.placement.shards
+        if self.versions < self._seen + self.groups:
+            return False
+        if any(len(self._lags.get(shard, ())) < LEAST_SUMS for shard in shards):
+            return False
+        known = self.at_once(tx).keys()
+        asked = (each for each in tx.federation.model_groups if each.opened_at is not None)
+        if any(group.name not in known for group in asked):
+            return False
+        self._seen = self.versions
+        return True
 
     def by_group(self, tx: Transaction) -> dict[str, float]:
         """Bytes of updates a second, by group."""

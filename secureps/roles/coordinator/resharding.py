@@ -1,14 +1,14 @@
 """Blocks move while a run trains: because a shard comes or goes, or a copy was lost with one.
 
-A move is fenced: at both its ends nothing is between two versions, and from when it is due until
-it is over no checkpoint begins but its own. While blocks are copied no cohort closes of the groups
-that they are of; all others go on. Clients train and send meanwhile. It takes two placements, each
-journalled before
-anybody hears of it. By the first, blocks are on their new shards besides: these ask the others for
-what they took in, and for the version that is committed. When all say that they have it, the second
-is in force: clients send to the new shards, and the old ones delete what is theirs no more. Before
-that a checkpoint is made where a new shard alone would have a block: a run without copies goes on
-from the newest checkpoint and the outboxes, whichever disk is lost.
+A move is fenced: at both its ends nothing is between two versions, and from when it is due until it
+is over no checkpoint begins but its own. While blocks are copied no cohort closes of the groups
+that they are of; all others go on, until too many versions are in no checkpoint. Clients train and
+send meanwhile. It takes two placements, each journalled before anybody hears of it. By the first,
+blocks are on their new shards besides: these ask the others for what they took in, and for the
+version that is committed. When all say that they have it, the second is in force: clients send to
+the new shards, and the old ones delete what is theirs no more. Before that a checkpoint is made
+where a new shard alone would have a block: a run without copies goes on from the newest checkpoint
+and the outboxes, whichever disk is lost.
 
 What must not live here: which blocks go where (`model.placement`), and who leaves because it is
 away (`roles.coordinator.departures`).
@@ -27,7 +27,7 @@ from secureps.messages.requests import Prepared
 from secureps.messages.run import Placement
 from secureps.messages.scaling_records import BlockAssigned
 from secureps.model.placement import move_copies
-from secureps.policy.groups import together
+from secureps.policy.groups import waiting_with
 from secureps.roles.coordinator import checkpointing, departures
 from secureps.roles.coordinator.founding import make_configure
 from secureps.roles.coordinator.group import GroupState
@@ -122,18 +122,16 @@ def due(tx: Transaction) -> str:
 
 
 def fence(tx: Transaction) -> Fence:
-    """What holds up cohorts now; groups that are trained for together wait together.
-
-    So do all that are evaluated together: no version would be, while some are ahead.
-    """
+    """What holds up cohorts now: of groups whose blocks move, or of all."""
     reason, moving = due(tx), tx.federation.moving
-    evaluated = tx.plan.section.evaluation is not None
-    if moving.target is None or evaluated or not _lacking(tx):
+    if not reason:
+        return checkpointing.awaited(tx), tx.federation.groups
+    if moving.target is None or not _lacking(tx):
         return reason, tx.federation.groups
+    if moving.overdue is not None:
+        return f"{reason}; too many versions are in no checkpoint until then", tx.federation.groups
     epoch = _placement(tx).epoch
-    return reason, tx.cache.of(
-        "moved", epoch, lambda: {name for g in moving.groups for name in together(tx.plan, g)}
-    )
+    return reason, tx.cache.of("moved", epoch, lambda: waiting_with(tx.plan, moving.groups))
 
 
 def told(tx: Transaction) -> str:

@@ -1,10 +1,10 @@
 """What follows from the load: blocks move, shards come and go, deadlines and buffers change.
 
-Once enough versions were made, and enough time has passed since the last decision, row-blocks are
-moved if shards have unlike much to do; else the plan's policy decides. Each decision is journalled
-with its reason before anything is done about it, and never made again: a restart measures anew.
-A shard comes and goes by the act by which an operator has it come and go. What must not live
-here: measuring (`roles.coordinator.load`), any policy (`policy.scaling`).
+Row-blocks move as soon as it is known that shards have unlike much to do, and enough time has
+passed since the last decision; once enough versions were made too, the plan's policy decides. Each
+decision is journalled with its reason before anything is done about it, and never made again: a
+restart measures anew. A shard comes and goes by the act by which an operator has it come and go.
+What must not live here: measuring (`roles.coordinator.load`), any policy (`policy.scaling`).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from secureps.roles.coordinator.shard_memory import too_little
 from secureps.roles.coordinator.transaction import Transaction
 
 LEAST_VERSIONS = 3
-"""Versions of each group that clients send to, on average, between two decisions."""
+"""Versions of each group that clients send to, on average, between two decisions of a policy."""
 SHOWN = 5
 """Decisions that a status shows: the newest."""
 
@@ -75,19 +75,29 @@ def advance(tx: Transaction, load: Load) -> None:
         return
     if load.since is None:
         return
-    if tx.now - load.since < section.every or load.versions < LEAST_VERSIONS * load.groups:
+    if tx.now - load.since < section.every:
         return
     if not tx.watchers.issuperset(federation.pinned.placement.shards):
         return  # one is away: nothing that is measured now is of the load
-    _decide(tx, load, section)
-    load.begin(tx.now)
-
-
-def _decide(tx: Transaction, load: Load, section: ScalingSection) -> None:
+    measured = load.versions >= LEAST_VERSIONS * load.groups
+    if not (measured or (section.balance and load.news(tx))):
+        return
     seen = load.observed(tx, _spares(tx))
     decision = _balance(tx, load, seen) if section.balance else None
-    if decision is None:
+    if decision is None and measured:
         decision = _by_policy(tx, load, seen, section)
+    if decision is not None:
+        _carry_out(tx, load, section, seen, decision)
+        load.begin(tx.now)
+
+
+def _carry_out(
+    tx: Transaction,
+    load: Load,
+    section: ScalingSection,
+    seen: Observation,
+    decision: _Decision,
+) -> None:
     if section.policy == "fixed" and not decision.changes(seen):
         return
     reason = decision.action.reason
@@ -119,7 +129,7 @@ def _decide(tx: Transaction, load: Load, section: ScalingSection) -> None:
 def _balance(tx: Transaction, load: Load, seen: Observation) -> _Decision | None:
     assert tx.federation.pinned is not None
     held = tx.federation.pinned.placement.held
-    found = balance(held, load.by_group(tx), load.costs(tx))
+    found = balance(held, load.at_once(tx), load.costs(tx))
     if found is None or too_little(tx, load.memory, resharding.balanced(held, found.blocks)):
         return None
     return _Decision(stay(seen, found.reason), blocks=found.blocks)

@@ -370,18 +370,18 @@ class Member(MemberFold):
             if update.receipt.purpose == UPDATE:
                 self._out.goes_well.add(update.receipt.id.group)
             send(step, self.pinned, self._out.follows(now, update.receipt.id))
+            if (error := self._out.moving[update.receipt.id].refused) is not None:
+                self._refused(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
             step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
         for aim in event.others:
             invite = self._invites.followed[aim.group]
             self._appraiser.decline(step, invite, evaluation.unsent(aim.group))
-        if event.updates and event.figures:  # they go with the first one's receipt
+        left = [self._out.moving.get(update.receipt.id) for update in event.updates]
+        if event.figures and (first := next(filter(None, left), None)) is not None:
             down = requests.Figure("bytes_down", float(self._model.take_account()))
             pulls = requests.Figure("pulling_seconds", self._timing.pulled)
-            self._out.moving[event.updates[0].receipt.id].work = (*event.figures, down, pulls)
-        for id in [update.receipt.id for update in event.updates]:
-            if (error := self._out.moving[id].refused) is not None:  # before all of it was sealed
-                self._refused(step, id, error)
+            first.work = (*event.figures, down, pulls)  # they go with its receipt
 
     # --- push ---------------------------------------------------------------------
 
@@ -462,6 +462,8 @@ class Member(MemberFold):
                 if said := self._model.not_got(request, error):
                     step.effects.append(said)
             case requests.PutBlock(header):
+                if (free := self._out.leap(header.id, error)) is not None:
+                    self._write(step, SequencesBegun((free,)))
                 if not self._out.refuses(header.id, error):
                     self._refused(step, header.id, error)
             case requests.Submit(receipt):

@@ -25,6 +25,10 @@ from secureps.roles.member.schedule import Desk
 from secureps.roles.member.tasks import Reseal, kept_key
 from secureps.roles.member.timing import Transfer
 
+MOST_AHEAD = 1 << 20
+"""Submissions that a client may have lost all trace of. What is journalled of one shard's word must
+leave room for all submissions to come."""
+
 
 @dataclass(slots=True)
 class Outbox:
@@ -63,7 +67,8 @@ class Outbox:
     def add(self, record: Sealed) -> None:
         """It is sealed, and will be sent as it is however often it is asked for."""
         id = record.receipt.id
-        self.sealed[id], self.next[id.group] = record, id.sequence + 1
+        self.sealed[id] = record
+        self.next[id.group] = max(id.sequence + 1, self.next.get(id.group, 0))
 
     def settle(self, id: SubmissionId, outcome: str) -> None:
         """Its fate is known; unless it is included and not durable, nobody will ask for it."""
@@ -142,6 +147,13 @@ class Outbox:
         """What the coordinator counted, should this client have lost its state."""
         for at in sequences:
             self.next[at.group] = max(at.version, self.next.get(at.group, 0))
+
+    def leap(self, id: SubmissionId, error: SecurepsError) -> GroupVersion | None:
+        """Where to go on, where a shard knows later submissions of this client than it does."""
+        free = error.free if isinstance(error, Conflict) else 0
+        if not self.next.get(id.group, 0) < free <= id.sequence + MOST_AHEAD:
+            return None
+        return GroupVersion(id.group, free)
 
     def behind(self, sequences: tuple[GroupVersion, ...]) -> str:
         """What to do if the coordinator knows more of this client than it does; empty if not.

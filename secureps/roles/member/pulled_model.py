@@ -7,7 +7,7 @@ live here: the values (the worker caches them), and what they are pulled for
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from secureps.errors import ClientError, Refused, SecurepsError, WrongVersion
@@ -93,9 +93,17 @@ class PulledModel:
             self._unasked.clear()
         return bool(self._absent)
 
-    def ask_again(self) -> None:
-        """What was asked of a shard that has left is asked of another one."""
-        self._unasked |= dict.fromkeys(self._absent)
+    def ask_again(self, gone: Callable[[str, int], bool]) -> None:
+        """What was asked of a shard that has it no more is asked of another one.
+
+        All else is on its way: twice, it would take as long again on links that are busy.
+
+        Args:
+            gone: whether one that had a block of a group has it no more.
+        """
+        for digest in self._absent:
+            if any(gone(group, block) for group, block in self._places[digest]):
+                self._unasked[digest] = None
 
     @property
     def pulling(self) -> bool:

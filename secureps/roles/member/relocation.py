@@ -42,11 +42,12 @@ def follow(
     if moved is pinned:
         return pinned
     step.effects += moved.left(pinned)
-    model.ask_again()
+    before, now = pinned.placement, moved.placement
+    model.ask_again(lambda *at: not set(before.holders(*at)) <= set(now.holders(*at)))
     for id, transfer in out.moving.items():
         for header in out.left(id):
             place = header.group, header.block
-            to = moved.placement.holders(*place)[0]
-            if header.block not in transfer.stored and to != pinned.placement.holders(*place)[0]:
+            to = now.holders(*place)[0]
+            if header.block not in transfer.stored and to != before.holders(*place)[0]:
                 step.effects.append(Call(to, PutBlock(header), attach=header.key))
     return moved

@@ -35,11 +35,13 @@ def wanted(own: str, state: ShardState, roster: Roster, sender: str, header: Blo
 def known(state: ShardState, header: BlockHeader) -> bool:
     """Whether a block is stored; Conflict if other bytes are under its name.
 
-    They would take the place of those that are summed.
+    They would take the place of those that are summed. A client that lost its state may have sent
+    very many that came to nothing: it hears after which of its own to go on, and nobody else does.
     """
     found = state.spooled.get(block_name(header))
     if found is not None and found.digest != header.digest:
-        raise Conflict(f"{header.name} is known with other bytes; begin a new sequence")
+        free = state.free(header.author, header.group)
+        raise Conflict(f"{header.name} is known with other bytes; begin a new sequence", free)
     return found is not None
 
 

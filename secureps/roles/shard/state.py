@@ -289,6 +289,10 @@ class ShardState:
             )
         )
 
+    def free(self, client: str, group: str) -> int:
+        """The sequence after all of a client's of which blocks are spooled; 0 if none are."""
+        return max(self._sequences.get((client, group), {}), default=-1) + 1
+
     def unsummed(self, client: str, group: str) -> frozenset[int]:
         """Sequences of a client of which blocks are spooled, but for those in kept sums."""
         summed = {

@@ -16,6 +16,7 @@ from secureps.config.sections import read_toml
 from secureps.errors import ConfigError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.explanation import Explanation
+from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
@@ -118,13 +119,18 @@ def _needs(explained: Explanation | None, copies: bool = False) -> Needs:
         return Needs(program + probe + more)
     of_groups = sum(group.client_memory for group in explained.groups)
     part = _versions(explained) if copies else 0  # a third is read, as much again is on its way
-    shard = explained.shard.memory + probe + more + part
+    shard = _shard(explained).memory + probe + more + part
     return Needs(program + probe + more, shard, program + of_groups)
+
+
+def _shard(explained: Explanation) -> MemoryUse:
+    """What a shard takes once the load has left as few as it may."""
+    return explained.fewest or explained.shard
 
 
 def _versions(explained: Explanation) -> int:
     """Bytes of three versions of a shard's blocks, wherever they lie."""
-    return max(explained.shard.state, explained.shard.files)
+    return max(_shard(explained).state, _shard(explained).files)
 
 
 def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
@@ -133,7 +139,7 @@ def _stored(cluster: Cluster, explained: Explanation | None) -> Cluster:
     if explained is None:
         return replace(cluster, storage="10Gi")
     models = 3 * _versions(explained)  # of checkpoints, beside those that are served
-    gibibytes = -(-2 * (explained.shard.disk + models) // (1 << 30))
+    gibibytes = -(-2 * (_shard(explained).disk + models) // (1 << 30))
     return replace(cluster, storage=f"{max(gibibytes, 1)}Gi")
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import gc
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -42,11 +43,21 @@ REPEATABLE = (UP, DOWN, "network_seconds")
 """The figures in virtual time: all others are seconds of this machine."""
 
 FIRST = 1
-"""The version that is made when all have joined who come at the beginning: what is in memory then
-stays, and no collection of what is not used any more need look at it."""
+"""The version that is made when all have joined who come at the beginning."""
 
 OFTEN = 1000
 """Requests between two reads of the coordinator's window of reports, which must not overflow."""
+
+
+@contextmanager
+def settling() -> Iterator[Callable[[], None]]:
+    """Lets no collection look at what is in memory at its beginning, and at each call of what it
+    gives: once all clients are there, which stay, that is nearly all."""
+    gc.freeze()
+    try:
+        yield gc.freeze
+    finally:
+        gc.unfreeze()
 
 
 @dataclass
@@ -120,7 +131,7 @@ class Play:
                     self._gather()
                     say(self._publish(versions))
                     if max(self._seen.values()) < FIRST:
-                        gc.freeze()  # all clients are there by now, and stay
+                        settled()
                     self._seen = versions
                     if self.copies is not None:
                         self.copies.copy()  # what is in the way now is told at the end, if it is
@@ -130,11 +141,8 @@ class Play:
                 self._finished = bool(self.simulation.coordinator.federation.finished)
             return self._finished and self._nobody_plays()
 
-        gc.freeze()
-        try:
+        with settling() as settled:
             self.simulation.run(until)
-        finally:
-            gc.unfreeze()
         self._gather()
 
     def _meter(self, name: str) -> Meter:

@@ -8,7 +8,6 @@ and what they come to together (`run.study.results`).
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from secureps.config.plan import CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.simulate.play import Play
+from secureps.run.simulate.play import Play, settling
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 PLAIN = "plain"
@@ -159,7 +158,7 @@ def section_of(scenario: Scenario) -> StudySection:
 def altered(
     scenario: Scenario, candidate: Candidate, versions: int, sealed: bool | None = None
 ) -> Plan:
-    """The plan of a candidate.
+    """The plan of a candidate; without its evaluation, where none of the versions has one.
 
     Args:
         sealed: under the plan's cipher; else in the clear (default: as trials are).
@@ -171,9 +170,11 @@ def altered(
     groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
     if sealed is None:
         sealed = scenario.delays.bandwidth is not None
+    judged = plan.section.evaluation
     update = {
         "group": groups,
         "versions": versions,
+        "evaluation": None if judged is None or judged.every > versions else judged,
         "checkpoint_every": min(versions, CHECKPOINT_EVERY),
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
@@ -266,14 +267,12 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
         simulation.refuse_failed()
         if not began and min(simulation.versions().values()) >= 0:
             began.append(loop.now())
-            gc.freeze()  # all clients are there by now, and stay
+            settled()
             loop.call_later(0.0, judge)
         return over[0]
 
-    try:
+    with settling() as settled:
         simulation.run(done)
-    finally:
-        gc.unfreeze()
     return points
 
 

@@ -8,6 +8,7 @@ the estimate.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -22,13 +23,13 @@ SAMPLE = 64
 """Values that are kept of each piece that is stepped at a time (`service.shard.stepping.PIECE`)."""
 
 
-Means: TypeAlias = dict[int, list[float]]
-"""By block, the values of a mean that are kept."""
+Means: TypeAlias = Mapping[int, Sequence[float]]
+"""By block, the values of a mean that are kept; none where they are not `wanted`."""
 
 
-def wanted(plan: Plan, group: str) -> Means | None:
-    """Where the parts of a group's mean go; None where nothing follows the load."""
-    return None if plan.section.scaling is None or group == EVALUATION else {}
+def wanted(plan: Plan, group: str) -> bool:
+    """Whether parts of a group's mean are kept: where a plan follows the load."""
+    return plan.section.scaling is not None and group != EVALUATION
 
 
 class MeanSamples:
@@ -37,7 +38,7 @@ class MeanSamples:
     def __init__(self) -> None:
         self._newest: dict[str, tuple[int, dict[int, NDArray[np.float64]]]] = {}
 
-    def figures(self, group: str, version: int, blocks: Means | None) -> tuple[Figure, ...]:
+    def figures(self, group: str, version: int, blocks: Means) -> tuple[Figure, ...]:
         """What the shard reports of a version, in squares of a value's unit.
 
         Args:

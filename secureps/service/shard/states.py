@@ -174,8 +174,13 @@ class States:
         return FLOAT_BYTES * (stop - start)
 
     def _counts(self, group: str, block: int) -> bool:
-        """Whether a pull of a block is a use of its group: that of the first one is."""
-        return self._state.own(group)[:1] == (block,)
+        """Whether a pull of a block is a use of its group: that of the first one is.
+
+        Copies are pulled elsewhere: they count where there are no others.
+        """
+        own, holders = self._state.own(group), self._state.pinned.placement.holders
+        first = (each for each in own if holders(group, each)[:1] == (self._name,))
+        return next(first, own[0] if own else None) == block
 
     def _comes(self, group: str, version: int) -> bool:
         """Whether a version is to come into memory from its file; there is room for it then."""

@@ -9,6 +9,7 @@ not live here: opening sums (`service.shard.worker`), and files.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
@@ -35,15 +36,30 @@ from secureps.policy.plan import Plan
 from secureps.policy.rules.supports import common_version
 from secureps.policy.scales import moved
 from secureps.service.shard.group_values import Allocate, GroupValues, in_memory, laid_out
-from secureps.service.shard.mean_samples import SAMPLE, Means
+from secureps.service.shard.mean_samples import SAMPLE, wanted
 
 PIECE = 1 << 15
 """Values that are stepped at a time."""
 
 Opened: TypeAlias = Callable[[], Iterator[NDArray[np.int64]]]
 """Opens a block's sums, from the beginning: pieces of which the first has the weight's slots."""
-Stepped: TypeAlias = tuple[Values, OptimizerState, Codes | None]
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A block of the next version.
+
+    Args:
+        values: as they are published.
+        codes: what clients may pull in place of them, where the plan has `pull_bits`.
+        sample: some values of the mean that it has moved by, where they are `wanted`.
+    """
+
+    values: Values
+    state: OptimizerState
+    codes: Codes | None
+    sample: Sequence[float]
 
 
 class StepArithmetic(Protocol):
@@ -120,7 +136,6 @@ class Stepping:
     Args:
         allocate: where it is made.
         device: where blocks are stepped; None for the processor.
-        means: where a part of each block's mean is kept; None: nowhere.
     """
 
     def __init__(
@@ -131,9 +146,7 @@ class Stepping:
         before: GroupValues,
         allocate: Allocate = in_memory,
         device: TriedStep | None = None,
-        means: Means | None = None,
     ) -> None:
-        self._kept = means
         self._plan = plan
         self._layout = layout
         self._cohort = cohort
@@ -152,9 +165,6 @@ class Stepping:
 
         Args:
             opened: asked once more where a device fails.
-        Returns:
-            the block as it is published, the optimizer's state, and what clients may pull in place
-            of the block, where the plan has `pull_bits`.
         Raises:
             Malformed, NotFinite: no members can have sent these who keep to the plan.
         """
@@ -186,6 +196,7 @@ class Stepping:
         made, state = self._values[block], before
         slots = {name: blocks[block] for name, blocks in self._slots.items()}
         at, measured, sample = 0, 0.0, list[float]()
+        sampled = wanted(plan, cohort.group)
         code = None if plan.chain(cohort.group).plain else self._code(block)
         for mean in self._means(opened, code, by):
             here = slice(at, at + len(mean))
@@ -196,7 +207,7 @@ class Stepping:
                 mean *= scale
             if last:
                 mean[-1] = 0  # no step of the optimizer's
-            if self._kept is not None:
+            if sampled:
                 sample += mean[:SAMPLE].tolist()
             part = OptimizerState(before.step, {n: v[here] for n, v in before.slots.items()})
             made[here], state = by.apply(optimizer, mean, values[here], part)
@@ -205,12 +216,10 @@ class Stepping:
             at = here.stop
         if mover is not None and scaled:
             made[-1] = mover.after(float(values[-1]), measured)
-        if self._kept is not None:
-            self._kept[block] = sample
         codes, difference = None, block_delta(plan, self._layout, block)
         if difference is not None:
             codes = difference.publish(made, values, code, by.codes)
-        return made, OptimizerState(state.step, slots), codes
+        return Stepped(made, OptimizerState(state.step, slots), codes, sample)
 
     def _means(
         self, opened: Iterator[NDArray[np.int64]], code: BlockCode | None, by: StepArithmetic

@@ -59,7 +59,7 @@ from secureps.service.shard.group_values import (
     published,
 )
 from secureps.service.shard.lookahead import Lookahead
-from secureps.service.shard.mean_samples import Means, MeanSamples, wanted
+from secureps.service.shard.mean_samples import Means, MeanSamples
 from secureps.service.shard.noise import KeptNoise, ShardNoise
 from secureps.service.shard.states import States
 from secureps.service.shard.stepping import Stepped, Stepping
@@ -374,7 +374,7 @@ class ShardWorker(Worker):
         if isinstance(task, MakeState):
             return self._founded(task)
         assert before is not None
-        return self._stepped(task, before)
+        return self._stepped(task, before)[0]
 
     def _founded(self, task: MakeState) -> GroupValues:
         group, layout = task.group, self._layout(task.group)
@@ -412,36 +412,34 @@ class ShardWorker(Worker):
     def _step(self, task: StepState) -> StateReady:
         began, cohort = time.perf_counter(), task.cohort
         before = self._states.values(cohort.group, cohort.version - 1)
-        means = wanted(self._state.pinned.plan, cohort.group)
-        made = self._stepped(task, before, means)
+        made, means = self._stepped(task, before)
         figures = (Figure("stepping_seconds", time.perf_counter() - began),)
         spread = self._means.figures(cohort.group, cohort.version, means)
         own = (*figures, *self._states.tiers.figures(), *spread)
         report = Telemetry(self._name, cohort.group, cohort.version, own)
         return self._ready(cohort.group, made, cohort.number, report)
 
-    def _stepped(
-        self, task: StepState, before: GroupValues, means: Means | None = None
-    ) -> GroupValues:
+    def _stepped(self, task: StepState, before: GroupValues) -> tuple[GroupValues, Means]:
         """Computes the next version, as a pure function of the sums and the state before."""
         cohort, own = task.cohort, self._state.own(task.cohort.group)
         plan, layout = self._state.pinned.plan, self._layout(cohort.group)
         opener = None if task.opened is not None else self._opener(task)
         allocate = self._states.tiers.allocate(cohort.group, before.nbytes)
-        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping, means)
+        stepping = Stepping(plan, layout, cohort, before, allocate, self._devices.stepping)
 
         def stepped(at: tuple[int, int]) -> Stepped:
             place, block = at
             return stepping.step(block, partial(self._opened, task, place, block, opener))
 
         made = dict(zip(own, in_order(self._threads, stepped, enumerate(own)), strict=True))
-        return GroupValues(
+        values = GroupValues(
             cohort.version,
-            {block: values for block, (values, _, _) in made.items()},
-            {block: state for block, (_, state, _) in made.items()},
-            {block: codes for block, (_, _, codes) in made.items() if codes is not None},
+            {block: each.values for block, each in made.items()},
+            {block: each.state for block, each in made.items()},
+            {block: each.codes for block, each in made.items() if each.codes is not None},
             mapped=allocate is not in_memory,
         )
+        return values, {block: each.sample for block, each in made.items() if each.sample}
 
     def _has_scale(self, group: str, block: int) -> bool:
         """Whether the last value of a block is its group's scale."""

@@ -30,6 +30,7 @@ import grpc
 from secureps.buffers import Buffers
 from secureps.errors import (
     Busy,
+    Conflict,
     InternalError,
     Malformed,
     NotFresh,
@@ -279,7 +280,8 @@ def refusal(error: SecurepsError) -> bytes:
     text = re.sub(r"[\x00-\x1f\x7f\ud800-\udfff]+", " ", str(error)[:TEXT_LIMIT])
     try:
         challenge = error.challenge if isinstance(error, NotFresh) else b""
-        return encode(Refusal(type(error).__name__, text, retry_after, challenge))
+        free = error.free if isinstance(error, Conflict) else 0
+        return encode(Refusal(type(error).__name__, text, retry_after, challenge, free))
     except SecurepsError:
         return encode(Refusal(InternalError.__name__, "an error that cannot be told", None))
 
@@ -341,4 +343,6 @@ def error_in(refusal: Refusal) -> SecurepsError:
     error = from_wire(refusal.error, printable(refusal.text[:TEXT_LIMIT]), wait)
     if isinstance(error, NotFresh):
         error.challenge = refusal.challenge
+    if isinstance(error, Conflict):
+        error.free = refusal.free
     return error

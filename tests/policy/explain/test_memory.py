@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from secureps.errors import ConfigError
-from secureps.policy.explain.memory import MemoryUse, Service, footprint
+from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint
 from secureps.policy.plan import Plan
 from tests.kits import explained
 from tests.kits.roles_kit import make_plan
@@ -24,6 +24,7 @@ def test_every_part_is_counted() -> None:
     made = need(make_plan("plain", group=[{"rule": RULE}]), 60)
     # four blocks of 15 values and a weight, two bytes each; four members at most
     assert made == MemoryUse(
+        shards=1,
         clients=3,
         memory=1000 + 3 * 4 * 60 + (16 * 8 + 32) + 12 * 2 * 32 + 3 * 128,
         program=1000,
@@ -47,6 +48,33 @@ def test_copies_are_counted_where_they_lie() -> None:
     assert (alone.state, alone.disk) == (made.state // 2, made.disk // 2)
     assert made.connections == alone.connections
     assert made.uploads == alone.uploads + service.streams * 32
+
+
+@pytest.mark.parametrize(
+    ("scaling", "memory", "left"),
+    [
+        (None, None, None),
+        ({"policy": "fixed"}, None, None),
+        ({"policy": "rule", "least_shards": 4}, None, None),
+        ({"policy": "rule", "least_shards": 2}, None, 2),
+        ({"policy": "fitted"}, None, 1),
+        ({"policy": "fitted"}, 6000, 2),
+    ],
+)
+def test_with_the_fewest_shards_that_the_load_may_leave_one_needs_more(
+    scaling: dict[str, object] | None, memory: int | None, left: int | None
+) -> None:
+    """None goes where another's limit would be too little for what is left."""
+    table = {"rule": RULE, "tier": "resident"}
+    plan = make_plan("plain", group=[table], shards=4, scaling=scaling)
+    service = replace(SERVICE, shards=tuple(f"shard-{i}" for i in range(4)), memory=memory)
+    groups = plan.sized({"all": 960})
+    made = fewest(plan, groups, service)
+    assert (None if made is None else made.shards) == left
+    if made is not None:
+        alone = footprint(plan, groups, replace(service, shards=service.shards[:left]))
+        assert made == alone
+        assert made.state > footprint(plan, groups, service).state
 
 
 @pytest.mark.parametrize(("name", "slots"), [("sgd", 0), ("momentum", 1), ("adam", 2), ("yogi", 2)])

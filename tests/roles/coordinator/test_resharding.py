@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,16 +12,20 @@ from secureps.messages.acts import Act
 from secureps.messages.coordinator_records import PlacementMoved
 from secureps.messages.encoding import digest
 from secureps.messages.moves import Move
-from secureps.messages.orders import WriteCheckpoint
+from secureps.messages.orders import GroupVersion, WriteCheckpoint
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
-from secureps.roles.coordinator.group import Phase
+from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator.checkpoint import CheckpointState
+from secureps.roles.coordinator.clocks import Clocks
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.judgements import Evaluations
 from secureps.roles.coordinator.moving import Moving
 from secureps.roles.coordinator.tasks import WriteManifest
 from secureps.roles.machine import WORKER, Answer, Step
 from tests.kits.roles_kit import CLIENTS, SHARDS, World, configure, make_plan, orders_of, state_of
+from tests.kits.streams import ASYNC
 
 FIRST, SPARE = SHARDS
 ADD, DRAIN, REMOVE = (Act(f"{what}-shard", SPARE) for what in ("add", "drain", "remove"))
@@ -174,6 +179,57 @@ def test_who_gains_a_block_that_no_other_has(
 ) -> None:
     here, there = (Placement.by_block(1, "abc", {"all": held}) for held in (before, target))
     assert Moving(before=here, target=there).single is single
+
+
+@pytest.mark.parametrize(
+    ("overdue", "arrived", "opened"),
+    [(None, (70.0, 40.0, 65.0), (70.0, 40.0)), (50.0, (70.0, 80.0, 90.0), (70.0, 80.0))],
+)
+def test_what_waits_for_a_move_has_waited_no_longer_for_it(
+    overdue: float | None, arrived: tuple[float, ...], opened: tuple[float, ...]
+) -> None:
+    """Of a stream whose blocks move; of another from when it waits too, and not before."""
+    own = {"rule": ASYNC, "most_examples": 32}
+    groups = [{"name": "moves", "pattern": "body.*"} | own, {"name": "stays"} | own]
+    plan, pinned = make_plan("plain", group=groups), configure(make_plan("plain"))
+    before = Placement.by_block(1, "ab", {"moves": [("a",)], "stays": [("a",)]})
+    after = Placement.by_block(3, "ab", {"moves": [("b",)], "stays": [("a",)]})
+    record = RunPinned(replace(pinned.run, plan=plan.text), before, pinned.shards)
+    moves, stays = (GroupState(name, 0, opened_at=40.0, stream=Clocks()) for name in plan.groups)
+    for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
+        waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
+        group.open_stream.arrived.update(waits)
+    moving, both, known = Moving(), (moves, stays), Evaluations()
+    record = moving.apply(60.0, PlacementMoved(before.joined(after), after), record, both, known)
+    moving.overdue = overdue
+    moving.apply(90.0, PlacementMoved(after), record, both, known)
+    found = (*moves.open_stream.arrived.values(), *stays.open_stream.arrived.values())
+    assert (found, (moves.opened_at, stays.opened_at)) == (arrived, opened)
+
+
+@pytest.mark.parametrize(
+    ("version", "at", "kept", "overdue"),
+    [
+        (11, 2, True, None),
+        (12, 2, True, 7.0),
+        (9, 2, False, 7.0),
+        (9, -1, True, 7.0),
+    ],
+)
+def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
+    version: int, at: int, kept: bool, overdue: float | None
+) -> None:
+    pinned = configure(make_plan("plain", checkpoint_every=5))
+    record = RunPinned(pinned.run, pinned.placement, pinned.shards)
+    known = [CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
+    for target, found in ((record.placement, overdue), (None, None)):
+        moving = Moving(target=target)
+        moving.made(7.0, GroupState("all", version), known, record)
+        assert moving.overdue == found
+    moving = Moving(target=record.placement, since=1.0, overdue=3.0)
+    moving.made(7.0, GroupState("all", version), known, record)
+    moving.stand_still(4.0, 9.0)
+    assert (moving.since, moving.overdue) == (6.0, 8.0)
 
 
 def test_one_move_at_a_time() -> None:

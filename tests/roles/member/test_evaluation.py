@@ -41,7 +41,7 @@ def test_how_a_client_stands_to_an_invitation(
     own: int, model: int, base: int, evaluates: int, expected: Readiness
 ) -> None:
     plan = evaluated_plan()
-    assert plan.evaluated == (2, 4, 5)
+    assert tuple(plan.evaluated) == (2, 4, 5)
     published = {
         EVALUATION: Published(1, EVALUATION, own, ()),
         "all": Published(1, "all", model, ()),

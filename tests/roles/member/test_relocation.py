@@ -10,7 +10,7 @@ from secureps.errors import WrongRun
 from secureps.messages import orders, requests
 from secureps.messages.member_records import Sealed
 from secureps.messages.records import RunPinned
-from secureps.messages.run import GroupPlacement
+from secureps.messages.run import GroupPlacement, Placement
 from secureps.messages.submission import UPDATE, SubmissionId
 from secureps.roles.machine import Call, CallOff, Locate, Step
 from secureps.roles.member.outbox import Outbox
@@ -103,6 +103,26 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
     again = Step()
     assert model.lacking(moved, again)
     assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
+
+
+def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
+    """Twice it would take as long again, on links that are busy."""
+    plan = make_plan("plain")
+    before = Placement.by_block(1, SHARDS, {"all": [(STAYS,), (GOES,), (STAYS,), (GOES,)]})
+    both = Placement.by_block(2, SHARDS, {"all": [(STAYS, GOES), (GOES,), (STAYS,), (GOES,)]})
+    over = Placement.by_block(3, SHARDS, {"all": [(GOES,), (GOES,), (STAYS,), (GOES,)]})
+    known = Pinned.of(RunPinned(make_run(plan), before, ADDRESSES))
+    model, asked = PulledModel({"all": False}), list[list[tuple[str, int]]]()
+    model.publish(orders.Published(1, "all", 0, model_blocks("all", 0, 4)))
+    for placement in (before, both, over):
+        told = replace(configure(plan), placement=placement)
+        known = follow(Step(), known, told, ROSTER, Outbox(), model)
+        step = Step()
+        assert model.lacking(known, step)
+        pulls = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
+        asked.append([(to, m.block) for to, m in pulls if isinstance(m, requests.GetBlock)])
+    assert [len(each) for each in asked] == [4, 0, 1]
+    assert asked[2] == [(GOES, 0)]
 
 
 def test_a_placement_that_is_none_is_refused() -> None:

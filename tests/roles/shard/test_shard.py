@@ -115,10 +115,17 @@ def test_blocks_of_a_submission_come_in_once() -> None:
     assert (again.records, again.effects) == ([], step.effects)
     other = desk.header(digest=bytes(32))
     for action in (desk.shard.inspect, desk.give):
-        with pytest.raises(Conflict, match="begin a new sequence"):
+        with pytest.raises(Conflict, match="begin a new sequence") as known:
             action("c0", requests.PutBlock(other))
+        assert known.value.free == header.sequence + 1
     assert desk.shard.inspect("c0", requests.PutBlock(desk.header(block=2)))
-    assert desk.shard.inspect("c0", requests.PutBlock(desk.header(id=SubmissionId("c0", "all", 2))))
+    later = desk.header(id=SubmissionId("c0", "all", 2))
+    assert desk.shard.inspect("c0", requests.PutBlock(later))
+    desk.give("c0", requests.PutBlock(later))
+    desk.give("c1", requests.PutBlock(desk.header(id=SubmissionId("c1", "all", 9))))
+    with pytest.raises(Conflict) as known:
+        desk.give("c0", requests.PutBlock(other))
+    assert known.value.free == 3, "after its own newest"
 
 
 @pytest.mark.parametrize("cipher", PLANS)

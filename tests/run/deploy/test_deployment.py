@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from secureps.errors import ConfigError
+from secureps.run.check import PROGRAM_BYTES, check
 from secureps.run.deploy.deployment import Request, kubernetes_files
 from secureps.run.deploy.kubernetes import Cluster
 from secureps.store.keyring import load_public
@@ -35,3 +36,21 @@ def test_what_a_site_allows_goes_with_its_client_and_the_kits_ca_is_pinned(tmp_p
     site.write_text('ledger = "ledger.db"\n')
     with pytest.raises(ConfigError, match="in a cluster nothing is written"):
         kubernetes_files(request, CLUSTER, None, None)
+
+
+def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_leave(
+    tmp_path: Path,
+) -> None:
+    home, scaled = deployed(), tmp_path / "plan.toml"
+    scaling = 'block_size = 65536\n[scaling]\npolicy = "rule"\nleast_shards = 1\n[cipher]'
+    scaled.write_text((home / "plan.toml").read_text().replace("[cipher]", scaling))
+    fewest = check(scaled, 1_000_000).fewest
+    assert fewest is not None
+    found = kubernetes_files(
+        Request(scaled, home / "kit", ("shard-0",), values=1_000_000), CLUSTER, None, None
+    )
+    objects = [e for f in found.values() for t in f.values() for e in yaml.safe_load_all(t) if e]
+    (shard,) = (each for each in objects if each["kind"] == "StatefulSet")
+    resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
+    asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
+    assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20

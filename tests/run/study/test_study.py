@@ -199,6 +199,16 @@ def test_what_a_trial_without_an_end_keeps_does_not_grow_with_its_versions(tmp_p
     assert (endless.checkpoint_every, short.checkpoint_every) == (CHECKPOINT_EVERY, 3)
 
 
+def test_a_plan_whose_clients_evaluate_can_be_studied(tmp_path: Path) -> None:
+    """Of a few versions that are compared none may be a fifth one."""
+    path = scenario(tmp_path)
+    evaluation = "[evaluation]\nevery = 5\nmetrics = { loss = 10.0 }\n"
+    (tmp_path / "plan.toml").write_text(PLAN + evaluation)
+    played, one = load_scenario(path), Candidate("rounds", 1)
+    found = [altered(played, one, v).section.evaluation for v in (1, 5, ENDLESS)]
+    assert [each and each.every for each in found] == [None, 5, 5]
+
+
 def test_the_time_is_of_the_first_of_enough_in_a_row() -> None:
     scores = points(0.5, 0.9, 0.8, 0.9, 0.95)
     assert crossed(scores, 0.9, 1) == 10.0

@@ -70,8 +70,9 @@ def stepped(device: ChosenStep | None, size: int = 70_000, name: str = "fedyogi"
         opened.append(1)
         return cut(sums, [size // 3] * 2)
 
-    made, state, codes = stepping.step(2, opening)
-    return made.tobytes(), {n: v.tobytes() for n, v in state.slots.items()}, codes, len(opened)
+    made = stepping.step(2, opening)
+    slots = {name: values.tobytes() for name, values in made.state.slots.items()}
+    return made.values.tobytes(), slots, made.codes, len(opened)
 
 
 def seconds(monkeypatch: pytest.MonkeyPatch, gpu: float, cpu: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from secureps.errors import DamagedStore, DiskFailed, Refused
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.records import RunPinned
+from secureps.messages.run import Placement
 from secureps.messages.shard_records import StateCommitted, StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, Member, SubmissionId
 from secureps.model.optimizer import OptimizerState
@@ -116,6 +118,23 @@ def test_what_is_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     assert same(disk.restarted().values("a-b", 1), version("a-b", 1))
     assert same(disk.states.values("a-b", 0), version("a-b", 0))
     assert disk.made == []
+
+
+A, B = ("shard-a", "shard-b"), ("shard-b", "shard-a")
+
+
+@pytest.mark.parametrize(("held", "counts"), [([A, A], 0), ([B, A], 1), ([B, B], 0)])
+def test_who_pulls_all_of_a_group_uses_it_once_where_copies_lie_too(
+    held: list[tuple[str, ...]], counts: int, tmp_path: Path
+) -> None:
+    disk = Disk(tmp_path)
+    placement = Placement.by_block(2, SHARDS, {"a": [A], "a-b": held})
+    disk.state.apply(replace(disk.state.pinned.record, placement=placement))
+    for block in (0, 1):
+        with suppress(DamagedStore):
+            disk.states.published("a-b", 1, block)
+        used = disk.states.tiers._hot._uses["a-b"]
+        assert used == (block >= counts), f"block {block}"
 
 
 def test_differences_are_there_for_as_long_as_their_versions_are_on_record(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from secureps.model.optimizer import EXACT, OPTIMIZERS, OptimizerState, Values
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.service.shard.group_values import GroupValues
+from secureps.service.shard.mean_samples import SAMPLE
 from secureps.service.shard.stepping import HOST, PIECE, Stepping, gathered
 from tests.kits.privacy_kit import adaptive_plan
 from tests.kits.roles_kit import make_cohort, make_plan
@@ -73,11 +74,10 @@ def test_pieces_make_what_a_whole_block_makes(name: str, size: int) -> None:
     values, state = plan.optimizer("all").apply(mean, known.values[2], known.optimizer[2])
     stepping = Stepping(plan, layout, cohort, known)
     for lengths in ([], [8192] * 10, [layout.weight_slots + 1, 5, PIECE + 3]):
-        made, after, codes = stepping.step(2, partial(cut, sums, lengths))
-        assert made.tobytes() == values.tobytes()
-        assert after == state
-        assert codes is None
-        assert made.dtype == np.float32
+        made = stepping.step(2, partial(cut, sums, lengths))
+        assert made.values.tobytes() == values.tobytes()
+        assert (made.state, made.codes, made.sample) == (state, None, [])
+        assert made.values.dtype == np.float32
 
 
 @pytest.mark.parametrize("codec", [(), ("rotate",), ({"name": "support", "one_in": 3}, "rotate")])
@@ -99,17 +99,16 @@ def test_what_is_published_follows_what_the_optimizer_makes(
     values = np.random.default_rng(7).normal(size=size).astype(np.float32)
     known = GroupValues(4, {2: values}, {2: plan.optimizer("all").init(values)})
     sums = sums_of(plan, -(-size // (one_in or 1)), 5)
-    made, after, codes = Stepping(plan, layout, cohort, known).step(
-        2, partial(cut, sums, [4096] * 3)
-    )
+    stepped = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, [4096] * 3))
+    made, after, codes = stepped.values, stepped.state, stepped.codes
     assert codes is not None
     assert delta.follow(values, codes.data, cohort.version).tobytes() == made.tobytes()
     start = GroupValues(4, {2: values}, {2: exact.optimizer("all").init(values)})
-    right, _, _ = Stepping(exact, layout, cohort, start).step(2, lambda: iter([sums]))
+    right = Stepping(exact, layout, cohort, start).step(2, lambda: iter([sums])).values
     assert after.slots[EXACT].tobytes() == right.tobytes()
     assert 0 < np.abs(made - right).max() <= np.abs(right - values).max() / 7
-    again, _, _ = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
-    assert again.tobytes() == made.tobytes()
+    again = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
+    assert again.values.tobytes() == made.tobytes()
 
 
 def test_no_kernel_is_compiled_for_a_block_that_lies_in_a_file(
@@ -148,9 +147,21 @@ def test_the_last_value_is_the_scale_of_the_clip_and_not_stepped(size: int) -> N
     mean[-1] = 0
     values, state = plan.optimizer("all").apply(mean, known.values[0], known.optimizer[0])
     values[-1] = clip.after(0.5, measured)
-    made, after, _ = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
-    assert made.tobytes() == values.tobytes()
-    assert after == state
+    made = Stepping(plan, layout, cohort, known).step(0, partial(cut, sums, [4096] * 3))
+    assert made.values.tobytes() == values.tobytes()
+    assert made.state == state
+
+
+def test_of_the_mean_of_each_piece_some_values_are_kept_where_a_plan_follows_the_load() -> None:
+    plan, size = make_plan(scaling={"policy": "fixed"}), PIECE + 9
+    layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
+    sums, cohort = sums_of(plan, size, 1), make_cohort()
+    weight = plan.check_weight("all", cohort.weight, sums[: layout.weight_slots])
+    mean = plan.grid("all", layout.size).weighted_mean(
+        sums[layout.weight_slots :], weight, cohort.weight
+    )
+    made = Stepping(plan, layout, cohort, before(plan, size)).step(2, lambda: iter([sums]))
+    assert made.sample == [*mean[:SAMPLE].tolist(), *mean[PIECE:].tolist()]
 
 
 def test_that_sums_do_not_open_is_told_before_what_is_wrong_with_their_numbers() -> None:
@@ -180,9 +191,9 @@ def test_however_sums_are_cut_the_values_are_the_same(lengths: list[int], seed: 
     layout = GroupLayout("all", (), 3 * size, size, None, plan.weights("all").slots)
     sums, known = sums_of(plan, size, seed), before(plan, size)
     lengths = [layout.weight_slots, *lengths]
-    whole, _, _ = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
-    made, _, _ = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
-    assert made.tobytes() == whole.tobytes()
+    whole = Stepping(plan, layout, cohort, known).step(2, lambda: iter([sums]))
+    made = Stepping(plan, layout, cohort, known).step(2, partial(cut, sums, lengths))
+    assert made.values.tobytes() == whole.values.tobytes()
 
 
 @given(st.lists(st.integers(1, 300), max_size=12), st.integers(1, 200))

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from secureps.errors import ERRORS, Malformed, Oversized, from_wire
+from secureps.errors import ERRORS, Conflict, Malformed, Oversized, from_wire
 from secureps.messages.requests import Refusal
 from secureps.wire.grpc import framing
 from secureps.wire.protobuf import decode
@@ -87,3 +87,11 @@ def test_what_is_no_bundle_is_refused(data: bytes) -> None:
 def test_words_of_an_error_are_one_line_and_move_no_cursor() -> None:
     error = framing.error_in(Refusal("Malformed", "it is\nnot \x1b[2Jso\x9b", None))
     assert (type(error), str(error)) == (Malformed, "it is not ?[2Jso?")
+
+
+def test_a_conflict_says_where_to_go_on() -> None:
+    told = decode(framing.refusal(Conflict("known with other bytes", 7)))
+    error = framing.error_in(told)
+    assert isinstance(error, Conflict)
+    assert error.free == 7
+    assert told == Refusal("Conflict", "known with other bytes", None, free=7)
