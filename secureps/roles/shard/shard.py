@@ -406,7 +406,7 @@ class Shard(ShardFoldable):
                 self._busy.discard(("state", group, cohort.version))
                 step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
                 newest = self._tried.pop((group, cohort.number), task.key)
-                if newest != task.key:  # it came while the one before was tried
+                if newest and newest != task.key:  # it came while the one before was tried
                     self._tried[group, cohort.number] = newest
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
