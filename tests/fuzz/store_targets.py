@@ -211,7 +211,8 @@ def _checkpoints(folder: Path) -> list[Target]:
         size = sum(array.nbytes for array in whole.values())
         return data if size <= len(data) else b"more than is in the file"
 
-    views = ("store.mapped_state:_filed", "store.mapped_state:_view")
+    begins = "store.checkpoint:header_end"
+    views = ("store.mapped_state:_filed", "store.mapped_state:_view", begins)
     opened = ("store.checkpoint:_opened", "store.checkpoint:_check_header")
     return [
         Target(

@@ -417,24 +417,6 @@ def test_a_sequence_that_a_shard_knows_is_not_tried_again(version: int) -> None:
     assert client.give("shard-b", late) == Step(), "once is enough"
 
 
-@pytest.mark.parametrize(
-    ("free", "then"), [(7, 7), (0, 1), (1, 1), (1 << 20, 1 << 20), (1 + (1 << 20), 1)]
-)
-def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: int) -> None:
-    """It lost its state after very many that were cut off; one shard's word takes it no further."""
-    client = Client().joined()
-    update = client.trained()
-    known = Conflict("known with other bytes; begin a new sequence", free)
-    step = client.give("shard-a", Failed(requests.PutBlock(update.headers[1]), known))
-    (again,) = (task for task in works(step) if isinstance(task, Contribute))
-    assert again.aims == (Aim("all", 0, then),)
-    more = Conflict("known with other bytes; begin a new sequence", free + 5)
-    client.give("shard-b", Failed(requests.PutBlock(update.headers[2]), more))
-    client.contributed(client.sealed(0, then))
-    back = client.restarted().joined()
-    assert back.machine._out.next["all"] == max(then + 1, free + 5 if free < 1 << 19 else 0)
-
-
 def test_a_client_that_lost_its_state_is_told_that_its_budget_is_blind() -> None:
     for client, count, told in (
         (Client(private_plan()), 0, []),
@@ -501,19 +483,3 @@ def test_another_update_of_a_version_is_paid_for_before_it_leaves() -> None:
     assert step.records == []
     assert puts(step) == []
     assert works(step) == [Prune(tuple(h.key for h in second.headers))]
-
-
-def test_who_cannot_pay_for_an_update_waits_for_none_that_was_refused_before_it() -> None:
-    """While it was still being sealed: it stops, though nothing comes of that one."""
-    receipt = Client(private_plan()).joined().trained().receipt
-    assert receipt.charge is not None
-    one = epsilon([receipt.charge], PRIVACY["delta"])
-    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
-    client = Client(plan).joined()
-    client.machine._out.goes_well.add("all")
-    first, second = client.sealed(0, 0), client.sealed(0, 1)
-    client.give(WORKER, BlockSealed(first.headers[0]))
-    client.give("shard-a", Failed(requests.PutBlock(first.headers[0]), Refused("left out")))
-    charge = dataclasses.replace(receipt.charge, attempt=1)
-    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
-    assert "this client stops" in leaves(client, client.contributed(first, second)).reason

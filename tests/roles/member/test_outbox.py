@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 
+import pytest
+
+from secureps.errors import Conflict
 from secureps.messages.member_records import Sealed
 from secureps.messages.orders import GroupVersion
 from secureps.messages.outcome import Outcome
+from secureps.messages.requests import PutBlock
 from secureps.messages.submission import SubmissionId
+from secureps.roles.machine import Failed
 from secureps.roles.member.outbox import Outbox
-from secureps.roles.member.tasks import kept_key
+from secureps.roles.member.tasks import Aim, Contribute, kept_key
+from tests.kits.member_kit import Client, works
 from tests.kits.roles_kit import make_header, make_plan, make_receipt
 
 PLAN = make_plan()
@@ -60,6 +66,7 @@ def test_sequences_never_go_back() -> None:
     out.begin_at((GroupVersion("all", 3), GroupVersion("head", 2)))
     assert out.next == {"all": 6, "head": 2}
     out.begin_at((GroupVersion("all", 8),))
+    out.add(sealed("all", 4))
     assert out.next["all"] == 8
 
 
@@ -70,3 +77,21 @@ def test_one_update_more_than_is_on_record_is_too_many() -> None:
     assert "ends before update 6 of all" in out.behind((GroupVersion("all", 7),))
     assert "another process takes part under this name" in out.behind((GroupVersion("all", 7),))
     assert "ends before update 0 of head" in out.behind((GroupVersion("head", 1),))
+
+
+@pytest.mark.parametrize(
+    ("free", "then"), [(7, 7), (0, 1), (1, 1), (1 << 20, 1 << 20), (1 + (1 << 20), 1)]
+)
+def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: int) -> None:
+    """It lost its state after very many that were cut off; one shard's word takes it no further."""
+    client = Client().joined()
+    update = client.trained()
+    known = Conflict("known with other bytes; begin a new sequence", free)
+    step = client.give("shard-a", Failed(PutBlock(update.headers[1]), known))
+    (again,) = (task for task in works(step) if isinstance(task, Contribute))
+    assert again.aims == (Aim("all", 0, then),)
+    more = Conflict("known with other bytes; begin a new sequence", free + 5)
+    client.give("shard-b", Failed(PutBlock(update.headers[2]), more))
+    client.contributed(client.sealed(0, then))
+    back = client.restarted().joined()
+    assert back.machine._out.next["all"] == max(then + 1, free + 5 if free < 1 << 19 else 0)
