@@ -4,6 +4,8 @@
 processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
 party, for each value of each client, at 1, 2, 4 and 8 shards and at 5, 20 and 100 clients. All take
 turns, so that what else the machine does is in all of them; ratios are to 2 shards and 5 clients.
+"large" is the same of an update of ResNet-152's size (60M values), at 2 and 8 shards: what a shard
+costs whatever its blocks is shared by more values there, and blocks are as many with each.
 
 "cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
 (`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
@@ -12,6 +14,7 @@ of an update as `secureps profile` finds them, and what receipts cost that come 
 is sealed, and where an update is sealed as a whole before it is sent.
 
     python -m benchmarks.scaling [--values N] [--turns N] [--publish]
+    python -m benchmarks.scaling large [--turns N]
 """
 
 from __future__ import annotations
@@ -38,8 +41,10 @@ VALUES = 10_000_000
 SHARDS, FEW = 2, 5
 CASES = ((1, 5), (2, 5), (4, 5), (8, 5), (2, 20), (2, 100))
 """Shards and clients."""
+LARGE_CASES = ((2, 5), (8, 5))
 VERSIONS = {5: 8, 20: 4, 100: 2}
-"""Measured together, after version 1, with which everything is warm, by clients."""
+"""Measured together, after version 1, with which everything is warm, by clients; fewer, but two, of
+more values."""
 FLAT = 0.1
 
 RESNET152 = 60_000_000
@@ -58,7 +63,7 @@ PARTIES = ("clients", "shards", "coordinator", "holders")
 
 def measure(values: int, shards: int, clients: int) -> Cost:
     """Of a version in the mean of several."""
-    versions = VERSIONS[clients]
+    versions = max(2, VERSIONS[clients] * VALUES // max(values, VALUES))
     with (
         tempfile.TemporaryDirectory(prefix="secureps-scaling-") as folder,
         Crowded(Path(folder), values, shards, clients, versions + 2) as parties,
@@ -96,15 +101,15 @@ class Case:
         return statistics.median(sum(turn.values()) for turn in self.turns)
 
 
-def flat(values: int, turns: int) -> list[Case]:
-    """All cases, in turns."""
-    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in CASES}
+def flat(values: int, turns: int, cases: Sequence[tuple[int, int]] = CASES) -> list[Case]:
+    """All cases, of shards and clients, in turns."""
+    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in cases}
     sent: dict[tuple[int, int], Cost] = {}
     for _ in range(turns):
-        for case in CASES:
+        for case in cases:
             sent[case] = measure(values, *case)
             found[case].append(by_party(sent[case], values, case[1]))
-    return [Case(*case, tuple(found[case]), sent[case].up, sent[case].down) for case in CASES]
+    return [Case(*case, tuple(found[case]), sent[case].up, sent[case].down) for case in cases]
 
 
 def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
@@ -282,10 +287,16 @@ def draw(found: Sequence[Way], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=["large"], help=f"{RESNET152:,} values alone")
     parser.add_argument("--values", type=int, default=VALUES, help="of the measured model")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--publish", action="store_true", help=f"draw {PICTURE.name} too")
     given = parser.parse_args()
+    if given.what == "large":
+        cases = flat(RESNET152, given.turns, LARGE_CASES)
+        title = f"CPU of a value of a client, ns; {RESNET152:,} values, rlwe, TLS"
+        report("scaling-large", title, list(flat_rows(cases)))
+        return
     cases = flat(given.values, given.turns)
     title = f"CPU of a value of a client, ns; {given.values:,} values, rlwe, TLS"
     report("scaling", title, list(flat_rows(cases)))

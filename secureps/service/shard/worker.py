@@ -73,7 +73,6 @@ log = logging.getLogger("secureps")
 BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
-
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
 """With what the keys of blocks begin that came with a header."""
 
@@ -303,7 +302,8 @@ class ShardWorker(Worker):
         def summed(at: tuple[int, int]) -> bytes:
             place, block = at
             data = self._added(cohort, block, [keys[place] for keys in task.keys], noise(block))
-            self._spool.put(sum_key(cohort.group, cohort.number, block), data)
+            # No disk is waited for: the members' blocks, which are on it, give the same sum again.
+            self._spool.cache(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
         own = enumerate(self._state.own(cohort.group))
@@ -355,7 +355,7 @@ class ShardWorker(Worker):
             raise Refused(f"{name} is lost: {damage}") from damage
         if payload_digest(again) != digest:
             raise Refused(f"{self._name}: {name} was damaged; made again, it came out different")
-        self._spool.put(key, again)
+        self._spool.cache(key, again)
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:
