@@ -42,6 +42,8 @@ MESSAGES = 0.5
 """Seconds of latency between the word of a version and the update that is made from it."""
 SECONDS = 1500.0
 """Of a trial, at most."""
+MOST = 2800
+"""Who are asked for a round: more would not fit an order to open it, under 4 key holders."""
 BATCH = 500
 """Holders that are trained in one product of matrices."""
 
@@ -341,15 +343,16 @@ def at_work(seeds: Sequence[int]) -> list[Row]:
     crowd = Crowd(scenario)
 
     def rounds(deadline: float, rate: float) -> Course:
-        rule = SyncSection(quorum=100, minimum=100, start=4096, most=4096, deadline=deadline)
+        rule = SyncSection(quorum=100, minimum=100, start=MOST, most=MOST, deadline=deadline)
         return Course(rule, rate)
 
     def buffers(buffer: int, rate: float) -> Course:
         own = {"buffer": buffer, "minimum": 100, "max_staleness": 300, "concurrency": 10000}
         return Course(BufferedSection(name="buffered", **own), rate)
 
+    deadlines, rates = (4.5, 4.0, 5.0, 7.0, 10.0, 20.0), (2.0, 1.5, 1.0, 3.0)
     kinds = {
-        "sync": [rounds(d, r) for d in (4.0, 3.5, 5.0, 7.0, 10.0, 20.0) for r in (1.0, 3.0)],
+        "sync": [rounds(d, r) for d in deadlines for r in rates],
         "buffered": [buffers(k, r) for k in (500, 300, 1000) for r in (0.5, 0.3, 1.0)],
         "sync, 1.3 asked for one": [rounds(41.0, 1.0)],
     }

@@ -6,7 +6,8 @@ first served, block by block:
     push    a worker's core makes a block and hands it on -> its link up -> the shard's link down ->
             the shard's core digests, keeps and adds it -> acknowledged; with the last block of a
             worker its receipt -> the coordinator's one core -> a key holder's one core
-    open    when a shard has all of its blocks of all workers, its core opens and steps them
+    open    when all of that is done each shard's core opens and steps its blocks, and then the
+            coordinator's does what a version costs it, and what each shard does
     pull    the shard's core and link up -> the worker's link down -> the worker's core
 
 A worker pushes at most PAYLOADS_IN_FLIGHT blocks at once, and pulls LANES, as `service.calls` and
@@ -42,6 +43,7 @@ class Costs:
         serve: of a shard, a value that a worker pulls; `pull`: of that worker.
         up, down: bytes of a value.
         decide: seconds of CPU of the coordinator, a worker; share: of a key holder.
+        direct, begin: of the coordinator, for each shard, and for a version.
     """
 
     make: float
@@ -54,6 +56,8 @@ class Costs:
     down: float
     decide: float
     share: float
+    direct: float = 0.0
+    begin: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -134,6 +138,7 @@ def play(costs: Costs, cluster: Cluster, pipelined: bool, own_order: bool) -> Ti
     own = -(-cluster.pieces // cluster.shards)
     seconds = NANO * costs.open * own * cluster.values / cluster.pieces
     opened = pushed + seconds / min(cluster.cores, own)
+    opened += costs.begin + costs.direct * cluster.shards
     return Times(pushed, opened, opened + _pull(costs, cluster, own_order))
 
 

@@ -1,28 +1,25 @@
 """Which updates make a version where more of them arrive than the servers can make versions of.
 
-    python -m benchmarks.queues [--loads 1 2 4] [--seeds 1 2 3]
+    python -m benchmarks.queues [--loads 1 2 4] [--seeds 1 2 3] [--workers 2] [--out FOLDER]
 
-`simulations/queues.toml`, in virtual time: first come first served beside the best of a pool by
-freshness and by magnitude (`policy.rules.priority`). A load of 1 means that updates arrive as fast
-as versions of them can be made: `delays.version` is that load times what a hundred updates of
-clients that are never held back take to come. Judged are the virtual seconds from the first model
-on to the scenario's target, as `secureps study` does.
+`simulations/queues.toml` as a study at each load, in virtual time: first come first served beside
+the best of a pool by freshness and by magnitude (`policy.rules.priority`). A load of 1 means that
+updates arrive as fast as versions of them can be made: `delays.version` is that load times what a
+hundred updates of clients that are never held back take to come. Trials that have ended are kept in
+the folder, and the same command goes on.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import re
-import statistics
-import tempfile
-import time
 from pathlib import Path
 
+from rich.console import Console
+
 from benchmarks.report import Row, report
-from secureps.config.scenario import StudySection, VariantSection
-from secureps.run.simulate.scenario_file import load_scenario
-from secureps.run.study.trial import Candidate, Outcome, Trial, play, section_of
-from secureps.run.warm import warm_once
+from secureps.run.study.study import study
 
 ROOT = Path(__file__).parent.parent
 ARRIVALS = 30.8
@@ -30,51 +27,44 @@ ARRIVALS = 30.8
 COHORT = 100
 
 
-def scenario(folder: Path, load: float) -> Path:
+def scenario(folder: Path, load: float, seeds: list[int]) -> Path:
     """The scenario at a load."""
     text = (ROOT / "simulations" / "queues.toml").read_text().replace("../", f"{ROOT}/")
     path = folder / f"queues-{load:g}.toml"
     seconds = load * COHORT / ARRIVALS
-    path.write_text(re.sub(r"(?m)^version = .*$", f"version = {seconds:.3f}", text))
+    text = re.sub(r"(?m)^version = .*$", f"version = {seconds:.3f}", text)
+    path.write_text(re.sub(r"(?m)^seeds = .*$", f"seeds = {seeds}", text))
     return path
-
-
-def judged(path: Path, study: StudySection, variant: VariantSection, seed: int) -> Outcome:
-    """One trial of one rule, at the rate that its scenario names."""
-    candidate = Candidate(variant.name, 0, None, variant.rates[0])
-    done = play(path, Trial(candidate, seed, study.seconds))
-    assert isinstance(done, Outcome)
-    return done
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--loads", type=float, nargs="+", default=[2.0, 4.0])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    given, rows, began = parser.parse_args(), list[Row](), time.process_time()
-    warm_once(print)
-    with tempfile.TemporaryDirectory(prefix="secureps-queues-") as folder:
-        for load in given.loads:
-            path = scenario(Path(folder), load)
-            study = section_of(load_scenario(path))
-            for variant in study.variant:
-                found = [judged(path, study, variant, seed) for seed in given.seeds]
-                reached = [each.reached or float("inf") for each in found]
-                rows.append(
-                    {
-                        "load": load,
-                        "rule": variant.name,
-                        "seconds": statistics.median(reached),
-                        "least": min(reached),
-                        "most": max(reached),
-                        "versions": statistics.median(each.versions for each in found),
-                        "best": statistics.median(each.best for each in found),
-                        "CPU s": sum(each.cpu for each in found),
-                    }
-                )
-                print(rows[-1], flush=True)
+    parser.add_argument("--workers", type=int, default=1, help="trials that are played at once")
+    parser.add_argument("--out", type=Path, default=Path("runs") / "queues")
+    given, rows = parser.parse_args(), list[Row]()
+    given.out.mkdir(parents=True, exist_ok=True)
+    for load in given.loads:
+        path = scenario(given.out, load, given.seeds)
+        folder = study(path, given.out / f"load-{load:g}", given.workers, Console(width=120))
+        for each in json.loads((folder / "report.json").read_text())["rows"]:
+            inf = float("inf")
+            reached = each["seconds"] + [inf] * (len(given.seeds) - len(each["seconds"]))
+            rows.append(
+                {
+                    "load": load,
+                    "rule": each["variant"],
+                    "seconds": each["median"] or inf,
+                    "least": min(reached),
+                    "most": max(reached),
+                    "sooner": each["times"] or "",
+                    "versions": each["versions"],
+                    "best": each["best"],
+                    "under rlwe": "the same" if each["sealed"] else "NOT THE SAME",
+                }
+            )
     report("queues", "virtual seconds to the target, by load and by what is chosen", rows)
-    print(f"{time.process_time() - began:.0f} s of CPU")
 
 
 if __name__ == "__main__":

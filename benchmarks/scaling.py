@@ -4,56 +4,47 @@
 processes, since a hundred of their own do not fit; CPU seconds of all processes of a version, by
 party, for each value of each client, at 1, 2, 4 and 8 shards and at 5, 20 and 100 clients. All take
 turns, so that what else the machine does is in all of them; ratios are to 2 shards and 5 clients.
+"large" is the same of an update of ResNet-152's size (60M values), at 2 and 8 shards: what a shard
+costs whatever its blocks is shared by more values there, and blocks are as many with each.
 
 "cluster": an update of ResNet-152's size (60M values) of 64 workers over 10 Gbit/s, in virtual time
 (`benchmarks.cluster`), from the costs of the same run: those of "flat", shared out among the steps
-of an update as `secureps profile` finds them. Simulated, not measured: as it is built, with each
-block sent as soon as it is sealed, and where an update is sealed as a whole before it is sent.
+of an update as `secureps profile` finds them, and what receipts cost that come at once
+(`benchmarks.receipts`). Simulated, not measured: as it is built, with each block sent as soon as it
+is sealed, and where an update is sealed as a whole before it is sent.
 
     python -m benchmarks.scaling [--values N] [--turns N] [--publish]
+    python -m benchmarks.scaling large [--turns N]
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import statistics
-import sys
 import tempfile
-import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks import still_client
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
-from benchmarks.crowd import Crowd, start_servers
-from benchmarks.crowd_processes import Seats
+from benchmarks.crowded import CAPACITY, Crowded
 from benchmarks.deployed import still_plan
-from benchmarks.large import Cost, Large, warm
+from benchmarks.large import Cost, warm
+from benchmarks.receipts import Control, control
 from benchmarks.report import Row, report
 from secureps.policy.block_deltas import FLOAT_BYTES
 from secureps.run import profile as profiling
 from secureps.run.report.plots import WIRE
-from secureps.service.malloc import PIECES, keep_pieces
-from secureps.wire.grpc.client import sleep_until_woken
 
 VALUES = 10_000_000
 """More than 400,000 at each of eight shards: every case is sealed in the same ring."""
-CAPACITY = 128
-"""Of all cases, so that a value takes as many bits in each."""
 SHARDS, FEW = 2, 5
 CASES = ((1, 5), (2, 5), (4, 5), (8, 5), (2, 20), (2, 100))
 """Shards and clients."""
-CROWDED = (2, 20)
+LARGE_CASES = ((2, 5), (8, 5))
 VERSIONS = {5: 8, 20: 4, 100: 2}
-"""Measured together, after version 1, with which everything is warm, by clients."""
-HOLDERS = 4
-"""Of `still_plan`; they work side by side, and one of them is waited for."""
-PROCESSES = 5
-"""That clients are in."""
-M_TRIM_THRESHOLD = -1
-"""Of mallopt(3)."""
+"""Measured together, after version 1, with which everything is warm, by clients; fewer, but two, of
+more values."""
 FLAT = 0.1
 
 RESNET152 = 60_000_000
@@ -70,40 +61,9 @@ PICTURE = Path(__file__).parent.parent / "docs" / "assets" / "scaling.png"
 PARTIES = ("clients", "shards", "coordinator", "holders")
 
 
-class Crowded(Large):
-    """A federation whose clients share PROCESSES processes."""
-
-    def __init__(self, folder: Path, values: int, shards: int, clients: int, versions: int) -> None:
-        own = (folder, "rlwe", values, clients, versions)
-        super().__init__(*own, shards=shards, insecure=False, capacity=CAPACITY)
-        self.crowds = tuple(f"crowd-{number}" for number in range(min(PROCESSES, clients)))
-
-    @property
-    def parties(self) -> tuple[str, ...]:
-        return ("coordinator", *self.shards, *self.holders, *self.crowds)
-
-    def start_all(self, *_: object) -> None:
-        start_servers(self)
-        for number, name in enumerate(self.crowds):
-            words = ["-m", "benchmarks.scaling", "clients", str(self.folder), self.server]
-            words += self.clients[number :: len(self.crowds)]
-            self._running[name] = self._begin(words, self.folder / f"{name}.log")
-
-
-def _take_part(folder: Path, server: str, names: Sequence[str]) -> None:
-    """Plays clients until this process is killed."""
-    # What a process has once, a client has a part of here: waiting threads that gRPC wakes for
-    # nothing, and the end of a heap that is kept.
-    sleep_until_woken()
-    keep_pieces()
-    ctypes.CDLL(None).mallopt(M_TRIM_THRESHOLD, len(names) * 2 * PIECES)
-    with Crowd(Seats(folder, names, server), trainer=still_client.Still(0)):
-        threading.Event().wait()
-
-
 def measure(values: int, shards: int, clients: int) -> Cost:
     """Of a version in the mean of several."""
-    versions = VERSIONS[clients]
+    versions = max(2, VERSIONS[clients] * VALUES // max(values, VALUES))
     with (
         tempfile.TemporaryDirectory(prefix="secureps-scaling-") as folder,
         Crowded(Path(folder), values, shards, clients, versions + 2) as parties,
@@ -141,15 +101,15 @@ class Case:
         return statistics.median(sum(turn.values()) for turn in self.turns)
 
 
-def flat(values: int, turns: int) -> list[Case]:
-    """All cases, in turns."""
-    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in CASES}
+def flat(values: int, turns: int, cases: Sequence[tuple[int, int]] = CASES) -> list[Case]:
+    """All cases, of shards and clients, in turns."""
+    found: dict[tuple[int, int], list[dict[str, float]]] = {case: [] for case in cases}
     sent: dict[tuple[int, int], Cost] = {}
     for _ in range(turns):
-        for case in CASES:
+        for case in cases:
             sent[case] = measure(values, *case)
             found[case].append(by_party(sent[case], values, case[1]))
-    return [Case(*case, tuple(found[case]), sent[case].up, sent[case].down) for case in CASES]
+    return [Case(*case, tuple(found[case]), sent[case].up, sent[case].down) for case in cases]
 
 
 def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
@@ -173,12 +133,11 @@ def flat_rows(cases: Sequence[Case]) -> Iterator[Row]:
         }
 
 
-def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.Phase]) -> Costs:
+def costs_of(case: Case, values: int, phases: Sequence[profiling.Phase], told: Control) -> Costs:
     """The steps' costs: what the processes of a case spent, shared out as a profile's phases are.
 
-    Of coordinator and holders it is what `crowded` spent, in which more clients share what a
-    version costs whoever takes part. gRPC's part of the profile is of both ends together: half of
-    it is each end's.
+    Of coordinator and holders it is what they spent on receipts that came at once. gRPC's part of
+    the profile is of both ends together: half of it is each end's.
     """
     cpu: dict[str, float] = {}
     for phase in phases:
@@ -196,9 +155,8 @@ def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.
         "open": cpu["shard opens, steps"],
         "serve": cpu["shard serves"] + down,
     }
-    told, control = case.parties, crowded.parties
-    client = _shared(told["clients"], client)
-    shard = _shared(told["shards"], shard)
+    client = _shared(case.parties["clients"], client)
+    shard = _shared(case.parties["shards"], shard)
     return Costs(
         client["make"],
         client["send"],
@@ -208,8 +166,10 @@ def costs_of(case: Case, crowded: Case, values: int, phases: Sequence[profiling.
         client["pull"],
         case.bytes_up,
         case.bytes_down or FLOAT_BYTES,
-        NANO * values * control["coordinator"],
-        NANO * values * control["holders"] / HOLDERS,
+        told.receipt,
+        told.share,
+        told.shard,
+        told.version,
     )
 
 
@@ -234,7 +194,7 @@ WAYS: tuple[tuple[str, bool, bool], ...] = (
     ("each block sent when it is sealed; all begin with the same", True, False),
     ("each block sent when it is sealed; each begins with its own (as built)", True, True),
 )
-CLUSTERS = ((8, 1), (64, 1), (64, 4))
+CLUSTERS = ((8, 1), (32, 1), (64, 1), (32, 4), (64, 4))
 """Shards, and cores of each machine."""
 
 
@@ -280,10 +240,12 @@ def way_rows(found: Sequence[Way]) -> Iterator[Row]:
             "how": way.name,
             "push s": way.pushed,
             "all s": way.seconds,
+            "after a step": efficiency(STEP, way.seconds),
             **{f"after {each} s": efficiency(each, way.seconds) for each in TRAININGS},
             f"s for {GOAL:.0%}": needed(GOAL, way.seconds),
             "steps": needed(GOAL, way.seconds) / STEP,
             "one worker s": way.alone,
+            "to it, a step": efficiency(STEP, way.seconds, way.alone),
             **{f"to it, {each} s": efficiency(each, way.seconds, way.alone) for each in TRAININGS},
         }
 
@@ -297,7 +259,7 @@ def draw(found: Sequence[Way], path: Path) -> None:
     seconds = [10 ** (k / 40) for k in range(-40, 101)]
     colours = {(8, 1): "#9ecae1", (64, 1): "#3182bd", (64, 4): "#08306b"}
     for way in found:
-        if not way.own_order:
+        if not way.own_order or (way.shards, way.cores) not in colours:
             continue
         built = "as built" if way.pipelined else "sealed whole, then sent"
         axes.plot(
@@ -324,23 +286,25 @@ def draw(found: Sequence[Way], path: Path) -> None:
 
 
 def main() -> None:
-    if sys.argv[1:2] == ["clients"]:
-        folder, server, *names = sys.argv[2:]
-        _take_part(Path(folder), server, names)
-        return
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("what", nargs="?", choices=["large"], help=f"{RESNET152:,} values alone")
     parser.add_argument("--values", type=int, default=VALUES, help="of the measured model")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--publish", action="store_true", help=f"draw {PICTURE.name} too")
     given = parser.parse_args()
+    if given.what == "large":
+        cases = flat(RESNET152, given.turns, LARGE_CASES)
+        title = f"CPU of a value of a client, ns; {RESNET152:,} values, rlwe, TLS"
+        report("scaling-large", title, list(flat_rows(cases)))
+        return
     cases = flat(given.values, given.turns)
     title = f"CPU of a value of a client, ns; {given.values:,} values, rlwe, TLS"
     report("scaling", title, list(flat_rows(cases)))
     known = {(case.shards, case.clients): case for case in cases}
-    own = (known[SHARDS, FEW], known[CROWDED])
-    costs = costs_of(*own, given.values, profiled(given.values))
+    costs = costs_of(known[SHARDS, FEW], given.values, profiled(given.values), control())
     steps = {name: float(value) for name, value in vars(costs).items()}
-    report("scaling-costs", "What each step costs, ns a value (decide, share: s)", [steps])
+    title = "What each step costs, ns a value (decide, share, direct, begin: s)"
+    report("scaling-costs", title, [steps])
     found = ways(costs)
     title = f"Simulated: {WORKERS} workers, {RESNET152 // 10**6}M values, 10 Gbit/s"
     report("scaling-cluster", title, list(way_rows(found)))

@@ -1,9 +1,10 @@
 """What a shard does with a table of eight times the memory that it may have, beside one that fits.
 
 A shard's worker alone, in a process of its own: 2,048 row-blocks of 256 KiB are asked for under
-Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line as those
-of one client are, `IN_FLIGHT` at a time: the worker fetches one while another is sent through a
-socket; then one at a time, each asked for when the one before has been sent. An update is two
+Zipf's law (exponent 1.1, so that a tenth of them are four of five uses). Pulls are in line, as many
+at a time as a shard has of all clients, then as many as it has of one: the worker fetches one while
+others are sent through a socket, one after another; then one at a time, each asked for when the one
+before has been sent. An update is two
 clients' of one row-block: both pull it, their updates come, are summed and stepped, and the version
 is durable. Then all row-blocks are pulled in line from files of which the system has nothing in
 memory (scan), beside the same files read by `read` (disk). Under a memory cgroup, where this
@@ -19,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import itertools
 import json
 import os
 import resource
@@ -29,13 +29,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import numpy as np
@@ -64,7 +63,7 @@ from secureps.service.shard.noise import ShardNoise
 from secureps.service.shard.worker import ShardWorker
 from secureps.store.checkpoint import digest_of_file, write_state
 from secureps.store.spool import DiskSpool
-from secureps.wire.grpc.servers import TRANSFERS_EACH
+from secureps.wire.grpc.servers import TRANSFERS, TRANSFERS_EACH
 
 SHARD, CLIENTS = "shard-0", ("client-0", "client-1")
 WIDTH, ROWS = 1024, 64
@@ -75,7 +74,6 @@ ALLOWANCE = 64 * MIB
 """Bytes for what a budget is not about: payloads and sums of one block, messages, records."""
 EXPONENT = 1.1
 UPDATES, PULLS = 400, 4000
-IN_FLIGHT = TRANSFERS_EACH
 GOAL = 0.5
 
 
@@ -97,7 +95,7 @@ class Asked:
 
 @dataclass(frozen=True)
 class Pace:
-    """Pulls a second; CPU seconds of one, and bytes that it had the disk read, on average."""
+    """Pulls a second; CPU seconds of one, and bytes that it had disks read, on average."""
 
     rate: float
     cpu: float
@@ -110,8 +108,7 @@ class Measured:
 
     kind: str
     updates: float
-    pulls: Pace
-    alone: Pace
+    paces: dict[str, Pace]
     hits: float
     resident: int
     anonymous: int
@@ -249,23 +246,35 @@ def drained() -> Iterator[Callable[[memoryview], None]]:
         there.close()
 
 
-def pull_in_line(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
-    """As a shard's service does it for one client: one is fetched while another is sent."""
-    keys, line, sending = map(shard.key, groups), deque[str](), deque[Future[None]]()
+def pull_in_line(
+    shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None], in_flight: int
+) -> None:
+    """As a shard's service does it: what was sent makes room for who asks next, on its thread."""
+    keys = map(shard.key, groups)
+    line, sending = SimpleQueue[str | None](), SimpleQueue[memoryview | None]()
 
     def ask() -> None:
-        for key in itertools.islice(keys, IN_FLIGHT - len(line) - len(sending)):
+        key = next(keys, None)
+        if key is not None:
             shard.worker.expect(key)
-            line.append(key)
+        line.put(key)
 
-    with ThreadPoolExecutor(1) as sender:
+    def sender() -> None:
+        while (payload := sending.get()) is not None:
+            send(payload)
+            del payload
+            ask()
+
+    for _ in range(in_flight):
         ask()
-        while line:
-            payload = memoryview(shard.worker.fetch(line.popleft()))
-            sending.append(sender.submit(send, payload))
-            while sending and (sending[0].done() or not line):
-                sending.popleft().result()
-                ask()
+    thread = threading.Thread(target=sender)
+    thread.start()
+    try:
+        while (key := line.get()) is not None:
+            sending.put(memoryview(shard.worker.fetch(key)))
+    finally:
+        sending.put(None)
+        thread.join()
 
 
 def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], None]) -> None:
@@ -274,18 +283,25 @@ def pull_each(shard: Shard, groups: Iterable[str], send: Callable[[memoryview], 
         send(shard.pull(group))
 
 
+WAYS: dict[str, Callable[[Shard, Iterable[str], Callable[[memoryview], None]], None]] = {
+    "pulls": partial(pull_in_line, in_flight=TRANSFERS),
+    "one client's": partial(pull_in_line, in_flight=TRANSFERS_EACH),
+    "one at a time": pull_each,
+}
+
+
 def paced(action: Callable[[], None], pulls: int) -> Pace:
     """What so many pulls took."""
-    read, cpu, began = bytes_read(), time.process_time(), time.perf_counter()
+    read, cpu, began = own_figure("io", "read_bytes"), time.process_time(), time.perf_counter()
     action()
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    return Pace(pulls / seconds, used / pulls, (bytes_read() - read) / pulls)
+    return Pace(pulls / seconds, used / pulls, (own_figure("io", "read_bytes") - read) / pulls)
 
 
-def bytes_read() -> int:
-    """Bytes that this process has had disks read."""
-    for line in Path("/proc/self/io").read_text().splitlines():
-        if line.startswith("read_bytes:"):
+def own_figure(file: str, name: str) -> int:
+    """What the system counts of this process; 0 if it does not."""
+    for line in Path("/proc/self", file).read_text().splitlines():
+        if line.startswith(f"{name}:"):
             return int(line.split()[1])
     return 0
 
@@ -310,37 +326,30 @@ def forgotten(files: list[Path]) -> None:
             os.close(handle)
 
 
-def anonymous() -> int:
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("RssAnon:"):
-            return int(line.split()[1]) * 1024
-    return 0
-
-
 def measure(asked: Asked, folder: Path, kind: str) -> Measured:
     """All that a child does, in this process."""
     shard = Shard(asked, folder)
     shard.found()
     with drained() as send:
         pull_each(shard, asked_for(shard.groups, asked.pulls, 1), send)  # what is hot comes
-        groups = asked_for(shard.groups, asked.pulls, 2)
-        pulls = paced(partial(pull_in_line, shard, groups, send), asked.pulls)
-        groups = asked_for(shard.groups, asked.pulls, 4)
-        alone = paced(partial(pull_each, shard, groups, send), asked.pulls)
+        paces = {}
+        for seed, (name, pull) in enumerate(WAYS.items(), 4):
+            groups = asked_for(shard.groups, asked.pulls, seed)
+            paces[name] = paced(partial(pull, shard, groups, send), asked.pulls)
         began = time.perf_counter()
         for group in asked_for(shard.groups, asked.updates, 3):
             for _ in CLIENTS:
                 send(shard.pull(group))
             shard.update(group)
         updates = asked.updates / (time.perf_counter() - began)
-        peak = anonymous()
+        peak = 1024 * own_figure("status", "RssAnon")
         scan = disk = 0.0
         if asked.memory is not None:
             scan, disk = _scanned(shard, send)
     used = memory_used(shard.reports.values()).get(SHARD)
     hits = used.hits / (used.hits + used.waits) if used else 1.0
     resident = used.resident if used else 0
-    return Measured(kind, updates, pulls, alone, hits, resident, peak, scan, disk, shard.model())
+    return Measured(kind, updates, paces, hits, resident, peak, scan, disk, shard.model())
 
 
 def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, float]:
@@ -355,7 +364,7 @@ def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, f
         forgotten(newest)
         began = time.perf_counter()
         if way == "scan":
-            pull_in_line(shard, shard.groups, send)
+            pull_in_line(shard, shard.groups, send, TRANSFERS)
         else:
             room = memoryview(bytearray(MIB))
             for path in newest:
@@ -419,8 +428,8 @@ def play(asked: Asked) -> Measured:
     if process.returncode:
         raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
     plain = json.loads(told)
-    paces = {name: Pace(**plain[name]) for name in ("pulls", "alone")}
-    return Measured(**(plain | paces))
+    paces = {name: Pace(**each) for name, each in plain["paces"].items()}
+    return Measured(**(plain | {"paces": paces}))
 
 
 def write_initial(path: Path, table: int) -> str:
@@ -439,26 +448,21 @@ def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:
         begin = (str(initial), write_initial(initial, table), table)
         found = [play(Asked(*begin, memory, updates, pulls)) for memory in (None, budget)]
     for name, each in zip(("all resident", f"{budget // MIB} MiB"), found, strict=True):
-        made.append(
-            {
-                "memory": name,
-                "limit": each.kind,
-                "updates/s": each.updates,
-                "to all resident": each.updates / found[0].updates,
-                "pulls/s": each.pulls.rate,
-                "pulls to it": each.pulls.rate / found[0].pulls.rate,
-                "CPU us": 1e6 * each.pulls.cpu,
-                "CPU to it": found[0].pulls.cpu / each.pulls.cpu,
-                "kB read": each.pulls.read / 1e3,
-                "one at a time/s": each.alone.rate,
-                "one at a time to it": each.alone.rate / found[0].alone.rate,
-                "hits": each.hits,
-                "resident MiB": each.resident / MIB,
-                "anonymous MiB": each.anonymous / MIB,
-                "scan MB/s": each.scan / 1e6,
-                "disk MB/s": each.disk / 1e6,
-            }
-        )
+        row: dict[str, str | int | float] = {
+            "memory": name,
+            "limit": each.kind,
+            "updates/s": each.updates,
+            "updates to all resident": each.updates / found[0].updates,
+        }
+        for way, pace in each.paces.items():
+            whole = found[0].paces[way]
+            row |= {f"{way}/s": pace.rate, f"{way}, to it": pace.rate / whole.rate}
+            row |= {f"{way}, CPU us": 1e6 * pace.cpu, f"{way}, CPU to it": whole.cpu / pace.cpu}
+            row[f"{way}, kB read"] = pace.read / 1e3
+        row |= {"hits": each.hits, "resident MiB": each.resident / MIB}
+        row |= {"anonymous MiB": each.anonymous / MIB}
+        row |= {"scan MB/s": each.scan / 1e6, "disk MB/s": each.disk / 1e6}
+        made.append(row)
     if found[0].model != found[1].model:
         raise SystemExit("the models differ")
     return made

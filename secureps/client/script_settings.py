@@ -90,8 +90,8 @@ class MissingSetting(KeyError):
         hint = meant(self.args[0], self._given) if self._given else "no setting is"
         own = self.args[0]
         return (
-            f"{own!r} is not given; {hint.replace('known are', 'given are')}; name it by --set "
-            f"{own}=..., or in the settings of [federation] or of a scenario"
+            f"{own!r} is not given; {hint.replace('known are', 'given are')}; give it by `secureps "
+            f"join --set {own}=...`, or in the settings of [federation] or of a scenario"
         )
 
 

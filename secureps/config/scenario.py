@@ -30,8 +30,8 @@ class StudySection(Table):
     That is the first time from which `hold` judgements in a row, `every` seconds apart, have a
     `measure` of `target` or more. Every candidate of a variant is tried under the seed `tuning`;
     the soonest is judged under `seeds`. `sealed` versions are made both in the clear and under the
-    plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), trials are played
-    under the plan's cipher, for it decides how many there are.
+    plan's cipher, and compared. Where bytes take time (`delays.bandwidth`), those of the plan's
+    cipher do; trials are played under it too, if none are compared.
     """
 
     measure: str = "accuracy"

@@ -331,10 +331,15 @@ class Layout:
 
     def group(self, name: str) -> GroupLayout:
         """The group of that name; Malformed if there is none."""
-        for group in self.all_groups:
-            if group.name == name:
-                return group
-        raise Malformed(f"there is no group {name!r} in this run")
+        found = self._by_name.get(name)
+        if found is None:
+            raise Malformed(f"there is no group {name!r} in this run")
+        return found
+
+    @cached_property
+    def _by_name(self) -> dict[str, GroupLayout]:
+        """All groups by name: a sparse table has thousands, and each pull asks for one."""
+        return {group.name: group for group in self.all_groups}
 
     @cached_property
     def digest(self) -> bytes:

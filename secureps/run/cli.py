@@ -39,10 +39,11 @@ from secureps.run.options import (
     settle_environment,
 )
 from secureps.run.shards import shards
+from secureps.run.tool import Tool
 from secureps.service.limits import no_core_dumps
 from secureps.wording import one_line
 
-app = typer.Typer(
+app = Tool(
     name="secureps",
     help=(
         "A parameter server for training on data that may not leave its owner: clients train "
@@ -286,10 +287,8 @@ _forwarding = app.command(
 """Makes a command that leaves all that follows its name to a tool, imported when it runs."""
 
 
-def _forward(context: typer.Context, tool: typer.Typer) -> None:
-    from typer.main import get_command
-
-    get_command(tool)(args=context.args, prog_name=f"secureps {context.info_name}")
+def _forward(context: typer.Context, tool: Tool) -> None:
+    tool(args=context.args, prog_name=f"secureps {context.info_name}")
 
 
 @_forwarding

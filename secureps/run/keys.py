@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from secureps.run.options import PassphraseFd
+from secureps.run.tool import Tool
 
 if TYPE_CHECKING:
     from secureps.crypto.identity import Role
     from secureps.crypto.key_request import KeyRequest
 
-keys = typer.Typer(
+keys = Tool(
     help="Start-up kits: who takes part, signed by a CA that the aggregator does not hold.",
     no_args_is_help=True,
     add_completion=False,

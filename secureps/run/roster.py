@@ -14,6 +14,7 @@ import typer
 
 from secureps.run import keys
 from secureps.run.options import PassphraseFd
+from secureps.run.tool import Tool
 
 HoursOnce = Annotated[
     float | None,
@@ -24,7 +25,7 @@ HoursOnce = Annotated[
     ),
 ]
 
-roster = typer.Typer(
+roster = Tool(
     help="Who takes part in a run, while it trains: at whoever issues keys.",
     no_args_is_help=True,
     add_completion=False,

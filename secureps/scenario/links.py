@@ -9,6 +9,7 @@ losing messages.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,13 +21,32 @@ Link = tuple[str, bool]
 """One direction of a link: a client or a shard, and whether it sends."""
 
 
+_DATA = (PutBlock, GetBlock, GetSum)
+"""What takes a data message's latency; a tuple, for every message is asked."""
+
+
+def message_bytes(message: Any) -> int:
+    """The bytes that take time on a link; 0 for small messages."""
+    if isinstance(message, PutBlock | Payload):
+        return len(message.payload)
+    if isinstance(message, Submit):
+        own = message.receipt
+        parts = (*own.blocks, *own.envelopes, *own.commitments, own.correction or b"")
+        return sum(len(part) for part in parts)
+    return 0
+
+
 @dataclass
 class Links:
-    """All links of a simulation, in virtual time; `seed` decides each link's draws."""
+    """All links of a simulation, in virtual time.
+
+    `seed` decides each link's draws; `size` is how many bytes of a message take time.
+    """
 
     delays: Delays
     seed: int
     shards: ShardsSection = field(default_factory=ShardsSection)
+    size: Callable[[Any], int] = message_bytes
     _latency: dict[tuple[str, str], float] = field(default_factory=dict)
     _bandwidth: dict[str, float] = field(default_factory=dict)
     _free: dict[Link, float] = field(default_factory=dict)
@@ -38,7 +58,7 @@ class Links:
         Args:
             client: whose link it takes; `up`: from it, else to it.
         """
-        latency, size = self._drawn(client, message), _size(message)
+        latency, size = self._drawn(client, message), self.size(message)
         if not size:
             return latency
         if client not in self._bandwidth:
@@ -62,7 +82,7 @@ class Links:
 
         Bytes queue in the order in which they were sent, wherever they come from.
         """
-        size = _size(message)
+        size = 0 if self.shards.bandwidth is None else self.size(message)
         if not size or self.shards.bandwidth is None:
             return 0.0
         seconds = size / self.shards.bandwidth * self.shards.slow.get(shard, 1.0)
@@ -83,20 +103,9 @@ class Links:
         self._free.pop((client, False), None)
 
     def _drawn(self, client: str, message: Any) -> float:
-        kind = "data" if isinstance(message, PutBlock | GetBlock | GetSum) else "control"
+        kind = "data" if isinstance(message, _DATA) else "control"
         seconds = self._latency.get((client, kind))
         if seconds is None:  # the same for all of a client's messages of a kind: drawn once
             seconds = self.delays.network_seconds(self.seed, client, 0, kind)
             self._latency[client, kind] = seconds
         return seconds
-
-
-def _size(message: Any) -> int:
-    """The bytes that take time on a link; 0 for small messages."""
-    if isinstance(message, PutBlock | Payload):
-        return len(message.payload)
-    if isinstance(message, Submit):
-        own = message.receipt
-        parts = (*own.blocks, *own.envelopes, *own.commitments, own.correction or b"")
-        return sum(len(part) for part in parts)
-    return 0

@@ -52,11 +52,17 @@ def write_durably(
 
 @contextlib.contextmanager
 def written(
-    fresh: Path, pieces: Iterable[bytes | memoryview], mode: int | None = 0o600
+    fresh: Path,
+    pieces: Iterable[bytes | memoryview],
+    mode: int | None = 0o600,
+    durable: bool = True,
 ) -> Iterator[None]:
-    """A file that is whole and durable, for the time of a context that puts it into its place.
+    """A file that is whole, for the time of a context that puts it into its place.
 
     After an error there is none; whatever the pieces raise comes through.
+
+    Args:
+        durable: it is on the disk before the context begins.
     """
     try:
         fresh.unlink(missing_ok=True)  # O_EXCL: nobody's link is followed
@@ -65,8 +71,9 @@ def written(
             if mode is not None:
                 set_mode(file.fileno(), mode)
             file.writelines(pieces)
-            file.flush()
-            durability.sync(file.fileno())
+            if durable:
+                file.flush()
+                durability.sync(file.fileno())
         yield
     except BaseException:
         with contextlib.suppress(OSError):

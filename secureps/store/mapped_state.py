@@ -35,6 +35,11 @@ SHORT = 1 << 20
 """Bytes of the longest tensor that is read, and not mapped."""
 _HEADER = 4096
 """Bytes that are read first, for a header: that of a few tensors is shorter."""
+_PAGE = 4096
+"""Bytes of a page of files and of memory: past the system's memory of files, whole ones are read.
+Of some systems they are longer; there is no such way then."""
+_LONG = 1 << 16
+"""Bytes of a file that is worth two pages."""
 
 
 def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
@@ -54,12 +59,38 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
 
 def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
     """So many bytes of a file, or those that there are."""
-    room = np.empty(length, np.uint8)
-    view, have = room.data, 0
+    return _read_into(file, start, np.empty(length, np.uint8).data)
+
+
+def _read_into(file: Any, start: int, room: memoryview) -> NDArray[np.uint8]:
+    """As many bytes of a file as there is room for, or those that there are."""
+    have, length = 0, min(len(room), os.fstat(file.fileno()).st_size - start)
     file.seek(start)
-    while have < length and (count := file.readinto(view[have:])):
+    while have < length and (count := file.readinto(room[have:])):
         have += count
-    return room[:have]
+    return np.asarray(room)[:have]
+
+
+def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
+    """The beginning of a file, past the system's own memory of files where there is such a way.
+
+    To find pages for that memory, where a process may have no more of it, and to copy out of them
+    takes more than three times the processor's time of a read that needs none.
+    """
+    if direct := getattr(os, "O_DIRECT", 0):
+        with (
+            suppress(OSError),  # the file system cannot, or its pages are longer
+            open(file.name, "rb", 0, opener=lambda path, how: os.open(path, how | direct)) as past,
+        ):
+            return _read_into(past, 0, room)
+    return _read_into(file, 0, room)
+
+
+def _pages(length: int) -> memoryview:
+    """Memory of whole pages, for so many bytes."""
+    whole = np.empty(length + 2 * _PAGE, np.uint8)
+    begin = -whole.ctypes.data % _PAGE
+    return whole[begin : begin + -(-length // _PAGE) * _PAGE].data
 
 
 def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, Filed]:
@@ -113,17 +144,23 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
     return {name: _view(whole, tensor) for name, tensor in placed.items()}
 
 
-def checked(path: Path, name: str, digest: bytes, first: int = 0) -> memoryview:
+def room_for(length: int) -> int:
+    """Bytes of a room for a header and so many bytes behind it: of whole pages."""
+    return -(-(_HEADER + length) // _PAGE) * _PAGE
+
+
+def checked(path: Path, name: str, digest: bytes, room: memoryview | None = None) -> memoryview:
     """A tensor's bytes, read-only: read if they are few, and else read for their digest and mapped.
 
     Args:
-        first: bytes at the beginning of all tensors that are read together with the header: of a
-            tensor that lies there nothing has to be read after that.
+        room: for the beginning of the file, which is read at once and not kept by the system; of a
+            tensor that is there, what is returned is a view of it. It begins with a page of memory,
+            and has as many bytes as `room_for` says.
     Raises:
         DamagedStore: absent, torn, or not of that `payload_digest`.
     """
     with reading(path, buffering=0) as file:
-        begin = _read(file, 0, _HEADER + min(first, SHORT))
+        begin = _read(file, 0, _HEADER) if room is None else _beginning(file, room)
         tensor = _filed(path, file, begin).get(name)
         if tensor is None:
             raise DamagedStore(f"{path}: there is no {name} in it")
@@ -161,21 +198,11 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
         DamagedStore: as `filed_tensors`.
     """
     with reading(path, buffering=0) as file:
-        data = _read(file, 0, os.fstat(file.fileno()).st_size)
+        size = os.fstat(file.fileno()).st_size
+        data = _read(file, 0, size) if size < _LONG else _beginning(file, _pages(size))
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
         return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}
-
-
-def read_ahead(path: Path, length: int) -> None:
-    """Has the system begin to read a file's header and so many bytes behind it; waits for nothing.
-
-    A file that is not there, or a system that cannot, is passed over: who reads it then waits.
-    """
-    if not hasattr(os, "posix_fadvise"):
-        return
-    with suppress(OSError), open(path, "rb", buffering=0) as file:
-        os.posix_fadvise(file.fileno(), 0, _HEADER + length, os.POSIX_FADV_WILLNEED)
 
 
 def _mapped(file: IO[bytes], length: int, access: int = mmap.ACCESS_DEFAULT) -> mmap.mmap:

@@ -1,4 +1,4 @@
-"""The spool: payloads under keys, durable before `put` returns.
+"""The spool: payloads under keys, durable before `put` returns, or what can be made again.
 
 A shard spools blocks and sums in one, a client's outbox is another. Keys are paths of
 plain words, such as "update/hospital-1/all/3/0"; on disk each is one file of one flat
@@ -41,6 +41,12 @@ class Spool(Protocol):
 
         It comes in one piece or more. Raises DiskFailed when the disk refuses; the key is then as
         it was before.
+        """
+
+    def cache(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps what can be made again: as `put`, but it waits for no disk.
+
+        After a power cut it may be gone, or damaged.
         """
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
@@ -86,6 +92,10 @@ class MemorySpool:
     def put(self, key: str, *payload: bytes | memoryview) -> None:
         """Keeps a payload under its key, while the process lives."""
         self._payloads[check_key(key)] = b"".join(payload)
+
+    def cache(self, key: str, payload: bytes | memoryview) -> None:
+        """As `put`."""
+        self.put(key, payload)
 
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         """Keeps a payload under its name and digest."""
@@ -143,6 +153,12 @@ class DiskSpool:
         with self._written(payload) as fresh:
             put_in_place(fresh, path)
 
+    def cache(self, key: str, payload: bytes | memoryview) -> None:
+        """Keeps what can be made again, and waits for no disk; DiskFailed if it is full."""
+        path = self.path(key)
+        with self._written((payload,), durable=False) as fresh:
+            os.replace(fresh, path)
+
     def keep(self, name: str, pieces: Iterable[bytes | memoryview]) -> tuple[int, bytes]:
         """Keeps a payload under its name and digest, durable on return; DiskFailed as `put`."""
         check_key(f"{name}/{payload_digest(b'').hex()}")  # before any work
@@ -160,11 +176,13 @@ class DiskSpool:
         return length, hasher.digest()
 
     @contextmanager
-    def _written(self, pieces: Iterable[bytes | memoryview]) -> Iterator[Path]:
+    def _written(
+        self, pieces: Iterable[bytes | memoryview], durable: bool = True
+    ) -> Iterator[Path]:
         # No key begins with "~", so a temporary file never looks like a payload.
         fresh = self._root / f"~{next(self._count)}.tmp"
         try:
-            with written(fresh, pieces):
+            with written(fresh, pieces, durable=durable):
                 yield fresh
         except OSError as error:
             raise DiskFailed(f"{self._root}: cannot write: {error.strerror}") from error

@@ -103,8 +103,10 @@ def test_a_setting_that_a_script_misses_is_named_with_the_nearest(
     for line, call in ((2, script.make), (4, script.make_evaluator), (6, script.central)):
         with pytest.raises(ScriptFailed) as raised:
             call(given)
-        where = "name it by --set rows=..., or in the settings of [federation] or of a scenario"
-        assert f"MissingSetting: {text}; {where} (script.py:{line} in " in str(raised.value)
+        where = "give it by `secureps join --set rows=...`, or in the settings of [federation]"
+        assert f"MissingSetting: {text}; {where} or of a scenario (script.py:{line} in " in str(
+            raised.value
+        )
 
 
 def test_a_missing_setting_is_a_key_error_of_its_key() -> None:

@@ -18,11 +18,12 @@ from tests.kits.evaluations import (
     Examiner,
     evaluated_plan,
     examined,
+    examiners,
     judged,
     metrics_of,
 )
 from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
-from tests.kits.federations import Tensors, events_of, finished, killed_at, same, small_plan
+from tests.kits.federations import FEWER, Tensors, events_of, finished, killed_at, same, small_plan
 
 Result = tuple[Tensors, dict[int, dict[str, float]]]
 
@@ -33,10 +34,11 @@ def play(simulation: Simulation) -> Result:
 
 
 @cache
-def unharmed(cipher: str, versions: int = 5) -> tuple[Result, int]:
+def unharmed(cipher: str, versions: int = 5, clients: int = 6) -> tuple[Result, int]:
     """Model and metrics of a run in which nothing goes wrong, and how many events it had."""
     with TemporaryDirectory() as folder:
-        simulation = examined(evaluated_plan(cipher, versions=versions), Path(folder))
+        plan = evaluated_plan(cipher, versions=versions, clients=clients)
+        simulation = examined(plan, Path(folder), trainers=examiners(clients))
         events = events_of(simulation)
         return (simulation.model(), metrics_of(simulation)), events
 
@@ -139,11 +141,11 @@ def survive(message: tuple[str, str, str], fault: Fault, folder: Path) -> None:
     table = {(*message, count): fault for count in range(3, 13, 2)}
     if message[2] == "Found":
         table = {(*message, count): fault for count in (1, 2)}
-    plan = evaluated_plan("bfv", versions=FEW)
-    simulation = examined(plan, folder, Conditions(network=faulty(table)))
+    plan = evaluated_plan("bfv", versions=FEW, clients=FEWER)
+    simulation = examined(plan, folder, Conditions(network=faulty(table)), examiners(FEWER))
     result = play(simulation)
     assert seen(simulation.network, *message) >= min(table)[-1], "the fault never happened"
-    assert alike(result, unharmed("plain", FEW)[0])
+    assert alike(result, unharmed("plain", FEW, FEWER)[0])
 
 
 @to_requests
@@ -164,9 +166,10 @@ def test_lost_repeated_and_late_orders_change_nothing(
 
 @pytest.mark.parametrize("party", ["coordinator", "shard-0", "shard-1", "client-00", "client-03"])
 def test_killed_at_any_event_ends_in_the_same_metrics_and_model(party: str, tmp_path: Path) -> None:
-    expected, events = unharmed("plain", FEW)
+    expected, events = unharmed("plain", FEW, FEWER)
     for moment in range(1, events, events // 8):
-        simulation = examined(evaluated_plan(versions=FEW), tmp_path / str(moment))
+        plan, folder = evaluated_plan(versions=FEW, clients=FEWER), tmp_path / str(moment)
+        simulation = examined(plan, folder, trainers=examiners(FEWER))
         killed_at(simulation, party, moment)
         result = simulation.model(), metrics_of(simulation)
         assert alike(result, expected), f"killed {party} at event {moment}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from secureps.policy.plan import Plan
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.cheats import journalled
 from tests.kits.federations import (
+    FEWER,
     Walker,
     events_of,
     finished,
@@ -25,8 +27,13 @@ from tests.kits.federations import (
 PARTIES = ("shard-0", "shard-1", "coordinator", "shard-2", "client-00", "holder-0")
 
 
-def doubled(cipher: str = "plain", **changes: object) -> Plan:
+def doubled(cipher: str = "plain", **changes: Any) -> Plan:
     return small_plan(cipher, **({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
+
+
+def few_doubled(cipher: str, folder: Path) -> Simulation:
+    """Played many times, by fewer clients."""
+    return small_federation(doubled(cipher, clients=FEWER), folder, clients=FEWER)
 
 
 def copies_agree(simulation: Simulation) -> None:
@@ -53,13 +60,13 @@ def test_two_copies_of_every_block_end_in_the_model_of_one(cipher: str, tmp_path
 
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_killed_at_any_event_ends_in_the_same_model(cipher: str, tmp_path: Path) -> None:
-    expected, _ = unharmed("plain")
+    expected, _ = unharmed("plain", clients=FEWER)
     parties = [p for p in PARTIES if cipher != "plain" or p != "holder-0"]
-    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    events = events_of(few_doubled(cipher, tmp_path / "whole"))
     kills = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(1, events, events // kills)):
         party = parties[number % len(parties)]
-        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        simulation = few_doubled(cipher, tmp_path / str(moment))
         killed_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"
         copies_agree(simulation)
@@ -84,11 +91,11 @@ def test_a_disk_that_is_lost_at_any_event_is_filled_by_the_others(
     cipher: str, tmp_path: Path
 ) -> None:
     """Optimizer and all: nothing is burnt, no client sends anything twice."""
-    expected, _ = unharmed("plain")
-    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    expected, _ = unharmed("plain", clients=FEWER)
+    events = events_of(few_doubled(cipher, tmp_path / "whole"))
     losses = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(1, events, events // losses)):
-        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        simulation = few_doubled(cipher, tmp_path / str(moment))
         wiped_at(simulation, f"shard-{number % 3}", moment)
         assert same(simulation.model(), expected), f"lost shard-{number % 3} at event {moment}"
         copies_agree(simulation)

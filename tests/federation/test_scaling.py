@@ -381,7 +381,8 @@ def test_a_buffer_follows_and_stays_at_or_above_the_minimum(tmp_path: Path) -> N
 def test_what_a_large_buffer_waited_for_is_decided_anew_under_a_smaller_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("secureps.policy.rules.rule.TOLD", 1)  # as for a buffer of hundreds
+    monkeypatch.setattr("secureps.policy.rules.rule.LARGE", 1)  # as for a buffer of hundreds
+    monkeypatch.setattr("secureps.policy.rules.rule.TOLD", 1)
     rule = BUFFERED | {"minimum": 3, "buffer": 6, "deadline": 1e4}
     plan = stream_plan("plain", rule, versions=2, scaling={"every": 1e6, "least_buffer": 0.5})
     at = Loaded(plan, tmp_path, 1e9, cost=lambda name, task: 1.0 + int(name[-1]))

@@ -142,6 +142,7 @@ def test_whose_budget_is_spent_lets_nobody_train_beyond_the_plan_s_concurrency(
 @pytest.fixture
 def seldom(monkeypatch: pytest.MonkeyPatch) -> None:
     """The words of a cohort that comes together are never renewed, as if it were very large."""
+    monkeypatch.setattr(base_rule, "LARGE", 1)
     monkeypatch.setattr(base_rule, "TOLD", 1)
 
 

@@ -8,19 +8,29 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from typer import Typer
-from typer.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from secureps.run import cli
+from secureps.run.tool import Tool
 from tests.kits.nursery import ROOT
 
 INSECURE = "--insecure-for-tests"
 """What a seed that everybody may know needs."""
 
 
-def said(tool: Typer, *arguments: str | Path) -> str:
+def invoked(tool: Tool, *arguments: str | Path, catch: bool = True) -> Result:
+    """How a tool ends, and what it prints.
+
+    Args:
+        catch: an exception that is no error of the command line is in the result; else raised.
+    """
+    words = [str(each) for each in arguments]
+    return CliRunner().invoke(tool.commands(), words, catch_exceptions=catch)
+
+
+def said(tool: Tool, *arguments: str | Path) -> str:
     """What a tool prints; it fails if the tool does, and raises what ended it."""
-    done = CliRunner().invoke(tool, [str(each) for each in arguments], catch_exceptions=False)
+    done = invoked(tool, *arguments, catch=False)
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -56,8 +56,11 @@ def examined(
     trainers: Mapping[str, Trainer] | None = None,
 ) -> Simulation:
     """Six examiners under a plan, or others."""
-    cast = trainers or {name: Examiner(i) for i, name in enumerate(client_names(6))}
-    return Simulation(plan, Cast(cast, UnsafeSeed(3)), folder, conditions)
+    return Simulation(plan, Cast(trainers or examiners(6), UnsafeSeed(3)), folder, conditions)
+
+
+def examiners(count: int) -> dict[str, Trainer]:
+    return {name: Examiner(i) for i, name in enumerate(client_names(count))}
 
 
 def metrics_of(simulation: Simulation) -> dict[int, dict[str, float]]:

@@ -13,7 +13,6 @@ from typing import Any
 import click
 import pytest
 from pydantic.fields import FieldInfo
-from typer.main import get_command
 
 from secureps.config import codec, optimizer, plan, scaling, sections
 from secureps.config.profile import ProfileSection, ProfilesSection
@@ -76,14 +75,14 @@ def files(text: str) -> set[str]:
 
 def parses(arguments: list[str]) -> None:
     """Reads a command line as `secureps` would, without doing anything; UsageError if it cannot."""
-    root = get_command(app)
+    root = app.commands()
     assert isinstance(root, click.Group)
     name, *rest = arguments
     command = root.get_command(click.Context(root), name)
     if command is None:
         raise click.UsageError(f"no command {name}")
     if name in TOOLS:
-        group = get_command(TOOLS[name])
+        group = TOOLS[name].commands()
         assert isinstance(group, click.Group)
         tool, (name, *rest) = name, rest
         command = group.get_command(click.Context(group), name)
@@ -123,7 +122,7 @@ def test_there_are_commands(page: str) -> None:
 
 @every_page
 def test_every_command_in_a_sentence_is_one(page: Path) -> None:
-    root = get_command(app)
+    root = app.commands()
     assert isinstance(root, click.Group)
     for line in _INLINE.findall(page.read_text()):
         assert line.split()[0] in root.commands, line

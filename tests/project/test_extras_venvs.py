@@ -2,7 +2,8 @@
 
 No network is needed: what pip would install is linked from the running environment. Continuous
 integration runs the same check where pip has installed it, and there of all extras together too,
-which is what every other test runs with.
+which is what every other test runs with. Without extras all is looked at here too; with each of
+them the modules that are not there, how it is used, and who misses the others, but for scripts.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def test_an_installation_does_what_it_is_for_and_says_what_it_lacks(
     python = made(tmp_path / "environment", chosen)
     kernels = kept_kernels(site_of(tmp_path / "environment") / "secureps", tmp_path / "kernels")
     done = subprocess.run(
-        [python, "-I", CHECK, installation],
+        [python, "-I", CHECK, installation, *(["few"] if installation != "base" else [])],
         capture_output=True,
         text=True,
         env={**ENVIRONMENT, "SECUREPS_KERNELS": str(kernels)},

@@ -6,6 +6,7 @@ import ast
 import re
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 
 import pytest
 
@@ -57,8 +58,13 @@ def test_a_term_lives_where_the_page_says(row: list[str]) -> None:
         assert (PACKAGE / place).exists() or (ROOT / place).exists(), place
 
 
-def texts() -> Iterator[tuple[str, str]]:
+@cache
+def texts() -> tuple[tuple[str, str], ...]:
     """Pages, docstrings, and the texts of errors and progress; where they stand."""
+    return tuple(_texts())
+
+
+def _texts() -> Iterator[tuple[str, str]]:
     for page in (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))):
         if page != PAGE:
             yield page.name, page.read_text()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,6 @@ import numpy as np
 from tests.kits.nursery import ROOT
 
 PACKAGE = ROOT / "secureps"
-SOURCES = {
-    path.relative_to(PACKAGE): ast.parse(path.read_text("utf-8"))
-    for path in sorted(PACKAGE.rglob("*.py"))
-    if "_pb2" not in path.name and "templates" not in path.parts
-}
 NATIVE = {
     *("int_", "uint", "intp", "uintp", "intc", "uintc", "long", "ulong", "longlong", "ulonglong"),
     *("short", "ushort", "byte", "ubyte", "half", "single", "double", "longdouble", "float_"),
@@ -58,6 +54,16 @@ STAYS = {
     "store/mapped_state._view": "the order is taken from the file's own type, as little",
 }
 """Functions that need no order, and why."""
+
+
+@cache
+def sources() -> dict[Path, ast.Module]:
+    """Every module of the package, read when it is first looked at: not by whoever collects."""
+    return {
+        path.relative_to(PACKAGE): ast.parse(path.read_text("utf-8"))
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "_pb2" not in path.name and "templates" not in path.parts
+    }
 
 
 def functions(path: Path, module: ast.Module) -> Iterator[tuple[str, ast.AST]]:
@@ -102,7 +108,7 @@ def unordered(name: str, node: ast.AST) -> Iterator[str]:
 def test_bytes_are_read_and_written_in_a_stated_order() -> None:
     found = [
         each
-        for path, module in SOURCES.items()
+        for path, module in sources().items()
         for name, node in functions(path, module)
         if name not in STAYS
         for each in unordered(name, node)
@@ -125,7 +131,7 @@ def too_native(node: ast.AST) -> bool:
 def test_no_number_is_as_wide_as_the_machine_likes() -> None:
     found = [
         f"{path}:{getattr(node, 'lineno', 0)}"
-        for path, module in SOURCES.items()
+        for path, module in sources().items()
         for node in ast.walk(module)
         if too_native(node)
     ]
@@ -149,7 +155,7 @@ def test_a_native_number_would_be_found() -> None:
 
 
 def test_what_is_said_of_a_function_is_said_of_one_that_there_is() -> None:
-    there = {name for each in SOURCES.items() for name, _ in functions(*each)}
+    there = {name for each in sources().items() for name, _ in functions(*each)}
     assert set(STAYS) - there == set()
 
 

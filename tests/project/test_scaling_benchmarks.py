@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import bare_rules, elastic_parts, numa, sharding
+from benchmarks import bare_rules, elastic_parts, numa, receipts, sharding
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
@@ -44,6 +44,26 @@ def test_one_worker_and_one_shard_take_each_step_after_the_other() -> None:
     assert times.pushed == pytest.approx(pushed)
     assert times.opened == pytest.approx(opened)
     assert times.pulled == pytest.approx(opened + NANO * values * (1 + 4) + 4.0 * values / link)
+
+
+def test_a_version_waits_for_what_the_coordinator_does_for_each_shard() -> None:
+    own = Cluster(4, 8, 1_000_000, 1e9)
+    times, more = (play(each, own, True, True) for each in (COSTS, replace(COSTS, direct=2e-3)))
+    assert more.pushed == times.pushed
+    assert more.pulled == pytest.approx(times.pulled + 8 * 2e-3)
+
+
+def test_costs_of_receipts_shards_and_versions_are_told_apart() -> None:
+    """From what three federations spend, in which each has another weight."""
+    control = receipts.Control(receipt=4e-3, shard=6e-3, version=0.05, share=1e-3)
+    costs = {
+        (shards, clients): (
+            control.version + control.receipt * clients + control.shard * shards,
+            0.02 + control.share * clients,
+        )
+        for shards, clients in receipts.CASES
+    }
+    assert vars(receipts.split(costs)) == pytest.approx(vars(control))
 
 
 def test_a_link_is_shared_by_all_who_send_over_it() -> None:
@@ -111,14 +131,15 @@ def test_costs_of_steps_are_shares_of_what_processes_spent(tmp_path: Path) -> No
         )
     ]
     case = Case(2, 5, (party,), 3.0, 4.0)
-    found = costs_of(case, case, 1_000_000, phases)
-    assert (found.decide, found.share) == pytest.approx((1e-3, 4e-3 / 4))
+    found = costs_of(case, 1_000_000, phases, receipts.Control(3e-3, 5e-3, 0.1, 1e-3))
+    assert (found.decide, found.share) == (3e-3, 1e-3)
+    assert (found.direct, found.begin) == (5e-3, 0.1)
     assert found.make + found.send + found.pull == pytest.approx(20.0)
     assert found.take + found.open / 5 + found.serve == pytest.approx(10.0)
     assert found.make / found.send == pytest.approx(5.0 / 2.0)
     assert (found.up, found.down) == (3.0, 4.0)
     rows = list(way_rows(every := ways(found)))
-    assert len(rows) == 12
+    assert len(rows) == 20
     assert all(0 < float(row["after 10 s"]) < 1 for row in rows)
     draw(every, tmp_path / "scaling.png")
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
@@ -198,22 +219,23 @@ def test_what_is_left_out_of_a_policy_is_measured_no_more() -> None:
             "work": [plan.work is not None for plan in plans],
         }[part]
         assert has == [True, *[part == "state"] * len(others)]
-    before = load.noise_scale, load._fell
+    names = ("noise_scale", "_fell")
+    before = [getattr(load, name) for name in names]
     with elastic_parts.left_out(("noise", "accuracy")):
-        assert load.noise_scale({}) is None
-        assert load.noise_scale is not before[0]
-        assert load._fell is not before[1]
-    assert (load.noise_scale, load._fell) == before
+        inside = [getattr(load, name) for name in names]
+        assert [measure(None) for measure in inside] == [None, None]
+    assert [getattr(load, name) for name in names] == before
 
 
 def test_learners_come_nearer_and_half_of_the_work_half_as_far() -> None:
     learner = elastic_parts.Learner(1)
     first = learner.parameters(1)
-    apart = [
-        learner.evaluate(learner.fit(first, FitConfig({}, 1, {}, work=part)).parameters).loss
-        for part in (1.0, 0.5)
-    ]
-    assert apart[0] < apart[1] < learner.evaluate(first).loss
+
+    def apart(part: float) -> float:
+        moved = learner.fit(first, FitConfig({}, 1, {}, work=part)).parameters
+        return learner.evaluate(moved).loss or 0.0
+
+    assert 0 < apart(1.0) < apart(0.5) < (learner.evaluate(first).loss or 0.0)
 
 
 def test_a_gain_is_the_time_of_who_has_less_over_that_of_who_has_all() -> None:

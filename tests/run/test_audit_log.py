@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from secureps.audit.chained_file import Begin, dump, load
 from secureps.audit.entries import Entry
@@ -26,6 +25,7 @@ from secureps.store.journal import read_rows
 from secureps.store.keyring import load_private, load_public
 from secureps.store.party_keys import rotate
 from tests.kits.audited import PARTIES, begin, exported, play
+from tests.kits.command import invoked
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +273,7 @@ def test_the_page_answers_in_order_and_loads_nothing(folder: Path) -> None:
 
 
 def commanded(*arguments: object) -> Any:
-    return CliRunner().invoke(app, ["audit-log", *map(str, arguments)])
+    return invoked(app, "audit-log", *map(str, arguments))
 
 
 def test_the_commands(folder: Path) -> None:

@@ -6,18 +6,18 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from secureps.errors import OperatorError
 from secureps.run.cli import app
 from secureps.run.health import health
+from tests.kits.command import invoked
 from tests.kits.processes import Processes
 
 
 def probe(processes: Processes, name: str, *options: str) -> int:
     """The exit status of the command that a probe runs."""
-    config = str(processes.folder / f"{name}.toml")
-    return CliRunner().invoke(app, ["health", config, *options]).exit_code
+    config = processes.folder / f"{name}.toml"
+    return invoked(app, "health", config, *options).exit_code
 
 
 def lives(processes: Processes, name: str) -> bool:

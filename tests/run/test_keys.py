@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from secureps.crypto.envelope import EnvelopeKey
 from secureps.errors import ConfigError, KitError
 from secureps.run.keys import keys
 from secureps.store.keyring import load_holder_secret, load_private, load_public
-from tests.kits.command import said
+from tests.kits.command import invoked, said
 from tests.kits.party_kits import give
 
 PLAN = """
@@ -121,7 +120,7 @@ def test_a_holders_keys_want_a_plan(tmp_path: Path) -> None:
 
 
 def test_mistakes(tmp_path: Path) -> None:
-    done = CliRunner().invoke(keys, ["issue", str(tmp_path), "--role", "boss", "--name", "a"])
+    done = invoked(keys, "issue", tmp_path, "--role", "boss", "--name", "a")
     assert done.exit_code == 2
     with pytest.raises(KitError, match="is no start-up kit"):
         run("show", tmp_path)

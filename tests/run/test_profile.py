@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from secureps.errors import ConfigError, OperatorError, PlanRefused
 from secureps.run import profile as profiling
 from secureps.run.cli import app
 from secureps.run.phases import Named, Stopwatch
 from secureps.run.profile import FUNCTIONS, TRAINS, Question, draw, profile, shown, table
+from tests.kits.command import invoked
 from tests.kits.nursery import ROOT
 
 PLAN = """
@@ -115,8 +115,7 @@ def test_another_script_may_make_it(tmp_path: Path) -> None:
 
 def test_the_command_prints_a_table_and_draws_a_timeline(tmp_path: Path) -> None:
     out = tmp_path / "timeline.png"
-    words = ["profile", str(write(tmp_path)), "--values", str(VALUES), "-o", str(out)]
-    result = CliRunner().invoke(app, words)
+    result = invoked(app, "profile", write(tmp_path), "--values", str(VALUES), "-o", out)
     assert result.exit_code == 0, result.output
     assert "small: one update of 3,000 values" in result.output
     assert f"timeline: {out}" in result.output.replace("\n", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from secureps.buffers import Buffers
 from secureps.errors import DamagedStore, DiskFailed
 from secureps.exhaustion import exhaustion
 from secureps.messages.encoding import payload_digest
@@ -24,8 +26,8 @@ from secureps.store.mapped_state import (
     checked,
     filed_tensors,
     map_state,
-    read_ahead,
     read_tensors,
+    room_for,
 )
 
 TENSORS = {
@@ -144,6 +146,10 @@ def test_tensors_that_are_read_are_those_that_were_written(tmp_path: Path) -> No
         read_tensors(path, payload_digest(b""))
 
 
+def room_of(length: int) -> memoryview:
+    return Buffers(0).lend(room_for(length))
+
+
 def test_a_tensor_is_read_with_the_header_after_it_or_mapped_and_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,39 +158,64 @@ def test_a_tensor_is_read_with_the_header_after_it_or_mapped_and_is_the_same(
     long = {"all/0099": np.arange(SHORT // 4 + 1, dtype=np.float32)}
     path, reads = tmp_path / "file", list[int]()
     write_state(path, many | long, {})
-    read = mapped_state._read
+    read = mapped_state._read_into
 
-    def counted(file: FileIO, start: int, length: int) -> NDArray[np.uint8]:
-        reads.append(length)
-        return read(file, start, length)
+    def counted(file: FileIO, start: int, room: memoryview) -> NDArray[np.uint8]:
+        found = read(file, start, room)
+        reads.append(found.size)
+        return found
 
-    monkeypatch.setattr(mapped_state, "_read", counted)
+    monkeypatch.setattr(mapped_state, "_read_into", counted)
     for name, each in (many | long).items():
-        for first in (0, 2800, 10_000, 10 * SHORT):
-            found = checked(path, name, payload_digest(each.tobytes()), first)
+        for room in (None, room_of(2800), room_of(10_000), room_of(10 * SHORT)):
+            found = checked(path, name, payload_digest(each.tobytes()), room)
             assert found.readonly
             assert found == each.data.cast("B")
     reads.clear()
-    checked(path, "all/0000", payload_digest(many["all/0000"].tobytes()), 10_000)
-    assert len(reads) == 1
-    checked(path, "all/0059", payload_digest(many["all/0059"].tobytes()), 10_000)
-    assert reads[2:] == [2800]
+    checked(path, "all/0000", payload_digest(many["all/0000"].tobytes()), room_of(10_000))
+    assert reads == [len(room_of(10_000))]
+    reads.clear()
+    checked(path, "all/0059", payload_digest(many["all/0059"].tobytes()), room_of(10_000))
+    assert reads[-1] == 2800
 
 
-def test_reading_ahead_says_nothing_of_what_is_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def refusing(*, opens: bool) -> Callable[..., int]:
+    """`os.open` of a file system that does not read past the system's memory, or of long pages."""
+    direct, real = getattr(os, "O_DIRECT", 1 << 30), os.open
+
+    def opened(path: str, flags: int, mode: int = 0o600) -> int:
+        if flags & direct and not opens:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(path, os.O_WRONLY if flags & direct else flags, mode)
+
+    return opened
+
+
+@pytest.mark.parametrize("way", ["direct", "does not open", "does not read", "has no such flag"])
+def test_past_the_systems_memory_or_through_it_files_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
-    path, asked = tmp_path / "file", list[tuple[int, ...]]()
-    path.write_bytes(bytes(10))
-    read_ahead(path, 5)
-    read_ahead(tmp_path / "absent", 5)
-    monkeypatch.setattr(os, "POSIX_FADV_WILLNEED", 3, raising=False)
-    monkeypatch.setattr(os, "posix_fadvise", lambda _, *given: asked.append(given), raising=False)
-    read_ahead(path, 5)
-    assert [(given[0], given[2]) for given in asked] == [(0, 3)]
-    assert asked[0][1] > 5, "and the header"
-    monkeypatch.delattr(os, "posix_fadvise")
-    read_ahead(path, 5)
+    if way == "has no such flag":
+        monkeypatch.delattr(os, "O_DIRECT", raising=False)
+    elif way != "direct":
+        monkeypatch.setattr(os, "open", refusing(opens=way == "does not read"))
+    for values in (1, 1 << 10, 1 << 16, (1 << 16) + 1):  # shorter and longer than a page, and whole
+        path, tensors = tmp_path / "file", {"all/0000": np.arange(values, dtype=np.float32)}
+        digest, own = write_state(path, tensors, {}), tensors["all/0000"].data.cast("B")
+        assert read_tensors(path, digest)["all/0000"].tobytes() == own
+        found = checked(path, "all/0000", payload_digest(own), room := room_of(4 * values))
+        assert found == own
+        assert np.shares_memory(np.asarray(found), np.asarray(room))
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(DamagedStore, match="its digest is another"):
+            checked(path, "all/0000", payload_digest(own), room_of(4 * values))
+        with pytest.raises(DamagedStore, match="its digest is another"):
+            read_tensors(path, digest)
+        os.truncate(path, len(data) - 1)
+        with pytest.raises(DamagedStore, match="not a state file"):
+            checked(path, "all/0000", payload_digest(own), room_of(4 * values))
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(

@@ -84,6 +84,15 @@ class SpoolContract:
             spool.put("update/hospital-1/all/3/0", payload)
             assert spool.get("update/hospital-1/all/3/0") == payload
 
+    def test_what_can_be_made_again_comes_back_too(self, spool: Spool) -> None:
+        spool.put("sum/all/1/0", b"before")
+        for payload in (b"", b"x", os.urandom(3 << 20)):
+            spool.cache("sum/all/1/0", memoryview(payload))
+            assert spool.get("sum/all/1/0") == payload
+        assert spool.keys() == ["sum/all/1/0"]
+        with pytest.raises(Malformed, match="not a key"):
+            spool.cache("sum all", b"")
+
     def test_it_is_read_into_a_buffer(self, spool: Spool) -> None:
         buffers = Buffers(1 << 20)
         for payload in (b"", b"x", bytes(range(256)) * 5000):
@@ -241,6 +250,9 @@ class TestDiskSpool(SpoolContract):
         monkeypatch.setattr(os, "replace", replace)
         spool.put("a", b"x")
         assert done == ["file", "rename", "directory"]
+        del done[:]
+        spool.cache("b", b"x")
+        assert done == ["rename"], "what can be made again waits for no disk"
 
     def test_its_own_name_is_on_the_disk_before_anything_is_in_it(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

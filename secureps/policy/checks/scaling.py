@@ -25,10 +25,12 @@ def refuse_unsound_scaling(section: PlanSection) -> None:
     if own is None:
         return
     if not own.least_shards <= section.shards <= most_shards(section):
+        mend = "lower it, or raise scaling.most_shards"
+        if section.shards < own.least_shards:
+            mend = "raise it, or lower scaling.least_shards"
         raise PlanRefused(
-            f"scaling: a run begins with {section.shards} shards, and they are to be "
-            f"{own.least_shards} to {most_shards(section)}: raise scaling.most_shards, or lower "
-            "scaling.least_shards"
+            f"scaling: a run begins with shards = {section.shards}, and they are to be "
+            f"{own.least_shards} to {most_shards(section)}: {mend}"
         )
     if own.least_shards < section.replicas:
         raise PlanRefused(

@@ -206,13 +206,14 @@ class Bounds:
         return self.most * self.most_weight
 
 
-TOLD = 200
-"""Times that the words of a large cohort are renewed while it comes together."""
+LARGE, TOLD = 200, 50
+"""Of a cohort of so many the words are renewed so often while it comes together: for each of them a
+rule looks at all that are here."""
 
 
 def renewed(here: int, wanted: int) -> int:
     """At how many arrivals the words of a cohort are renewed (`Wait.arrivals`); 0: at the next."""
-    return min(wanted, here + wanted // TOLD) if wanted >= TOLD else 0
+    return min(wanted, here + wanted // TOLD) if wanted >= LARGE else 0
 
 
 Admission = Admit | Wait | Refuse

@@ -228,7 +228,8 @@ def _follow(tx: Transaction, group: GroupState) -> None:
     client does not have either.
     """
     out = tx.federation.isolated
-    ids = (id for id in group.pending if id.client in out and not group.closed_over(id))
+    pending = group.pending if out else ()  # nobody looks at all that wait at every event
+    ids = (id for id in pending if id.client in out and not group.closed_over(id))
     if given_up := tuple(ids):
         names = named(sorted({id.client for id in given_up}))
         tx.drop(group.name, given_up, f"{names} left out of this run")

@@ -103,10 +103,12 @@ def _is_known(tx: Transaction, receipt: Receipt) -> bool:
     """Whether a submission was received, or is over; Conflict if with another receipt."""
     id = receipt.id
     known = tx.federation.settled.receipts.get(id)
-    root = ciphertext_root(receipt.blocks, receipt.correction)
     # Another under the same name would take the place of what shards and holders have seen. The
     # root stands for the blocks, which are not signed: who changes them on the way is found too.
-    if known is not None and (known, root) != (receipt_digest(receipt), receipt.root):
+    if known is not None and (
+        known != receipt_digest(receipt)
+        or receipt.root != ciphertext_root(receipt.blocks, receipt.correction)
+    ):
         raise Conflict(f"{id} is known with another receipt; begin a new sequence")
     # Nobody sends what it was told is settled but with another receipt under the same name.
     if known is None and tx.federation.settled.is_over(id):

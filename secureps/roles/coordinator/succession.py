@@ -25,7 +25,8 @@ def settle(tx: Transaction, group: GroupState) -> None:
     """Gives up what nobody opens any more, once there are successors; else nothing changes."""
     *earlier, newest = tx.federation.committees or (None,)
     lost = {c.committee: c for c in earlier if c is not None and not committees.able(tx, c)}
-    if newest is None or newest.committee in lost or not committees.able(tx, newest):
+    # It is asked at every event: nobody looks through all receipts while nobody is lost.
+    if newest is None or not lost or newest.committee in lost or not committees.able(tx, newest):
         return
     cohort = group.cohort
     if group.phase is Phase.HOLDING and cohort is not None and cohort.committee in lost:

@@ -163,8 +163,9 @@ def leave_out(tx: Transaction, group: GroupState) -> bool:
     Returns:
         whether the round goes on.
     """
-    for client in sorted(group.invited & tx.federation.isolated.keys()):
-        reason = tx.federation.isolated[client]
+    isolated = tx.federation.isolated
+    for client in sorted(c for c in isolated if c in group.invited):  # who is left out are few
+        reason = isolated[client]
         tx.drop(group.name, tuple(group.open_receipts.clients.get(client, ())), reason)
         declined(tx, group, client, reason)
         if group.phase is not Phase.COLLECTING:

@@ -94,6 +94,7 @@ class Shard(ShardFoldable):
         self._peers = Peers(address.name, self.state)
         self._states = StateCopies(self.state)
         self._adoption = Adoption(address.name, self.state)
+        self._tried: dict[tuple[str, int], bytes] = {}  # sums of keys that have opened nothing yet
 
     def resume(self, now: float) -> Step:
         """Says that it is up, and has everything deleted from the spool that is not on record."""
@@ -295,16 +296,15 @@ class Shard(ShardFoldable):
             self._begin(step, ("state", group, 0), MakeState(group, keys))
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
-        cohort = order.cohort
-        made = self.state.group(cohort.group).sums.get(cohort.number)
+        cohort, sums = order.cohort, self.state.group(order.cohort.group).sums
         check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return
         if reports.another(step, cohort, self._address, self.state, self._unsafe):
             return
-        if made is not None:
-            step.tell(held(self._name, made))
+        if cohort.number in sums:
+            step.tell(held(self._name, sums[cohort.number]))
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
@@ -345,8 +345,7 @@ class Shard(ShardFoldable):
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
-            if held.keys.get(cohort.number) != key:
-                self._write(step, KeySumTaken(cohort.group, cohort.number, key))
+            self._tried[cohort.group, cohort.number] = key
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
@@ -396,7 +395,9 @@ class Shard(ShardFoldable):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
-                self._write(step, state)
+                if key := self._tried.pop((state.group, state.cohort), b""):
+                    self._write(step, KeySumTaken(state.group, state.cohort, key))
+                self._write(step, state)  # with its key: until then the order comes again
                 step.tell(prepared(self._name, state))
                 if telemetry is not None:
                     step.tell(telemetry)
@@ -404,8 +405,9 @@ class Shard(ShardFoldable):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
                 step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
-                newest = self.state.group(group).keys.get(cohort.number, task.key)
-                if newest != task.key:  # it came while the one before was tried
+                newest = self._tried.pop((group, cohort.number), task.key)
+                if newest and newest != task.key:  # it came while the one before was tried
+                    self._tried[group, cohort.number] = newest
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
             case AdoptState(order, copies) if event.epoch:

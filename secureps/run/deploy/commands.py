@@ -11,7 +11,9 @@ from typing import Annotated
 
 import typer
 
-deploy = typer.Typer(
+from secureps.run.tool import Tool
+
+deploy = Tool(
     help="Files that run the parties of a kit on a cluster. Starts nothing.",
     no_args_is_help=True,
     add_completion=False,

@@ -6,10 +6,8 @@ folder (`run.simulate.simulate`).
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +19,7 @@ from secureps.errors import ConfigError, naming
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
+from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
 from secureps.roles.coordinator.telemetry import UP
@@ -30,10 +29,12 @@ from secureps.run.report.totals import DOWN
 from secureps.run.report.version_metrics import Metrics, Tell
 from secureps.run.script.scoring import Judge, Look, Score
 from secureps.run.simulate.coordinator_watch import CoordinatorWatch
+from secureps.run.simulate.garbage import seldom_collected
 from secureps.run.simulate.ray_cluster import Spread, here
 from secureps.run.simulate.scenario_file import Scenario
+from secureps.run.simulate.sealed_bytes import sealed_bytes
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
-from secureps.scenario.links import Links
+from secureps.scenario.links import Links, message_bytes
 from secureps.service.checkpoint_copies import CheckpointCopies
 from secureps.service.environment import Meter
 
@@ -49,26 +50,19 @@ OFTEN = 1000
 """Requests between two reads of the coordinator's window of reports, which must not overflow."""
 
 
-@contextmanager
-def settling() -> Iterator[Callable[[], None]]:
-    """Lets no collection look at what is in memory at its beginning, and at each call of what it
-    gives: once all clients are there, which stay, that is nearly all."""
-    gc.freeze()
-    try:
-        yield gc.freeze
-    finally:
-        gc.unfreeze()
-
-
 @dataclass
 class Play:
-    """A scenario being played: the drop-outs, and a line for every version."""
+    """A scenario being played: the drop-outs, and a line for every version.
+
+    Where `charged` is another plan, bytes take the time that they would take under its cipher.
+    """
 
     scenario: Scenario
     folder: Path
     tell: Tell
     spread: Spread = here
     copies: CheckpointCopies | None = None
+    charged: Plan | None = None
 
     def __post_init__(self) -> None:
         scenario = self.scenario
@@ -77,7 +71,6 @@ class Play:
         self._gone: set[str] = set()
         self._waited = 0
         self._watch, self._finished = CoordinatorWatch(), False
-        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards)
         self._away = {name for name, stay in scenario.stays.items() if stay.comes}
         self._seen: dict[str, int] = dict.fromkeys(scenario.plan.groups, -1)
         script = scenario.script()
@@ -94,6 +87,11 @@ class Play:
             refuse_trained(scenario.plan, look.schema, look.kinds)
             look.refuse_infinite(scenario.plan)
             initial = initial_schema(scenario.plan)
+            size: Callable[[Any], int] = message_bytes
+            if self.charged is not None:
+                own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
+                size = sealed_bytes(self.charged, own, clear)
+        self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards, size)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
             lambda name: LocalTensors(self.folder / name).load(),
@@ -141,7 +139,7 @@ class Play:
                 self._finished = bool(self.simulation.coordinator.federation.finished)
             return self._finished and self._nobody_plays()
 
-        with settling() as settled:
+        with seldom_collected() as settled:
             self.simulation.run(until)
         self._gather()
 

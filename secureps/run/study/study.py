@@ -28,7 +28,6 @@ from typing import Any
 
 from rich.console import Console
 
-from secureps.config.plan import AsyncSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.report.plots import draw_study, undrawable
@@ -36,7 +35,6 @@ from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 from secureps.run.study.results import StudyResults, markdown, table
 from secureps.run.study.trial import (
-    PLAIN,
     Candidate,
     Comparison,
     Likeness,
@@ -44,6 +42,7 @@ from secureps.run.study.trial import (
     Point,
     Trial,
     altered,
+    compared,
     play,
     section_of,
 )
@@ -81,7 +80,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
     results = StudyResults(own)
-    courses = {each.name: _course(own, each, _sealed(scenario, own, each)) for each in own.variant}
+    courses = {each.name: _course(own, each, compared(scenario, each)) for each in own.variant}
     total = sum(_jobs(scenario, own, each) for each in own.variant)
     trials = _Workers(path, folder, results, total, console)
     trials.run(courses, workers, warm_once(console.print))
@@ -110,15 +109,10 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
         raise ConfigError(f"study.seeds: {twice[0]} is there twice, and would count twice")
     if own.tuning in own.seeds:
         raise ConfigError(f"study.tuning: seed {own.tuning} would be tuned on and judged on")
-    if own.sealed and scenario.delays.bandwidth is not None:
-        raise ConfigError(
-            "study.sealed: where bytes take time (delays.bandwidth) a cipher changes when things "
-            "happen; trials are played under the plan's own, so set it to 0"
-        )
     for variant in own.variant:
         for candidate in _candidates(variant):
             with naming(f"study.variant {candidate.name}"):
-                sealed = _sealed(scenario, own, variant) or None
+                sealed = compared(scenario, variant) or None
                 plan = altered(scenario, candidate, 1, sealed)
             start = max(plan.bounds(group).start for group in plan.groups)
             if scenario.section.clients < start:
@@ -142,17 +136,9 @@ def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> N
         console.print(note, soft_wrap=True, highlight=False, markup=False)
 
 
-def _sealed(scenario: Scenario, own: StudySection, variant: VariantSection) -> bool:
-    """Whether to compare a variant with its encrypted self: if the plan encrypts, and allows it."""
-    section = scenario.plans[variant.name].section
-    rules = variant.rules or [group.rule for group in section.group]
-    alone = any(isinstance(rule, AsyncSection) for rule in rules)
-    return own.sealed > 0 and section.cipher.name != PLAIN and not alone
-
-
 def _jobs(scenario: Scenario, own: StudySection, variant: VariantSection) -> int:
     tried = list(_candidates(variant))
-    return (len(tried) > 1) * len(tried) + len(own.seeds) + _sealed(scenario, own, variant)
+    return (len(tried) > 1) * len(tried) + len(own.seeds) + compared(scenario, variant)
 
 
 def _course(own: StudySection, variant: VariantSection, sealed: bool) -> Course:

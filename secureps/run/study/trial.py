@@ -1,9 +1,9 @@
 """Plays one trial of a study: a scenario under one rule, until its model is good enough.
 
 Trials are played in the clear: under a cipher they come to the same models at the same virtual
-times, which a `Comparison` checks on the first versions. Not so where bytes take time: then the
-plan's own cipher is played. What must not live here: which trials there are (`run.study.study`),
-and what they come to together (`run.study.results`).
+times, which a `Comparison` checks on the first versions. Where bytes take time, those of the plan's
+own cipher do; and unless versions are compared, that cipher is played. What must not live here:
+which trials there are (`run.study.study`), and what they come to together (`run.study.results`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.config.plan import CipherSection, GroupSection, RuleSection
+from secureps.config.plan import AsyncSection, CipherSection, GroupSection, RuleSection
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError
 from secureps.policy.plan import Plan
-from secureps.run.simulate.play import Play, settling
+from secureps.run.simulate.garbage import seldom_collected
+from secureps.run.simulate.play import Play
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
 
 PLAIN = "plain"
@@ -162,6 +163,7 @@ def altered(
 
     Args:
         sealed: under the plan's cipher; else in the clear (default: as trials are).
+
     Raises:
         PlanRefused: such a plan is unsound.
     """
@@ -169,7 +171,7 @@ def altered(
     rule, own = rule_of(study, candidate), plan.section.cipher
     groups = tuple(_group(group, rule, candidate) for group in plan.section.group)
     if sealed is None:
-        sealed = scenario.delays.bandwidth is not None
+        sealed = scenario.delays.bandwidth is not None and not study.sealed
     judged = plan.section.evaluation
     update = {
         "group": groups,
@@ -179,6 +181,22 @@ def altered(
         "cipher": own if sealed else CipherSection(name=PLAIN, capacity=own.capacity),
     }
     return Plan(plan.section.model_copy(update=update), plan.initial_digest)
+
+
+def compared(scenario: Scenario, variant: VariantSection) -> bool:
+    """Whether a variant has an encrypted self to compare: if its plan encrypts, and allows it."""
+    section = scenario.plans[variant.name].section
+    rules = variant.rules or [group.rule for group in section.group]
+    alone = any(isinstance(rule, AsyncSection) for rule in rules)
+    return section_of(scenario).sealed > 0 and section.cipher.name != PLAIN and not alone
+
+
+def _charged(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
+    """The plan whose cipher's bytes take time, where another is played; None where none do."""
+    variant = variant_of(section_of(scenario), candidate)
+    if scenario.delays.bandwidth is None or not compared(scenario, variant):
+        return None
+    return altered(scenario, candidate, versions, sealed=True)
 
 
 def _group(group: GroupSection, rule: RuleSection | None, candidate: Candidate) -> GroupSection:
@@ -225,16 +243,21 @@ def _founded(scenario: Scenario, job: Trial | Comparison, folder: str) -> Scenar
     return replace(scenario, plans={**scenario.plans, variant: plan})
 
 
-def _cast(scenario: Scenario, plan: Plan, seed: int, folder: str) -> Play:
+def _cast(
+    scenario: Scenario, plan: Plan, seed: int, folder: str, charged: Plan | None = None
+) -> Play:
     section = scenario.section.model_copy(update={"seed": seed})
-    return Play(replace(scenario, section=section, plan=plan), Path(folder), lambda line: None)
+    own = replace(scenario, section=section, plan=plan)
+    return Play(own, Path(folder), lambda line: None, charged=charged)
 
 
 def _try(scenario: Scenario, trial: Trial) -> Outcome:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
-        plan = altered(_founded(scenario, trial, folder), trial.candidate, ENDLESS)
-        points = _judged(_cast(scenario, plan, trial.seed, folder), study, trial)
+        founded = _founded(scenario, trial, folder)
+        plan = altered(founded, trial.candidate, ENDLESS)
+        charged = _charged(founded, trial.candidate, ENDLESS)
+        points = _judged(_cast(scenario, plan, trial.seed, folder, charged), study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
 
@@ -271,7 +294,7 @@ def _judged(played: Play, study: StudySection, trial: Trial) -> list[Point]:
             loop.call_later(0.0, judge)
         return over[0]
 
-    with settling() as settled:
+    with seldom_collected() as settled:
         simulation.run(done)
     return points
 
@@ -280,21 +303,22 @@ def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         scenario = _founded(scenario, job, folder)
+        charged = _charged(scenario, job.candidate, study.sealed)
         (model, seconds), (clear, clear_seconds) = (
             _first_versions(
-                scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed
+                scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed, charge
             )
-            for sealed in (True, False)
+            for sealed, charge in ((True, None), (False, charged))
         )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
     return Likeness(same, seconds == clear_seconds, study.sealed, 0.0)
 
 
 def _first_versions(
-    scenario: Scenario, plan: Plan, seed: int
+    scenario: Scenario, plan: Plan, seed: int, charged: Plan | None
 ) -> tuple[dict[str, NDArray[np.generic]], float]:
     with TemporaryDirectory() as folder:
-        simulation = _cast(scenario, plan, seed, folder).simulation
+        simulation = _cast(scenario, plan, seed, folder, charged).simulation
         wanted = plan.section.versions
         simulation.run(lambda: min(simulation.versions().values()) >= wanted)
         return simulation.model(), simulation.loop.now()

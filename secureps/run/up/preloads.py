@@ -16,7 +16,10 @@ from secureps.policy.plan import Plan
 from secureps.run.processes.fork_server import ForkServer, can_fork
 from secureps.run.processes.spawning import Spawner, Subprocesses
 
-_SERVERS = ("secureps.run.cli", "secureps.run.serve", "secureps.run.join", "grpc.experimental")
+_SERVERS = (
+    *("secureps.run.cli", "secureps.run.cli:app.commands", "secureps.run.serve"),
+    *("secureps.run.join", "grpc.experimental"),
+)
 _KERNELS = ("secureps.codec.rounding", "secureps.compiled:load_kernels")
 _OPENING = {
     Opening.NOTHING: _KERNELS,

@@ -1,4 +1,4 @@
-"""Blocks that are in line to be pulled: the disk reads those of files while others are served.
+"""Blocks that are in line to be pulled: those of files are read while others are served.
 
 A worker serves one pull after another, and reads a file only when it comes to it: then the disk
 would rest while memory is served, and the other way round. What must not live here: files, and what
@@ -7,9 +7,10 @@ is in memory (`service.shard.states`).
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 from secureps.roles.shard.keys import pulled_under
 
@@ -18,34 +19,46 @@ AHEAD = 8
 
 Pull: TypeAlias = tuple[str, int, int]
 """A group, a version and a block."""
+Read = TypeVar("Read")
 
 
-class Lookahead:
+class Lookahead(Generic[Read]):
     """The pulls that wait for the worker, in their order, by the keys of what is pulled.
 
-    `expect` may be called on another thread than `begin`. A wrong order costs time and nothing
-    else: nobody relies on what the disk has begun to read.
+    `expect` is called on the loop, `begin` on the worker's thread. A wrong order costs time and
+    nothing else: what was read for a pull that does not come in its turn is let go of.
 
     Args:
-        read_ahead: has the disk begin to read a block of a version of a group, if it is in a file.
+        read_ahead: begins to read a block of a version of a group, and returns where it will be;
+            None if it is in no file, or waits for its turn. Called on both threads.
     """
 
-    def __init__(self, read_ahead: Callable[[str, int, int], None]) -> None:
+    def __init__(self, read_ahead: Callable[[str, int, int], Read | None]) -> None:
         self._read_ahead = read_ahead
         self._line = deque[Pull]()
-        self._looked_at = 0
+        self._reads = deque[Read | None]()
+        """Of those at the begin of the line that were looked at."""
+        self._lock = threading.Lock()
 
     def expect(self, key: str) -> None:
         """What is under a key waits for its turn; of what is no block as it is nothing is noted."""
         if (pull := pulled_under(key)) is not None:
-            self._line.append(pull)
+            with self._lock:
+                self._line.append(pull)
+                self._look()
 
-    def begin(self, pull: Pull) -> None:
-        """It is its turn now; those behind it are looked at."""
-        while self._line:
-            self._looked_at = max(0, self._looked_at - 1)
-            if self._line.popleft() == pull:
-                break
-        while self._looked_at < min(AHEAD, len(self._line)):
-            self._read_ahead(*self._line[self._looked_at])
-            self._looked_at += 1
+    def begin(self, pull: Pull) -> Read | None:
+        """It is its turn now: what was read of it ahead. Those behind it are looked at."""
+        with self._lock:
+            found: Read | None = None
+            while self._line:
+                first, read = self._line.popleft(), self._reads.popleft() if self._reads else None
+                if first == pull:
+                    found = read
+                    break
+            self._look()
+            return found
+
+    def _look(self) -> None:
+        while len(self._reads) < min(AHEAD, len(self._line)):
+            self._reads.append(self._read_ahead(*self._line[len(self._reads)]))

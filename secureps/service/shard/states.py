@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from secureps.buffers import Buffers
 from secureps.errors import ClientError, DamagedStore, PeerError
 from secureps.messages.orders import Commit, GroupVersion
 from secureps.messages.requests import Checkpointed
@@ -27,6 +28,7 @@ from secureps.policy.block_deltas import FLOAT_BYTES, Codes
 from secureps.roles.shard.memory_limit import UNLIMITED, Limit
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import AdoptState, MakeState, StepState
+from secureps.service.shard.block_reads import Ahead, BlockReads, FiledBlock
 from secureps.service.shard.folders import ShardFolders
 from secureps.service.shard.group_values import (
     GroupValues,
@@ -48,14 +50,7 @@ from secureps.store.checkpoint import (
     tensor_name,
     write_state,
 )
-from secureps.store.mapped_state import (
-    SHORT,
-    checked,
-    filed_tensors,
-    map_state,
-    read_ahead,
-    read_tensors,
-)
+from secureps.store.mapped_state import filed_tensors, map_state, read_tensors
 
 log = logging.getLogger("secureps")
 
@@ -77,6 +72,7 @@ class States:
         folders: ShardFolders,
         make: Make,
         limit: Limit = UNLIMITED,
+        buffers: Buffers | None = None,
     ) -> None:
         self._name = name
         self._state = state
@@ -84,6 +80,7 @@ class States:
         self._make = make
         self.tiers = Tiers(name, state, folders.states, limit)
         self._codes: dict[str, dict[int, Mapping[int, Codes]]] = {}
+        self._reads = BlockReads(buffers or Buffers(0))
         self._mapped: dict[Path, tuple[str, GroupValues]] = {}
         """Versions, of which group, whose files were read for their digests, the newest last."""
         self._adopted: dict[tuple[str, int], bytes] = {}
@@ -107,7 +104,7 @@ class States:
         known = self._codes.get(group, {}).get(version)
         if known is None:
             made = self.tiers.get(group, version, self._counts(group, block))
-            if made is None and not self._comes(group, version):
+            if made is None and not self.tiers.makes_room(group, version):
                 with self.tiers.waiting():
                     lie = filed_tensors(self._file(group, version), None)
                     return b"".join(lie[tensor_name(group, block, "codes")].pieces())
@@ -142,36 +139,47 @@ class States:
                 del self._mapped[next(iter(self._mapped))]
         return found
 
-    def published(self, group: str, version: int, block: int) -> memoryview:
+    def published(
+        self, group: str, version: int, block: int, ahead: Ahead | None = None
+    ) -> memoryview:
         """What clients pull of a block; of a file, that block alone is read.
 
+        Args:
+            ahead: what `read_ahead` began, if it did.
         Raises:
             DamagedStore: as `values`.
             KeyError: it is no block of this version here.
         """
         known = self.tiers.get(group, version, self._counts(group, block))
-        if known is None and not self._comes(group, version):
+        if known is None and not self.tiers.makes_room(group, version):
             with self.tiers.waiting():
-                view = self._as_it_lies(group, version, block)
+                view = ahead.result() if ahead else self._as_it_lies(group, version, block)
             if view is not None:
                 return view
         return published((known or self._waited_for(group, version)).values[block])
 
-    def read_ahead(self, group: str, version: int, block: int) -> None:
-        """Has the disk begin to read a block that is pulled soon, if it is a file's only one.
+    def read_ahead(self, group: str, version: int, block: int) -> Ahead | None:
+        """Begins to read a block that is pulled soon, if it is in a file; from any thread."""
+        if self.tiers.holds(group, version):
+            return None
+        filed = self._filed(group, version, block)
+        return None if filed is None else self._reads.ahead(filed)
 
-        Of a file with more the system reads on by itself, for whoever pulls one after another.
-        """
-        length = self._alone(group, block)
-        if 0 < length <= SHORT and not self.tiers.holds(group, version):
-            read_ahead(self._file(group, version), length)
+    def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
+        """A block as its file has it; None if it is not whole there."""
+        filed = self._filed(group, version, block)
+        return None if filed is None else self._reads.now(filed)
 
-    def _alone(self, group: str, block: int) -> int:
-        """Bytes of the values of a group's only block here; 0 if there are others."""
-        if self._state.own(group) != (block,):
-            return 0
-        start, stop = self._state.pinned.layout.group(group).span(block)
-        return FLOAT_BYTES * (stop - start)
+    def _filed(self, group: str, version: int, block: int) -> FiledBlock | None:
+        """Where a block lies; None if it is not on record here."""
+        with suppress(ClientError, KeyError, ValueError):
+            own, record = self._state.own(group), self._state.group(group).states[version]
+            digest = record.blocks[own.index(block)]
+            start, stop = self._state.pinned.layout.group(group).span(block)
+            alone = FLOAT_BYTES * (stop - start) if own == (block,) else 0
+            path = self._file(group, version)
+            return FiledBlock(path, tensor_name(group, block), digest, alone)
+        return None
 
     def _counts(self, group: str, block: int) -> bool:
         """Whether a pull of a block is a use of its group: that of the first one is.
@@ -181,23 +189,6 @@ class States:
         own, holders = self._state.own(group), self._state.pinned.placement.holders
         first = (each for each in own if holders(group, each)[:1] == (self._name,))
         return next(first, own[0] if own else None) == block
-
-    def _comes(self, group: str, version: int) -> bool:
-        """Whether a version is to come into memory from its file; there is room for it then."""
-        try:
-            size = self._file(group, version).stat().st_size
-        except OSError:
-            return True  # it is made again
-        return self.tiers.makes_room(group, version, size)
-
-    def _as_it_lies(self, group: str, version: int, block: int) -> memoryview | None:
-        """A block as its file has it; None if it is not whole there."""
-        with suppress(DamagedStore, KeyError, ValueError):
-            record = self._state.group(group).states[version]
-            digest = record.blocks[self._state.own(group).index(block)]
-            path, first = self._file(group, version), self._alone(group, block)
-            return checked(path, tensor_name(group, block), digest, first)
-        return None
 
     def adopted(self, task: AdoptState, parts: Sequence[bytes]) -> AdoptState:
         """The task, with the digests of the state file that it made; raises DamagedStore."""
@@ -347,7 +338,7 @@ class States:
     def _to_copy(self, group: str, version: int) -> Mapping[str, NDArray[np.generic] | Filed]:
         """The tensors of a version for another file: of what is not in memory, where they lie."""
         made = self.tiers.held(group).get(version)
-        if made is None and not self._comes(group, version):
+        if made is None and not self.tiers.makes_room(group, version):
             with suppress(DamagedStore, KeyError):
                 record = self._state.group(group).states[version]
                 return filed_tensors(self._file(group, version), record.state)
@@ -418,7 +409,7 @@ class States:
             raise DamagedStore(f"nothing is on record of {group} version {version}")
         path = self._file(group, version)
         try:
-            if not self._comes(group, version):
+            if not self.tiers.makes_room(group, version):
                 return from_tensors(version, map_state(path, digest), mapped=True)
             tensors: Tensors = read_tensors(path, digest)
         except DamagedStore as damage:

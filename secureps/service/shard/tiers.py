@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from secureps.messages.requests import Figure
-from secureps.policy.tiers import Room
+from secureps.policy.tiers import Room, version_bytes
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import HITS, MEMORY, RESIDENT, WAIT_SECONDS, WAITS
 from secureps.roles.shard.state import ShardState
@@ -41,6 +41,7 @@ class Tiers:
         self._scratch = Scratch(folder)
         self._hot = HotVersions[GroupValues](None if limit.memory is None else 0)
         self._epoch = -1
+        self._sizes: dict[tuple[str, tuple[int, ...]], int] = {}
         self._known: Room | None = None
         self._hits = self._waits = 0
         self._waited = 0.0
@@ -77,14 +78,15 @@ class Tiers:
         self._waits += 1
         self._waited += time.perf_counter() - began
 
-    def makes_room(self, group: str, version: int, size: int) -> bool:
-        """Whether a version of so many bytes comes into memory, now that it is used.
+    def makes_room(self, group: str, version: int) -> bool:
+        """Whether a version comes into memory from its file, now that it is used.
 
         Others go at once: it is read after this, and both would be more than the limit.
         """
         if self._tier(group) == "mapped":
             return False
         self._room()
+        size = self._size(group)
         return self._hot.makes_room(group, version, size, self._stays(group, version))
 
     def hold(self, group: str, made: GroupValues) -> None:
@@ -120,6 +122,14 @@ class Tiers:
         }
         return tuple(Figure(name, float(value)) for name, value in known.items())
 
+    def _size(self, group: str) -> int:
+        """Bytes of a version of a group's blocks here."""
+        at = (group, self._state.own(group))
+        if at not in self._sizes:
+            pinned = self._state.pinned
+            self._sizes[at] = version_bytes(pinned.plan, pinned.layout.group(group), at[1])
+        return self._sizes[at]
+
     def _stays(self, group: str, version: int) -> bool:
         """Whether it is in memory whatever is used: the newest of a group that is resident.
 
@@ -140,5 +150,6 @@ class Tiers:
         if self._epoch != pinned.placement.epoch:
             self._known = self._limit.room(self._name, pinned)
             self._epoch = pinned.placement.epoch
+            self._sizes.clear()
             self._hot.room = None if self._known is None else self._known.held
         return self._known

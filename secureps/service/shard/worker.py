@@ -73,7 +73,6 @@ log = logging.getLogger("secureps")
 BUFFERS = 64 << 20
 """Bytes of buffers that are kept for payloads and sums of the next cohort."""
 
-
 PASSED_ON = (UPDATE, FOUNDING, OPENED)
 """With what the keys of blocks begin that came with a header."""
 
@@ -109,7 +108,7 @@ class ShardWorker(Worker):
         self._threads = limit.threads
         self._buffers = Buffers(BUFFERS)
         self._looked_at: tuple[int, int, int] | None = None
-        self._states = States(name, state, folders, self._make, limit)
+        self._states = States(name, state, folders, self._make, limit, self._buffers)
         self._means = MeanSamples()
         self._pulls = Lookahead(self._states.read_ahead)
         self.adding: Callable[[int], float] = lambda blocks: 0.0
@@ -150,7 +149,7 @@ class ShardWorker(Worker):
         self._spool.put(key, payload)
 
     def expect(self, key: str) -> None:
-        """A payload is fetched soon: if it is a block in a file, the disk reads it meanwhile."""
+        """A payload is fetched soon: if it is a block in a file, it is read meanwhile."""
         self._pulls.expect(key)
 
     def fetch(self, key: str) -> bytes | memoryview:
@@ -165,8 +164,8 @@ class ShardWorker(Worker):
             DamagedStore: the version is lost.
         """
         kind, group, number, block, *since = key.split("/")
-        if kind == "model" and not since:
-            self._pulls.begin((group, int(number), int(block)))
+        plain = kind == "model" and not since
+        ahead = self._pulls.begin((group, int(number), int(block))) if plain else None
         if kind in PASSED_ON:
             try:
                 return self._block(key)
@@ -185,7 +184,7 @@ class ShardWorker(Worker):
                 steps = range(int(since[0]) + 1, int(number) + 1)
                 return b"".join(self._states.codes(group, at, int(block)) for at in steps)
         try:
-            return self._states.published(group, int(number), int(block))
+            return self._states.published(group, int(number), int(block), ahead)
         except (DamagedStore, KeyError) as error:
             if isinstance(error, DamagedStore) and int(number) in self._state.group(group).states:
                 raise
@@ -303,7 +302,8 @@ class ShardWorker(Worker):
         def summed(at: tuple[int, int]) -> bytes:
             place, block = at
             data = self._added(cohort, block, [keys[place] for keys in task.keys], noise(block))
-            self._spool.put(sum_key(cohort.group, cohort.number, block), data)
+            # No disk is waited for: the members' blocks, which are on it, give the same sum again.
+            self._spool.cache(sum_key(cohort.group, cohort.number, block), data)
             return payload_digest(data)
 
         own = enumerate(self._state.own(cohort.group))
@@ -355,7 +355,7 @@ class ShardWorker(Worker):
             raise Refused(f"{name} is lost: {damage}") from damage
         if payload_digest(again) != digest:
             raise Refused(f"{self._name}: {name} was damaged; made again, it came out different")
-        self._spool.put(key, again)
+        self._spool.cache(key, again)
         return again
 
     def _unsummable(self, cohort: Cohort, block: int) -> frozenset[str]:

@@ -39,7 +39,7 @@ from secureps.wire.grpc.admission import Authenticate
 from secureps.wire.grpc.authentication import TRIES, Metadata, Signer
 from secureps.wire.grpc.links import Link
 from secureps.wire.grpc.liveness import Liveness
-from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress
+from secureps.wire.grpc.pacing import LANES, Lanes, Pace, Progress, Stalls
 from secureps.wire.grpc.servers import CoordinatorServer, ShardServer
 from secureps.wire.grpc.tells import Tells
 from secureps.wire.protobuf import decode, encode
@@ -109,7 +109,7 @@ class GrpcTransport:
         self._watches: set[_Watch] = set()
         self._tells = Tells(self._tell, self._anew, self._failed, self._settle)
         self._liveness = Liveness()
-        self._lanes, self._pace = Lanes(), Pace()
+        self._lanes, self._pace, self._stalls = Lanes(), Pace(), Stalls(timeout)
         self._buffers = Buffers(KEPT)
         self._halves: dict[tuple[str, bytes], framing.Collected] = {}
         """Payloads of which a part came; at most one for each lane, for when they are asked for."""
@@ -197,6 +197,7 @@ class GrpcTransport:
         for future in pending:
             self._settle(future, closed())
         self._lanes.close()
+        self._stalls.close()
         for channel in channels:
             channel.close()
         self._liveness.close()
@@ -380,7 +381,7 @@ class GrpcTransport:
     def _watched(self, call: Any, to: str) -> Iterator[Progress]:
         """A payload's call, ended when nothing moves any more, and at the end of the context."""
         try:
-            with Progress(self._timeout, call.cancel, self._lanes.saw) as progress:
+            with Progress(self._stalls, call.cancel, self._lanes.saw) as progress:
                 try:
                     yield progress
                 except (grpc.RpcError, grpc.FutureCancelledError):

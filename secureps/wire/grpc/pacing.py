@@ -120,58 +120,105 @@ class Lanes:
             self._changed.notify_all()
 
 
-class Progress:
-    """Watches one payload: where nothing moves for `seconds`, `stalled` is called, once.
+class Stalls:
+    """Calls payloads off of which nothing moves any more.
+
+    One thread watches all of them, and sleeps until the oldest would be late: a payload neither
+    starts one nor, but for the first after a rest, wakes it.
 
     Args:
+        seconds: in which something of a payload has to move.
+    """
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self.seconds, self.clock = seconds, clock
+        self._watched: set[Progress] = set()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._rests = self._closed = False
+
+    def watch(self, progress: Progress) -> None:
+        """Calls it off when it stalls, until it is `over`.
+
+        Raises:
+            RuntimeError: no thread can be started.
+        """
+        with self._changed:
+            if not (self._closed or (self._thread is not None and self._thread.is_alive())):
+                self._thread = threading.Thread(target=self._run, name="stalls", daemon=True)
+                self._thread.start()
+            self._watched.add(progress)
+            if self._rests:
+                self._changed.notify()
+
+    def over(self, progress: Progress) -> None:
+        """It is not watched any more."""
+        with self._changed:
+            self._watched.discard(progress)
+
+    def close(self) -> None:
+        """Ends the thread; whatever is under way is watched no more."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def late(self) -> tuple[list[Progress], float | None]:
+        """What has stalled, and the seconds until anything may have: None if nothing is watched."""
+        with self._changed:
+            now = self.clock()
+            late = [each for each in self._watched if each.last + self.seconds <= now]
+            self._watched.difference_update(late)
+            first = min((each.last for each in self._watched), default=None)
+            return late, None if first is None else first + self.seconds - now
+
+    def _run(self) -> None:
+        while not self._closed:
+            late, seconds = self.late()
+            for each in late:
+                each.stall()
+            with self._changed:
+                if self._closed or (seconds is None and self._watched):
+                    continue  # one came meanwhile
+                self._rests = seconds is None
+                self._changed.wait(seconds)
+                self._rests = False
+
+
+class Progress:
+    """Watches one payload: where nothing moves, `stalled` is called, once.
+
+    Args:
+        stalls: tells when that is.
         saw: is told how long each step took.
     """
 
     def __init__(
-        self,
-        seconds: float,
-        stalled: Callable[[], object],
-        saw: Callable[[float], None],
-        clock: Callable[[], float] = time.monotonic,
+        self, stalls: Stalls, stalled: Callable[[], object], saw: Callable[[float], None]
     ) -> None:
         self.over = False
         """Whether it stalled."""
         self.longest = 0.0
-        self._seconds = seconds
+        self.last = stalls.clock()
+        """When something moved."""
+        self._stalls = stalls
         self._stalled = stalled
         self._saw = saw
-        self._clock = clock
-        self._last = clock()
-        self._ended = False
-        self._timer = self._timed(seconds)
 
     def __enter__(self) -> Progress:
-        self._timer.start()
+        self._stalls.watch(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended = True
-        self._timer.cancel()
+        self._stalls.over(self)
 
     def moved(self) -> None:
         """Bytes went, or came."""
-        now = self._clock()
-        seconds, self._last = now - self._last, now
+        now = self._stalls.clock()
+        seconds, self.last = now - self.last, now
         self.longest = max(self.longest, seconds)
         self._saw(seconds)
 
-    def _timed(self, seconds: float) -> threading.Timer:
-        timer = threading.Timer(seconds, self._look)
-        timer.daemon = True
-        return timer
-
-    def _look(self) -> None:
-        if self._ended:
-            return
-        left = self._last + self._seconds - self._clock()
-        if left <= 0:
-            self.over = True
-            self._stalled()
-            return
-        self._timer = self._timed(left)
-        self._timer.start()
+    def stall(self) -> None:
+        """Nothing moved for too long."""
+        self.over = True
+        self._stalled()

@@ -12,7 +12,6 @@ import asyncio
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
@@ -64,8 +63,10 @@ TRANSFERS, TRANSFERS_EACH = 12, 4
 ROOM = 2.0
 """Seconds that an upload waits, unread, for memory for all of it. Then it is read: whoever has the
 memory may not be sending."""
-NEWEST = 8
-"""Orders of which the bytes are kept, for watchers that are given the same."""
+NEWEST, NEWEST_BYTES = 8, 1 << 20
+"""Orders of which the bytes are kept, for watchers that are given the same: the newest, and as many
+before them as have so few bytes. Holders take in what receipts of a whole cohort say, one holder
+after another."""
 CLOSING = 1.0
 """Seconds that gRPC gets to end calls that it has cancelled."""
 MOST_CONNECTIONS = 1 << 14
@@ -243,7 +244,9 @@ class CoordinatorServer(_Server):
     ) -> None:
         super().__init__(link, COORDINATOR, endpoint, listen, authenticate)
         self._clock = clock
-        self._newest: deque[tuple[Any, bytes]] = deque(maxlen=NEWEST)
+        self._newest: dict[int, tuple[Any, bytes]] = {}
+        """By the order's id, which is no other's while it is kept."""
+        self._newest_bytes = 0
 
     def _answered(self, party: str, message: Any, answer: Any) -> Any:
         """A status tells this machine's clock: whose is another finds no certificate valid."""
@@ -288,11 +291,14 @@ class CoordinatorServer(_Server):
 
     def _encoded(self, order: Any) -> bytes:
         """An order's bytes; many are the same for several watchers, one after another."""
-        for known, data in self._newest:
-            if known is order:
-                return data
+        if (known := self._newest.get(id(order))) is not None:
+            return known[1]
         data = encode(order)
-        self._newest.append((order, data))
+        self._newest[id(order)] = order, data
+        self._newest_bytes += len(data)
+        while len(self._newest) > NEWEST and self._newest_bytes > NEWEST_BYTES:
+            _, oldest = self._newest.pop(next(iter(self._newest)))
+            self._newest_bytes -= len(oldest)
         return data
 
 
@@ -441,6 +447,8 @@ def _push(queue: asyncio.Queue[Any], order: Any) -> None:
 
 async def _answer(future: Future[Any]) -> Any:
     """The end of an endpoint's future, which a caller that goes away must not cancel."""
+    if future.done() and not future.cancelled():  # as all of a bundle are, once its first one is
+        return future.result()
     waiting = asyncio.wrap_future(future)
     # else asyncio logs an error with a traceback that nobody waits for any more
     waiting.add_done_callback(lambda done: done.cancelled() or done.exception())

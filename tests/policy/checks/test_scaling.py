@@ -14,8 +14,12 @@ from tests.kits.federations import small_plan
 @pytest.mark.parametrize(
     ("scaling", "changes", "text"),
     [
-        ({"most_shards": 1}, {}, "begins with 2 shards, and they are to be 1 to 1"),
-        ({"least_shards": 3, "most_shards": 4}, {}, "they are to be 3 to 4: raise scaling.most"),
+        ({"most_shards": 1}, {}, "begins with shards = 2, and they are to be 1 to 1: lower it"),
+        (
+            {"least_shards": 3, "most_shards": 4},
+            {},
+            "they are to be 3 to 4: raise it, or lower scaling.l",
+        ),
         ({}, {"replicas": 2}, "least_shards = 1: every block lies on 2 shards"),
     ],
 )

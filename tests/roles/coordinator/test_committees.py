@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NoReturn
 
 import pytest
 
@@ -15,8 +16,8 @@ from secureps.messages.orders import GroupVersion, RosterChanged, SealFor
 from secureps.messages.records import RunPinned
 from secureps.messages.requests import Subscribe
 from secureps.messages.submission import UPDATE, Receipt, SubmissionId
-from secureps.roles.coordinator import committees, membership
-from secureps.roles.coordinator.group import GroupState
+from secureps.roles.coordinator import committees, membership, succession
+from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.state import CoordinatorState
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Order, Say, Step
@@ -167,3 +168,19 @@ def test_who_goes_by_an_older_roster_hears_of_the_newest_and_of_a_later_end() ->
         membership.tell_roster(step, RosterFollower(own), Subscribe("c0", (), epoch, expires))
         heard = [RosterChanged(tx.federation.incarnation, own.to_bytes().decode())] * told
         assert [e.message for e in step.step.effects if isinstance(e, Order)] == heard
+
+
+def test_nobody_looks_through_receipts_while_enough_of_each_committee_are_left() -> None:
+    """It is asked at every event, and receipts are as many as clients."""
+
+    class Unread(dict[SubmissionId, Receipt]):
+        def values(self) -> NoReturn:
+            raise AssertionError
+
+    change = Change()
+    tx, group = change.to("h0", "h1", "h2", "h4"), change.state.groups["all"]
+    group.phase, group.open_receipts.receipts = Phase.COLLECTING, Unread()
+    succession.settle(dataclasses.replace(tx, holders=("h0", "h1", "h2", "h4")), group)
+    tx = change.to("h1", "h2", "h4", "h5")
+    with pytest.raises(AssertionError):
+        succession.settle(dataclasses.replace(tx, holders=("h1", "h2", "h4", "h5")), group)

@@ -12,7 +12,7 @@ from secureps.errors import DamagedStore, Refused
 from secureps.messages import coordinator_records, holder_records, shard_records
 from secureps.roles.coordinator.group import Phase
 from secureps.store.checkpoint import checkpoint_path
-from tests.kits.federations import killed_at, same, unharmed
+from tests.kits.federations import FEWER, killed_at, same, unharmed
 from tests.service.shard.test_damage import SHARD, Ward, flip
 
 
@@ -123,10 +123,11 @@ def test_without_its_seed_a_shard_adds_other_noise_and_the_cohort_is_begun_anew(
 
 
 def test_whenever_it_loses_everything_it_goes_on_or_says_what_is_lacking(tmp_path: Path) -> None:
-    model, events = unharmed("rlwe", versions=3)
+    model, events = unharmed("rlwe", versions=3, clients=FEWER)
     ends = set()
     for moment in range(1, events, events // 13):
-        ward = Ward(tmp_path / str(moment), "rlwe", versions=3, checkpoint_every=1)
+        folder = tmp_path / str(moment)
+        ward = Ward(folder, "rlwe", clients=FEWER, versions=3, checkpoint_every=1)
         try:
             killed_at(ward.play, SHARD, moment, lambda: lose_everything(ward))  # noqa: B023
         except Refused as end:

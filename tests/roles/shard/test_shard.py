@@ -20,9 +20,12 @@ from secureps.errors import (
     WrongVersion,
 )
 from secureps.messages import coordinator_records, orders, requests, shard_records
+from secureps.messages.encoding import payload_digest
+from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, Member, SubmissionId, signing_bytes
 from secureps.roles.machine import (
+    WORKER,
     Answer,
     Answered,
     Call,
@@ -36,6 +39,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.shard.keys import model_key, sum_key
 from secureps.roles.shard.state import UNSETTLED
+from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.tasks import Sweep
 from tests.kits.roles_kit import (
     HOLDER,
@@ -52,6 +56,7 @@ from tests.kits.shard_kit import (
     FOUND_ID,
     ID,
     PLANS,
+    STATE,
     SUMS,
     Desk,
     blocks,
@@ -340,3 +345,45 @@ def test_weights_are_part_of_a_cohort() -> None:
     )
     step = desk.order(desk.hold(heavier))
     assert [type(told) for told in calls(step)] == [requests.Register]
+
+
+# --- sums of keys -----------------------------------------------------------------
+
+
+def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another shard said first that the one before does not open the cohort."""
+    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
+    desk = Desk("rlwe").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    length = 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
+    wrong, right = bytes(length), b"\1" * length
+    (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
+    assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
+    step = desk.give(WORKER, Unopened(task, "it does not open"))
+    (spoilt,) = calls(step)
+    assert spoilt.key == payload_digest(wrong)
+    assert works(step) == [StepState(cohort, None, right)]
+    assert works(desk.give(WORKER, Unopened(works(step)[0], "nor does this"))) == []
+
+
+def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A shard that dies before has nothing of it, and is told again."""
+    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
+    desk = Desk("rlwe").founded()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    key = b"\1" * (4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all")))
+    order = orders.Prepare(1, cohort, (), key)
+    step = desk.order(order)
+    assert works(step) == [StepState(cohort, None, key)]
+    assert step.records == []
+    desk = desk.restarted()
+    assert works(desk.order(order)) == [StepState(cohort, None, key)]
+    made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
+    assert desk.ready(1, 0).records == [KeySumTaken("all", 0, key), made]
+    assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)

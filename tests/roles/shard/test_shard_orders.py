@@ -32,7 +32,6 @@ from secureps.roles.shard.tasks import (
     StepState,
     SumCohort,
     SumsReady,
-    Unopened,
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep
@@ -43,7 +42,6 @@ from tests.kits.roles_kit import (
     block_digest,
     configure,
     make_cohort,
-    make_plan,
     make_receipt,
     opened_header,
 )
@@ -52,7 +50,6 @@ from tests.kits.shard_kit import (
     ID,
     OPENED,
     OWN,
-    PLANS,
     STATE,
     SUMS,
     Desk,
@@ -258,25 +255,6 @@ def test_prepare_under_bfv_waits_for_the_opened_sums() -> None:
     wrong = dataclasses.replace(order, opened=(OPENED[0], bytes(32)))
     assert calls(desk.order(wrong)) == [lost]
     assert works(desk.order(order)) == [StepState(cohort, tuple(h.key for h in headers))]
-
-
-def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another shard said first that the one before does not open the cohort."""
-    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
-    desk = Desk("rlwe").founded()
-    cohort = make_cohort()
-    desk.holding(cohort)
-    length = 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
-    wrong, right = bytes(length), b"\1" * length
-    (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
-    assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
-    step = desk.give(WORKER, Unopened(task, "it does not open"))
-    (spoilt,) = calls(step)
-    assert spoilt.key == payload_digest(wrong)
-    assert works(step) == [StepState(cohort, None, right)]
-    assert works(desk.give(WORKER, Unopened(works(step)[0], "nor does this"))) == []
 
 
 # --- damage -----------------------------------------------------------------------

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from secureps.client.script_errors import blamed
+from secureps.compiled import kernel_folder
 from secureps.run.simulate.last_words import last_words
 from secureps.tracebacks import crashed, fatal
 from tests.kits.nursery import ROOT
@@ -59,7 +60,12 @@ def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Pat
     ended = subprocess.run(
         [sys.executable, "-m", "secureps", "simulate", "s.toml", "--out", str(tmp_path / "out")],
         cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+        env={
+            "PYTHONPATH": str(ROOT),
+            "PATH": "/usr/bin:/bin",
+            "HOME": str(tmp_path),
+            "SECUREPS_KERNELS": str(kernel_folder().parent),  # not compiled again for this home
+        },
         capture_output=True,
         text=True,
         timeout=120,

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from secureps.errors import ConfigError
 from secureps.run.report.trackers import Extras
 from secureps.run.simulate.coordinator_watch import CoordinatorWatch
-from secureps.run.simulate.play import Play, settling
+from secureps.run.simulate.play import Play
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.store.checkpoint import read_state
@@ -284,17 +284,3 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
     Play.run(cast(Play, fake), nothing)
     assert len(frozen) == 3, "at the beginning, the first model and the first version"
-
-
-def test_what_was_settled_is_looked_at_again_once_a_play_is_over() -> None:
-    def play() -> None:
-        with settling() as settled:
-            before = gc.get_freeze_count()
-            clients = [[each] for each in range(100)]
-            settled()
-            assert gc.get_freeze_count() >= before + len(clients)
-            raise ConfigError("the script cannot be used")
-
-    with pytest.raises(ConfigError):
-        play()
-    assert gc.get_freeze_count() == 0

@@ -23,6 +23,7 @@ from secureps.store.checkpoint import latest_good
 from secureps.store.spool import DiskSpool
 from tests.kits.faults_kit import Fault, faulty, seen, to_orders, to_requests
 from tests.kits.federations import (
+    FEWER,
     Tensors,
     Walker,
     finished,
@@ -228,11 +229,11 @@ COMMITTEE_ORDERS = [
 def survive(message: tuple[str, str, str], fault: Fault, folder: Path, cipher: str = "bfv") -> None:
     """The same model as if nothing had happened to the first two of these messages."""
     table, versions = {(*message, count): fault for count in (1, 2)}, 3
-    plan = small_plan(cipher, versions=versions)
-    simulation = small_federation(plan, folder, Conditions(network=faulty(table)))
+    plan, network = small_plan(cipher, clients=FEWER, versions=versions), faulty(table)
+    simulation = small_federation(plan, folder, Conditions(network=network), clients=FEWER)
     simulation.run()
     assert seen(simulation.network, *message) >= 1, "the fault never happened"
-    assert same(simulation.model(), unharmed("plain", versions)[0])
+    assert same(simulation.model(), unharmed("plain", versions, clients=FEWER)[0])
 
 
 @to_requests
@@ -302,11 +303,11 @@ def test_killed_at_any_event_ends_in_the_same_model(
     if party.startswith("holder") and cipher == "plain":
         return
     versions = 3  # it takes so many for a checkpoint to be left behind
-    expected, events = unharmed(cipher, versions)
+    expected, events = unharmed(cipher, versions, clients=FEWER)
     kills = {"plain": 8, "bfv": 3, "rlwe": 2}[cipher]
     for moment in range(1, events, events // kills):
-        plan = small_plan(cipher, versions=versions)
-        simulation = small_federation(plan, tmp_path / str(moment))
+        plan = small_plan(cipher, clients=FEWER, versions=versions)
+        simulation = small_federation(plan, tmp_path / str(moment), clients=FEWER)
         killed_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"killed {party} at event {moment}"
 

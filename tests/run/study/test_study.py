@@ -13,6 +13,7 @@ from rich.console import Console
 from secureps.errors import ConfigError, PlanRefused, RuleFailed
 from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
+from secureps.run.study import trial
 from secureps.run.study.results import StudyResults, markdown
 from secureps.run.study.study import _candidates, _claim, _read, _tell_founding, study
 from secureps.run.study.trial import (
@@ -260,7 +261,6 @@ def test_rows_compare_medians_and_who_never_arrives_counts(tmp_path: Path) -> No
         ("deadline = 30.0", "start = 7", "6 clients play, the rule waits for 7"),
         ("quorum = 4, minimum = 4, d", "quorum = 4, minimum = 5, d", "variant rounds-1: "),
         ("clients = 6", "clients = 6\n[delays.dropping]", "delays"),
-        ("network = 0.1", "bandwidth = 1e4", "study.sealed: where bytes take time"),
         ('name = "alone"', 'name = "alone"\ndeadlines = [0]', "study.variant 2.deadlines"),
         ('name = "alone"', 'name = "alone"\nplan = "none.toml"', "none.toml: no such file"),
     ],
@@ -394,3 +394,18 @@ def test_a_server_app_founds_every_trial_as_it_founds_a_run(tmp_path: Path) -> N
     console = screen()
     _tell_founding(played, section_of(played), console)
     assert any("the ServerApp's server optimizer (fedadam)" in line for line in said(console))
+
+
+def test_where_bytes_take_time_those_of_the_cipher_do_in_the_clear(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
+    job = Comparison(Candidate("rounds", 1), 1)
+    assert altered(load_scenario(path), job.candidate, 1).section.cipher.name == "plain"
+    found = play(path, job)
+    assert isinstance(found, Likeness)
+    assert (found.model, found.seconds) == (True, True)
+    monkeypatch.setattr(trial, "_charged", lambda *_: None)
+    bare = play(path, job)
+    assert isinstance(bare, Likeness)
+    assert (bare.model, bare.seconds) == (True, False), "its own bytes are fewer"

@@ -32,7 +32,7 @@ from secureps.store.checkpoint import checkpoint_path
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import DiskSpool, MemorySpool, Spool
 from tests.kits.faults_kit import FaultyNetwork, seen
-from tests.kits.federations import killed_at, same, small_federation, small_plan, unharmed
+from tests.kits.federations import FEWER, killed_at, same, small_federation, small_plan, unharmed
 
 SHARD = "shard-0"
 CIPHERS = ["plain", "bfv"]
@@ -56,7 +56,12 @@ class Ward:
     """A small federation, and what shard-0, whose payloads lie on disk, knows and has."""
 
     def __init__(
-        self, folder: Path, cipher: str, disks: tuple[str, ...] = (SHARD,), **changes: Any
+        self,
+        folder: Path,
+        cipher: str,
+        disks: tuple[str, ...] = (SHARD,),
+        clients: int = 6,
+        **changes: Any,
     ) -> None:
         self.disks = disks
         self.cipher = cipher
@@ -67,7 +72,8 @@ class Ward:
             journal=lambda name: self.journals.setdefault(name, MemoryJournal()),
             network=FaultyNetwork,
         )
-        self.play = small_federation(small_plan(cipher, **changes), folder, conditions)
+        plan = small_plan(cipher, clients=clients, **changes)
+        self.play = small_federation(plan, folder, conditions, clients=clients)
 
     def spool(self, name: str) -> Spool:
         """On disk for those that are damaged: it takes its time."""
@@ -471,9 +477,9 @@ def test_a_folder_lost_at_any_event_costs_a_round_at_most(
     cipher: str, where: str, tmp_path: Path
 ) -> None:
     """shard-0 is killed, loses all payloads or all state files, and starts again."""
-    model, events = unharmed(cipher, versions=3)
+    model, events = unharmed(cipher, versions=3, clients=FEWER)
     for moment in range(1, events, events // 7):
-        ward = Ward(tmp_path / str(moment), cipher, versions=3)
+        ward = Ward(tmp_path / str(moment), cipher, versions=3, clients=FEWER)
         killed_at(ward.play, SHARD, moment, partial(ward.wipe, where))
         assert same(ward.play.model(), model), f"lost its {where} at event {moment}"
         assert len(ward.journalled("coordinator", coordinator_records.CohortBurnt)) <= 1

@@ -18,7 +18,7 @@ from secureps.service.shard import states
 from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
 from secureps.store.checkpoint import digest_of_file, read_state
-from secureps.store.mapped_state import read_tensors
+from secureps.store.mapped_state import filed_tensors, read_tensors
 from tests.kits.roles_kit import make_plan
 from tests.service.shard.test_states import GROUPS, RULE, Disk, same, version
 
@@ -103,7 +103,7 @@ def test_others_go_before_a_version_is_read(
     disk.states.forget("a-b", 1, 0)
     tiers = disk.states.tiers
     assert (tiers.held("a-b"), sorted(tiers.held("a"))) == ({}, [0])
-    tiers._hot.room = disk.file("a-b", 0).stat().st_size
+    tiers._hot.room = tiers._size("a-b")
     held = []
 
     def read(*given: Any) -> Any:
@@ -181,21 +181,30 @@ def test_a_pull_of_all_blocks_is_one_use_of_their_group(tmp_path: Path) -> None:
     assert counted(disk) == (6, 0)
 
 
-def test_a_block_in_a_file_is_read_ahead_if_it_is_the_only_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked = list[tuple[Path, int]]()
-    monkeypatch.setattr(states, "read_ahead", lambda *given: asked.append(given))
-    for memory, tier in ((TIGHT, "mapped"), (ROOMY, None)):
+def test_a_block_in_a_file_is_read_ahead_if_it_is_the_only_one(tmp_path: Path) -> None:
+    """Of one that is in memory, or beside others in its file, nothing is."""
+    for memory, tier, ahead in ((TIGHT, "mapped", ["a"]), (ROOMY, None, [])):
         disk = limited(tmp_path / str(memory), memory, tier=tier)
         disk.keep("a", 0)
         disk.keep("a-b", 0)
-        for group, blocks in GROUPS.items():
-            for block in blocks:
-                disk.states.read_ahead(group, 0, block)
-    start, stop = disk.state.pinned.layout.group("a").span(0)
-    file = tmp_path / str(TIGHT) / "states" / "a-000000.safetensors"
-    assert asked == [(file, 4 * (stop - start))], "the others are in memory, or two in a file"
+        read = {at: disk.states.read_ahead(at, 0, blocks[0]) for at, blocks in GROUPS.items()}
+        assert [group for group, each in read.items() if each is not None] == ahead
+        assert disk.states.read_ahead("a", 1, 0) is None, "it is not on record"
+        wanted = published(version("a", 0).values[0])
+        assert disk.states.published("a", 0, 0, read["a"]) == wanted
+        assert counted(disk) == ((1, 0) if tier is None else (0, 1))
+
+
+def test_what_was_read_ahead_and_is_damaged_comes_again(tmp_path: Path) -> None:
+    disk = limited(tmp_path, TIGHT, tier="mapped")
+    disk.keep("a", 0)
+    disk.checkpoint(1, a=0)
+    data = bytearray(disk.file("a", 0).read_bytes())
+    data[filed_tensors(disk.file("a", 0), None)["a/0000"].offset] ^= 1
+    disk.file("a", 0).write_bytes(data)
+    ahead = disk.states.read_ahead("a", 0, 0)
+    assert disk.states.published("a", 0, 0, ahead) == published(version("a", 0).values[0])
+    assert disk.file("a", 0).read_bytes() != data, "it is whole again"
 
 
 def test_what_does_not_fit_is_never_in_memory(tmp_path: Path) -> None:

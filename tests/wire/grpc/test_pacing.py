@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
-from types import SimpleNamespace
+from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -82,25 +83,41 @@ def test_lanes_close_where_a_link_is_slow_and_open_where_it_is_not() -> None:
     assert lanes.open == pacing.LANES
 
 
-def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    never = SimpleNamespace(start=lambda: None, cancel=lambda: None)
-    monkeypatch.setattr(pacing.Progress, "_timed", lambda progress, seconds: never)
+def test_what_moved_a_moment_ago_has_not_stalled_however_long_it_took() -> None:
     now, stalls = [0.0], list[float]()
-    progress = pacing.Progress(
-        1000.0, lambda: stalls.append(now[0]), lambda seconds: None, lambda: now[0]
-    )
+    watch = pacing.Stalls(1000.0, lambda: now[0])
+    watch.close()  # no thread looks
+    progress = pacing.Progress(watch, lambda: stalls.append(now[0]), lambda seconds: None)
     with progress:
         now[0] = 900.0
         progress.moved()
         assert progress.longest == 900.0
         for now[0] in (1000.0, 1899.0):
-            progress._look()
-            assert not progress.over
+            assert watch.late() == ([], 1900.0 - now[0])
         now[0] = 1900.0
-        progress._look()
+        late, _ = watch.late()
+        assert late == [progress]
+        progress.stall()
     assert (progress.over, stalls) == (True, [1900.0])
+    assert watch.late() == ([], None)
+
+
+def test_one_thread_calls_off_what_stalls_and_nothing_else() -> None:
+    watch, stalled = pacing.Stalls(0.05), queue.Queue[str]()
+    before = threading.active_count()
+    quick = pacing.Stalls(3600.0)
+    with ExitStack() as stack:
+        for name in ("a", "b"):
+            call_off = partial(stalled.put, name)
+            stack.enter_context(pacing.Progress(watch, call_off, lambda seconds: None))
+            stack.enter_context(pacing.Progress(quick, call_off, lambda seconds: None))
+        assert {stalled.get(timeout=PATIENCE), stalled.get(timeout=PATIENCE)} == {"a", "b"}
+        assert threading.active_count() == before + 2
+        with pacing.Progress(watch, partial(stalled.put, "after a rest"), lambda seconds: None):
+            assert stalled.get(timeout=PATIENCE) == "after a rest"
+    assert stalled.empty()
+    for each in (watch, quick):
+        each.close()
 
 
 def test_payloads_wait_for_a_lane_and_no_longer_than_until_the_end() -> None:

@@ -39,7 +39,7 @@ from secureps.messages.requests import (
     Status,
     Subscribe,
 )
-from secureps.wire.grpc import framing
+from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
 from secureps.wire.grpc.servers import _answer
@@ -392,6 +392,32 @@ def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
     assert server._answered("a", AskStatus(), status) == dataclasses.replace(status, clock=7.0)
     assert server._answered("a", AskStatus(), Noted()) == Noted()
     server.stop(0)
+
+
+def test_an_order_is_encoded_once_for_all_who_are_given_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One watcher after another takes what waits for it, of which little is long."""
+    made: list[Any] = []
+
+    def counted(order: Any) -> bytes:
+        made.append(order)
+        return encode(order)
+
+    monkeypatch.setattr(servers, "encode", counted)
+    server = CoordinatorServer(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
+    short = [Finish(number, "x" * 5_000) for number in range(64)]
+    for _ in range(4):
+        assert [server._encoded(order) for order in short] == [encode(order) for order in short]
+    assert made == short
+    long = [Finish(number, "x" * servers.NEWEST_BYTES) for number in range(3 * servers.NEWEST)]
+    for order in long:
+        server._encoded(order)
+    assert len(server._newest) == servers.NEWEST
+    assert server._newest_bytes == sum(len(data) for _, data in server._newest.values())
+    made.clear()
+    assert server._encoded(long[-1]) == encode(long[-1])
+    assert made == []
 
 
 def test_orders_that_wait_together_come_in_their_order() -> None:
