@@ -89,7 +89,7 @@ ENDS: dict[str, tuple[int, str]] = {
     "spoil:client-03@2,pause:holder-2@953+32.2,older:coordinator@1145+5.2,"
     "stands:coordinator@174+53.1,quits:client-03@1222": (
         5107,
-        "has sums of cohort 0: it is an older copy; bring back the newest one",
+        "has the sums of cohort 0: it is an older copy; bring back the newest one",
     ),
     "torn:coordinator@22+0.1,older:coordinator@827+7.4,stands:coordinator@1318+21.6,"
     "drained:shard-0@721": (5298, "goes by placement 3: it is an older copy"),

@@ -170,7 +170,7 @@ def _newer(tx: Transaction, event: Register) -> Iterator[str]:
         if held.number > group.number:
             yield (
                 f"the coordinator's journal ends at cohort {group.number} of {held.group}, and "
-                f"{event.party} has sums of cohort {held.number}"
+                f"{event.party} has the sums of cohort {held.number}"
             )
         closed = (c for c in (*group.spoilt, group.cohort) if c is not None)
         same = (c for c in closed if c.number == held.number)

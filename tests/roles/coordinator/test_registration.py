@@ -167,7 +167,9 @@ def test_a_coordinator_that_forgot_a_cohort_of_its_shards_ends() -> None:
     (halt,) = [e for e in step.effects if isinstance(e, Halt)]
     assert halt.error is DamagedStore
     assert halt.reason == refusal(step)
-    said = "the coordinator's journal ends at cohort -1 of all, and shard-a has sums of cohort 0: "
+    said = (
+        "the coordinator's journal ends at cohort -1 of all, and shard-a has the sums of cohort 0: "
+    )
     assert halt.reason.startswith(said)
     assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
 
