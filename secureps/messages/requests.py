@@ -17,7 +17,7 @@ from secureps.messages.run import Placement, RunInfo, ShardAddress
 from secureps.messages.scaling import ScalingStatus
 from secureps.messages.schema import Schema
 from secureps.messages.steps import CohortSteps
-from secureps.messages.submission import BlockHeader, Cohort, Receipt, SubmissionId
+from secureps.messages.submission import BlockHeader, Cohort, CohortName, Receipt, SubmissionId
 
 # --- to the coordinator -----------------------------------------------------------
 
@@ -26,9 +26,9 @@ from secureps.messages.submission import BlockHeader, Cohort, Receipt, Submissio
 class Register:
     """A shard or key holder is up; `seen` is the highest incarnation it obeyed.
 
-    `run` is the one that it takes part in, empty before the first; `reached` is how far it has come
-    in it: a shard's committed version of each group, a holder's newest cohort that it opened.
-    `unsafe`: the noise that it adds to sums comes from a number that everybody may know.
+    `run` is its own, empty before the first; `reached` a shard's committed versions, or a holder's
+    newest cohorts that it opened; `held` the newest cohort of each group of which a shard has sums,
+    `epoch` its placement's. `unsafe`: its noise comes from a number that everybody may know.
     """
 
     party: str
@@ -38,6 +38,8 @@ class Register:
     run: bytes = b""
     reached: tuple[GroupVersion, ...] = ()
     unsafe: bool = False
+    held: tuple[CohortName, ...] = ()
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -191,6 +191,15 @@ class Cohort:
         return sum(member.weight for member in self.members)
 
 
+@dataclass(frozen=True, slots=True)
+class CohortName:
+    """A cohort of a group: its number, and its `cohort_digest`."""
+
+    group: str
+    number: int
+    digest: bytes
+
+
 def sharing_id(run: bytes, id: SubmissionId) -> bytes:
     """What names a submission where its one-time key is shared: over all runs, 32 bytes."""
     return digest("secureps-shared-key", run, canonical(id))

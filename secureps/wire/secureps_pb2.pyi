@@ -345,6 +345,16 @@ class Cohort(_message.Message):
     committee: bytes
     def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., version: _Optional[int] = ..., epoch: _Optional[int] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., scale: _Optional[float] = ..., committee: _Optional[bytes] = ...) -> None: ...
 
+class CohortName(_message.Message):
+    __slots__ = ("group", "number", "digest")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    number: int
+    digest: bytes
+    def __init__(self, group: _Optional[str] = ..., number: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
+
 class RunInfo(_message.Message):
     __slots__ = ("plan", "schema", "layout", "holders", "roster", "nonce")
     PLAN_FIELD_NUMBER: _ClassVar[int]
@@ -398,7 +408,7 @@ class Placement(_message.Message):
     def __init__(self, epoch: _Optional[int] = ..., shards: _Optional[_Iterable[str]] = ..., groups: _Optional[_Iterable[_Union[GroupPlacement, _Mapping]]] = ..., replicas: _Optional[_Union[Replicas, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe")
+    __slots__ = ("party", "advertise", "weight", "seen", "run", "reached", "unsafe", "held", "epoch")
     PARTY_FIELD_NUMBER: _ClassVar[int]
     ADVERTISE_FIELD_NUMBER: _ClassVar[int]
     WEIGHT_FIELD_NUMBER: _ClassVar[int]
@@ -406,6 +416,8 @@ class Register(_message.Message):
     RUN_FIELD_NUMBER: _ClassVar[int]
     REACHED_FIELD_NUMBER: _ClassVar[int]
     UNSAFE_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     party: str
     advertise: str
     weight: float
@@ -413,7 +425,9 @@ class Register(_message.Message):
     run: bytes
     reached: _containers.RepeatedCompositeFieldContainer[GroupVersion]
     unsafe: bool
-    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ...) -> None: ...
+    held: _containers.RepeatedCompositeFieldContainer[CohortName]
+    epoch: int
+    def __init__(self, party: _Optional[str] = ..., advertise: _Optional[str] = ..., weight: _Optional[float] = ..., seen: _Optional[int] = ..., run: _Optional[bytes] = ..., reached: _Optional[_Iterable[_Union[GroupVersion, _Mapping]]] = ..., unsafe: _Optional[bool] = ..., held: _Optional[_Iterable[_Union[CohortName, _Mapping]]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Join(_message.Message):
     __slots__ = ("client", "schema", "groups", "run", "examples")

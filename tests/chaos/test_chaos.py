@@ -86,6 +86,13 @@ ENDS: dict[str, tuple[int, str]] = {
     "wiped:shard-0@238+6,wiped:shard-1@238+6": (1, "its journal is gone or an older copy"),
     "wiped:coordinator@1166+6,wiped:shard-0@1166+6": (1, "waits for the coordinator's folder"),
     "wiped:holder-2@1166+6,flaws:client-02>holder-1@2": (1, "examined by key holders: holder-2"),
+    "spoil:client-03@2,pause:holder-2@953+32.2,older:coordinator@1145+5.2,"
+    "stands:coordinator@174+53.1,quits:client-03@1222": (
+        5107,
+        "has the sums of cohort 0: it is an older copy; bring back the newest one",
+    ),
+    "torn:coordinator@22+0.1,older:coordinator@827+7.4,stands:coordinator@1318+21.6,"
+    "drained:shard-0@721": (5298, "goes by placement 3: it is an older copy"),
 }
 """Losses after which a run has no end, of which seed's plan, and what an operator reads."""
 

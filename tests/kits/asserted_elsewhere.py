@@ -428,6 +428,12 @@ ELSEWHERE = {
         "roles/coordinator/test_registration.py",
         "journal ends at version ",
     ),
+    "the coordinator's journal ends at cohort ... of ..., and ... has the sums of cohort ...: "
+    "...": ("roles/coordinator/test_registration.py", " has the sums of cohort "),
+    "the coordinator's journal ends at placement ... of the blocks, and ... goes by placement ...: "
+    "...": ("roles/coordinator/test_registration.py", "journal ends at placement "),
+    "the coordinator's journal has another cohort ... of ... than the one that ... has sums of: "
+    "...": ("roles/coordinator/test_registration.py", "journal has another cohort "),
     "... has opened cohort ... of ..., and the coordinator's journal ends at cohort ...: ...": (
         "roles/coordinator/test_registration.py",
         "the coordinator's journal ends at cohort ",

@@ -10,6 +10,7 @@ forgot what it opened opens nothing more. What must not live here: clients
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 from secureps.errors import (
     DamagedStore,
@@ -23,6 +24,7 @@ from secureps.errors import (
 from secureps.messages.coordinator_records import ShardLocated
 from secureps.messages.requests import Noted, Register
 from secureps.messages.run import COORDINATOR, ShardAddress, other_run
+from secureps.messages.submission import cohort_digest
 from secureps.roles.coordinator import founding, reign
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.roles.machine import Halt, Say
@@ -129,21 +131,54 @@ def _apart(tx: Transaction, event: Register, role: str) -> NotReady | None:
 
 
 def _shard_ahead(tx: Transaction, event: Register) -> NotReady | None:
-    """Shards commit what the coordinator has journalled: it ends if one of them is ahead of it.
+    """Shards do what is journalled here first: it ends if one of them knows other.
 
     They are its own operator's, so that nobody else can end it so.
     """
+    ahead = next(_newer(tx, event), "")
+    if not ahead:
+        return None
+    text = (
+        f"{ahead}: it is an older copy; bring back the newest one, or begin a new run from the "
+        "last checkpoint"
+    )
+    tx.step.effects.append(Halt(text, DamagedStore))
+    return NotReady(text, founding.LATER)
+
+
+def _newer(tx: Transaction, event: Register) -> Iterator[str]:
+    """What a shard has that the journal here has not, or has otherwise, in words.
+
+    What a shard hears of is journalled here before, and a cohort's number is no other one's.
+    """
+    groups, pinned = tx.federation.groups, tx.federation.pinned
+    assert pinned is not None
     for at in event.reached:
-        group = tx.federation.groups.get(at.group)
-        if group is not None and at.version > group.version:
-            text = (
-                f"the coordinator's journal ends at version {group.version} of {at.group}, and "
-                f"{event.party} has committed {at.version}: it is an older copy; bring back the "
-                "newest one, or begin a new run from the last checkpoint"
+        if at.group in groups and at.version > groups[at.group].version:
+            yield (
+                f"the coordinator's journal ends at version {groups[at.group].version} of "
+                f"{at.group}, and {event.party} has committed {at.version}"
             )
-            tx.step.effects.append(Halt(text, DamagedStore))
-            return NotReady(text, founding.LATER)
-    return None
+    if event.epoch > pinned.placement.epoch:
+        yield (
+            f"the coordinator's journal ends at placement {pinned.placement.epoch} of the blocks, "
+            f"and {event.party} goes by placement {event.epoch}"
+        )
+    for held in event.held:
+        if (group := groups.get(held.group)) is None:
+            continue
+        if held.number > group.number:
+            yield (
+                f"the coordinator's journal ends at cohort {group.number} of {held.group}, and "
+                f"{event.party} has the sums of cohort {held.number}"
+            )
+        closed = (c for c in (*group.spoilt, group.cohort) if c is not None)
+        same = (c for c in closed if c.number == held.number)
+        if any(cohort_digest(pinned.run.id, cohort) != held.digest for cohort in same):
+            yield (
+                f"the coordinator's journal has another cohort {held.number} of {held.group} than "
+                f"the one that {event.party} has sums of"
+            )
 
 
 def _holder_apart(tx: Transaction, event: Register) -> NotReady | None:

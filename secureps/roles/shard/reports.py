@@ -8,16 +8,32 @@ from __future__ import annotations
 from secureps.messages.requests import Held, Missing, Prepared, Register, Spoilt
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import StatePrepared, SumsMade
-from secureps.messages.submission import SubmissionId
-from secureps.roles.machine import Call
+from secureps.messages.submission import Cohort, SubmissionId
+from secureps.roles.machine import Call, Say, Step
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
 
 
 def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:
     """A shard is here, obeys this incarnation, and has this of a run."""
-    where = (address.name, address.advertise, address.weight)
-    return Call(COORDINATOR, Register(*where, state.incarnation, state.run, state.reached, unsafe))
+    where, obeyed = (address.name, address.advertise, address.weight), state.incarnation
+    said = Register(*where, obeyed, state.run, state.reached, unsafe, state.held, state.epoch)
+    return Call(COORDINATOR, said)
+
+
+def another(
+    step: Step, cohort: Cohort, address: ShardAddress, state: ShardState, unsafe: bool
+) -> bool:
+    """Whether a cohort's number was another one's: then it says again which sums it has.
+
+    By that a coordinator that closed the cohort again finds that its journal is an older copy.
+    """
+    made = state.summed(cohort.group, cohort.number)
+    if made is None or made.cohort == cohort:
+        return False
+    text = f"cohort {cohort.number} of {cohort.group} was another one before: nothing is done"
+    step.effects += [Say(f"{address.name}: {text}"), registering(address, state, unsafe)]
+    return True
 
 
 def spoilt(shard: str, task: StepState, reason: str, key: bytes | None = None) -> Spoilt:

@@ -45,7 +45,7 @@ from secureps.roles.machine import (
     WorkFailed,
 )
 from secureps.roles.pinned_run import Pinned, behind, check_run
-from secureps.roles.shard import intake
+from secureps.roles.shard import intake, reports
 from secureps.roles.shard.adoption import Adoption
 from secureps.roles.shard.fold import ShardFoldable
 from secureps.roles.shard.forwarding import Forwarding
@@ -296,16 +296,15 @@ class Shard(ShardFoldable):
             self._begin(step, ("state", group, 0), MakeState(group, keys))
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
-        cohort = order.cohort
-        made = self.state.group(cohort.group).sums.get(cohort.number)
+        cohort, sums = order.cohort, self.state.group(order.cohort.group).sums
         check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return
-        if made is not None:
-            if made.cohort != cohort:
-                raise Refused(f"cohort {cohort.number} of {cohort.group} was another one before")
-            step.tell(held(self._name, made))
+        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+            return
+        if cohort.number in sums:
+            step.tell(held(self._name, sums[cohort.number]))
             return
         if cohort.version - 1 not in self.state.group(cohort.group).states:
             return  # nothing may be opened that cannot be stepped from; once adopted, it greets
@@ -331,8 +330,9 @@ class Shard(ShardFoldable):
         if state is not None and state.cohort == cohort.number:
             step.tell(prepared(self._name, state))
             return
-        made = held.sums.get(cohort.number)
-        if made is None or made.cohort != cohort:
+        if reports.another(step, cohort, self._address, self.state, self._unsafe):
+            return
+        if cohort.number not in held.sums:
             raise Refused(f"cohort {cohort.number} of {cohort.group} is not held here")
         keys: tuple[str, ...] | None = None
         if self.state.opened_by_holder:

@@ -21,8 +21,10 @@ from secureps.messages.submission import (
     UPDATE,
     BlockHeader,
     Cohort,
+    CohortName,
     Receipt,
     SubmissionId,
+    cohort_digest,
 )
 from secureps.policy.block_deltas import block_delta
 from secureps.roles.machine import Record
@@ -205,6 +207,22 @@ class ShardState:
         """The committed version of each group of which there is one."""
         known = self._groups.items()
         return tuple(GroupVersion(name, s.committed) for name, s in known if s.committed >= 0)
+
+    @property
+    def epoch(self) -> int:
+        """That of the placement that it goes by; 0 before the run is known."""
+        return 0 if self._pinned is None else self._pinned.placement.epoch
+
+    @property
+    def held(self) -> tuple[CohortName, ...]:
+        """The newest cohort of each group of which there are sums."""
+        newest = {
+            name: held.sums[max(held.sums)] for name, held in self._groups.items() if held.sums
+        }
+        return tuple(
+            CohortName(name, made.cohort.number, cohort_digest(self.run, made.cohort))
+            for name, made in newest.items()
+        )
 
     @property
     def opened_by_holder(self) -> bool:

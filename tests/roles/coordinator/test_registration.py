@@ -12,6 +12,7 @@ from secureps.messages import coordinator_records, member_records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import REIGN
 from secureps.messages.run import COORDINATOR
+from secureps.messages.submission import Cohort, CohortName, cohort_digest
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.machine import Answer, Answered, Halt, Say, Step
 from tests.kits.member_kit import Client
@@ -147,6 +148,58 @@ def test_a_coordinator_behind_its_shards_ends() -> None:
     assert "last checkpoint" in halt.reason
     fine = older.give("shard-a", register("shard-a", older.run, all=0))
     assert [e for e in fine.effects if isinstance(e, Halt)] == []
+
+
+def summed(older: World, cohort: Cohort) -> Step:
+    """What comes of a shard that has sums of a cohort."""
+    name = CohortName("all", cohort.number, cohort_digest(older.run, cohort))
+    held = dataclasses.replace(register("shard-a", older.run), held=(name,))
+    return older.give("shard-a", held)
+
+
+def test_a_coordinator_that_forgot_a_cohort_of_its_shards_ends() -> None:
+    world = collecting()
+    forgot = World(make_plan("bfv"), journal=tuple(world.journal))
+    world = holding()
+    cohort = world.group().cohort
+    assert cohort is not None
+    step = summed(forgot, cohort)
+    (halt,) = [e for e in step.effects if isinstance(e, Halt)]
+    assert halt.error is DamagedStore
+    assert halt.reason == refusal(step)
+    said = (
+        "the coordinator's journal ends at cohort -1 of all, and shard-a has the sums of cohort 0: "
+    )
+    assert halt.reason.startswith(said)
+    assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
+
+
+def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
+    """It is in the making, or is burnt by now."""
+    world = holding()
+    cohort = world.group().cohort
+    assert cohort is not None
+    other = dataclasses.replace(cohort, members=cohort.members[:1])
+    (halt,) = [e for e in summed(world, other).effects if isinstance(e, Halt)]
+    assert halt.error is DamagedStore
+    said = "the coordinator's journal has another cohort 0 of all than the one that shard-a has "
+    assert halt.reason.startswith(said)
+    world.group().spoilt, world.group().making = (cohort,), None
+    assert [e for e in summed(world, other).effects if isinstance(e, Halt)]
+    assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
+
+
+def test_a_coordinator_that_forgot_where_blocks_lie_ends() -> None:
+    world = collecting()
+    for epoch, ends in ((0, False), (1, False), (2, True)):
+        told = dataclasses.replace(register("shard-a", world.run), epoch=epoch)
+        halts = [e for e in world.give("shard-a", told).effects if isinstance(e, Halt)]
+        assert bool(halts) is ends
+    (halt,) = halts
+    assert halt.error is DamagedStore
+    assert halt.reason.startswith(
+        "the coordinator's journal ends at placement 1 of the blocks, and "
+    )
 
 
 def test_a_holder_that_opened_more_than_is_known_counts_as_away() -> None:

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from secureps.messages import requests, shard_records
-from secureps.roles.shard.reports import held, missing_for, prepared, spoilt, work_name
+from secureps.messages.submission import CohortName, cohort_digest
+from secureps.roles.machine import Step
+from secureps.roles.shard.reports import (
+    another,
+    held,
+    missing_for,
+    prepared,
+    registering,
+    spoilt,
+    work_name,
+)
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
-from tests.kits.roles_kit import make_cohort
+from tests.kits.roles_kit import ADDRESSES, make_cohort
+from tests.kits.shard_kit import Desk
 
 COHORT = make_cohort(number=3, version=4)
 
@@ -13,6 +26,25 @@ COHORT = make_cohort(number=3, version=4)
 def test_of_sums() -> None:
     made = shard_records.SumsMade(COHORT, (b"1", b"2"))
     assert held("s", made) == requests.Held("s", "all", 3, (b"1", b"2"))
+
+
+def test_of_the_newest_cohort_and_of_another_one_under_its_number() -> None:
+    desk = Desk().founded()
+    assert desk.shard.state.held == ()
+    cohort = make_cohort()
+    desk.holding(cohort)
+    state, address = desk.shard.state, ADDRESSES[0]
+    name = CohortName("all", 0, cohort_digest(state.run, cohort))
+    assert state.held == (name,)
+    call = registering(address, state, False)
+    assert isinstance(call.message, requests.Register)
+    assert (call.message.held, call.message.epoch) == ((name,), state.pinned.placement.epoch)
+    step = Step()
+    assert not another(step, cohort, address, state, False)
+    assert not another(step, make_cohort(number=1), address, state, False)
+    assert step.effects == []
+    assert another(step, dataclasses.replace(cohort, version=2), address, state, False)
+    assert step.effects[1:] == [call]
 
 
 def test_of_a_version() -> None:

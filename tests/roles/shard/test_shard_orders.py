@@ -123,10 +123,10 @@ def test_a_lower_incarnation_is_fenced() -> None:
     step = desk.order(orders.Commit(3, "all", 0, 0))
     assert step.records == [records.Incarnated(3)]
     refused(desk, COORDINATOR, orders.Commit(2, "all", 0, 0), Fenced, "incarnation 2, 3 rules")
-    reached = (orders.GroupVersion("all", 0),)
+    said = (desk.shard.state.run, (GroupVersion("all", 0),), False, (), 1)
     assert desk.restarted().shard.resume(0.0).effects[-1] == Call(
         COORDINATOR,
-        requests.Register("shard-a", "shard-a:1", 1.0, 3, desk.shard.state.run, reached),
+        requests.Register("shard-a", "shard-a:1", 1.0, 3, *said),
     )
 
 
@@ -204,9 +204,13 @@ def test_another_cohort_under_the_same_number() -> None:
     desk = Desk().founded()
     desk.holding(make_cohort())
     other = desk.hold(make_cohort(CLIENTS[:2]))
-    refused(desk, COORDINATOR, other, Refused, "cohort 0 of all was another one before")
-    prepare = orders.Prepare(4, make_cohort(CLIENTS[:2]), ())
-    refused(desk, COORDINATOR, prepare, Refused, "cohort 0 of all is not held here")
+    for order in (other, orders.Prepare(other.incarnation, other.cohort, ())):
+        step = desk.order(order)
+        assert [told.held for told in calls(step)] == [desk.shard.state.held]
+        assert "cohort 0 of all was another one before" in str(step.effects[0])
+        assert (step.records, works(step)) == ([], [])
+    unknown = orders.Prepare(4, make_cohort(number=1), ())
+    refused(desk, COORDINATOR, unknown, Refused, "cohort 1 of all is not held here")
 
 
 def test_orders_that_do_not_fit_leave_no_trace() -> None:
