@@ -263,8 +263,8 @@ def test_no_server_lives_on_without_threads_or_descriptors(tmp_path: Path) -> No
                     continue
                 resource.prlimit(child.pid, resource.RLIMIT_NOFILE, (3, 3))
                 ended_by, said = child.wait(PATIENCE), log.read_text()
-                starved = "can be started (ulimit -u: " in said  # it may never be closed
-                assert ended_by == 1 or (starved and ended_by == -signal.SIGALRM), said
+                # What lacks threads or descriptors may never be closed: the last resort ends it.
+                assert ended_by in (1, -signal.SIGALRM), said
                 assert "are used up (ulimit -n: " in said or "can be started (ulimit -u: " in said
             finally:
                 child.kill()
