@@ -377,6 +377,17 @@ def test_a_standby_takes_over_and_the_model_is_the_same(faults: str) -> None:
     assert outcome.ended.startswith("all 3 versions are made")
 
 
+def test_a_standby_that_takes_over_goes_on_where_the_coordinator_s_clock_was() -> None:
+    """That had leapt ahead, and a client's updates are summed in the order of their arrival."""
+    faults = (
+        "jump:coordinator@1543+115.6,part:client-04>shard-0@384+37.9,"
+        "part:coordinator>standby@1359+7.3,gone:coordinator@1581"
+    )
+    outcome = play(2147, parsed(faults))
+    assert not outcome.complaints, outcome.replay
+    assert outcome.ended.startswith("all 3 versions are made")
+
+
 @pytest.mark.parametrize(
     ("seed", "faults"),
     [

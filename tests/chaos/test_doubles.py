@@ -12,10 +12,14 @@ import pytest
 
 from secureps.errors import DiskFailed
 from secureps.messages.records import Incarnated
+from secureps.messages.run import STANDBY
 from secureps.service.loop import VirtualLoop
 from secureps.store.atomic_file import sync, write_durably
 from tests.chaos.disk import Disk, Journal
 from tests.chaos.loop import PartyLoop
+from tests.chaos.play import quiet
+from tests.chaos.schedule import parsed, setting_of
+from tests.chaos.world import World
 from tests.conftest import AS_DEPLOYED
 
 
@@ -89,3 +93,15 @@ def test_a_party_s_clock_leaps_and_stops() -> None:
     whole.call_later(3.0, lambda: loop.pause(40.0))
     whole.run(lambda: False)
     assert done == [("soon", 1.0, 101.0), ("later", 2.0, 162.0), ("last", 43.0, 203.0)]
+
+
+def test_a_party_begins_again_at_the_newest_second_of_its_journal(tmp_path: Path) -> None:
+    """As a process does: a standby that takes over may be behind the rows that it has copied."""
+    world = World(0, setting_of(0), parsed("gone:coordinator@400"), tmp_path)
+    journal = world._stores[STANDBY].journal
+    journal.append(9.0, [Incarnated(1)])
+    journal.append(4.0, [Incarnated(2)])
+    with quiet():
+        world.kill(STANDBY)
+        world.start(STANDBY)
+    assert world._loops[STANDBY].now() == journal.last == 9.0

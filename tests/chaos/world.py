@@ -448,9 +448,8 @@ class World(Simulation):
         begin = 0.0
         if (old := self._stores.get(name)) is not None:
             assert isinstance(old.journal, Journal)
-            rows = old.journal.rows
-            begin = rows[-1][0] if rows else 0.0
-            journal = Journal(self._gate, partial(self.evidence.journalled, name), rows)
+            begin = old.journal.last  # the rows that a standby copied may be later than its own
+            journal = Journal(self._gate, partial(self.evidence.journalled, name), old.journal.rows)
             spool = DiskSpool(old.folder / "spool")
             self._stores[name] = Stores(journal, spool, old.folder)
         own = self._loops[name] = PartyLoop(self.loop, begin, partial(self._act, name))
