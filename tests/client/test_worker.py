@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -169,7 +169,7 @@ def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
     for header in made.headers:
         own._outbox.put(header.key, b"sealed")
 
-    def seal(aim: Aim, *_: object) -> Iterator[BlockHeader]:
+    def seal(aim: Aim, *_: object) -> Generator[BlockHeader, None, object]:
         yield from ()
         if aim.sequence == 4:
             raise DiskFailed("cannot write")
