@@ -27,7 +27,7 @@ test: $(STAMP)
 	$(BIN)/secureps warm
 	$(BIN)/pytest -n 3 --dist worksteal || { \
 		echo "== some tests failed side by side; the same once more, one after another"; \
-		failed=$$($(BIN)/python -c 'import json; print(*{each.partition("::")[0] for each in json.load(open(".pytest_cache/v/cache/lastfailed"))})') \
+		failed=$$($(BIN)/python -c 'import json, os; print(*filter(os.path.exists, {each.partition("::")[0] for each in json.load(open(".pytest_cache/v/cache/lastfailed"))}))') \
 			&& test -n "$$failed" && $(BIN)/pytest $$failed; }
 
 quick: $(STAMP)  ## the tests that take less than 0.4 s and start no process, in under two minutes
