@@ -100,6 +100,13 @@ def events_of(simulation: Simulation) -> int:
     return events
 
 
+def later(simulation: Simulation, seconds: float) -> None:
+    """Plays on for some seconds of the run's clock."""
+    over = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= over)
+
+
 @cache
 def unharmed(
     cipher: str = "plain",
