@@ -123,7 +123,9 @@ def test_another_journal_in_its_place_is_read_from_its_start(tmp_path: Path) -> 
     assert known[0] is not known[1], "it has as many rows, and they are others"
 
 
-def test_what_could_not_be_taken_is_not_known(tmp_path: Path) -> None:
+def test_what_could_not_be_taken_is_not_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     followed = Followed(tmp_path / "journal.db", Seqs)
     with closing(SqliteJournal(followed.journal)) as journal:
         journal.append(0.0, [Incarnated(1)])
@@ -132,6 +134,8 @@ def test_what_could_not_be_taken_is_not_known(tmp_path: Path) -> None:
         for _ in range(2):
             with pytest.raises(DamagedStore):
                 followed.read()
+    monkeypatch.setattr(Seqs, "take", lambda fold, row: fold.seqs.append(row.seq))
+    assert followed.read().seqs == [1, 2, 3], "each once"
 
 
 def test_the_course_is_that_of_whoever_rules(run: Path, tmp_path: Path) -> None:
