@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.elastic import MEMORY
+from benchmarks.elastic import folder_of_a_play
 from benchmarks.report import Row, report
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import PlanSection
@@ -139,8 +138,7 @@ def play(crowd: Crowd, scales: bool, exponent: float, seed: int) -> Played:
     def delay(sender: str, to: str, message: Any) -> float:
         return links.between(sender, to, message, made.loop.now())
 
-    place = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="secureps-balance-", dir=place) as folder:
+    with folder_of_a_play("balance") as folder:
         cast = Cast(trainers, UnsafeSeed(seed), cost)
         made = Simulation(plan(crowd, scales), cast, Path(folder), Conditions(delay=delay))
         made.run(lambda: bool(made.coordinator.federation.finished))

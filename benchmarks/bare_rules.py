@@ -26,7 +26,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.intervals import mean_interval
+from benchmarks.intervals import ratio_interval
 from benchmarks.queues import ARRIVALS
 from benchmarks.report import Row, report
 from clients import crowd_numpy as script
@@ -302,9 +302,7 @@ def gain(before: Sequence[float], after: Sequence[float]) -> str:
     """How many times sooner, seed by seed: the geometric mean and its 95 % interval (Student)."""
     if math.inf in (*before, *after):
         return "not all reached it"
-    logs = [math.log(b / a) for b, a in zip(before, after, strict=True)]
-    mean, half = mean_interval(logs)
-    low, middle, high = (math.exp(value) for value in (mean - half, mean, mean + half))
+    middle, low, high = ratio_interval(before, after)
     return f"{middle:.2f} ({low:.2f} to {high:.2f})"
 
 

@@ -11,7 +11,6 @@ the mean over seeds (Student's t of the logarithms).
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.intervals import mean_interval
+from benchmarks.intervals import ratio_interval
 from benchmarks.report import Row, report
 from secureps.client.trainer import Trainer
 from secureps.config.plan import PlanSection
@@ -121,6 +120,12 @@ def play(policy: str, scene: Scene, seed: int) -> Played:
         return _measured(made)
 
 
+def folder_of_a_play(name: str) -> tempfile.TemporaryDirectory[str]:
+    """In memory, if that is there; `with` removes it."""
+    place = MEMORY if MEMORY.is_dir() else None
+    return tempfile.TemporaryDirectory(prefix=f"secureps-{name}-", dir=place)
+
+
 @contextmanager
 def simulated(
     plan: Plan, scene: Scene, seed: int, trainer: Callable[[int], Trainer]
@@ -140,8 +145,7 @@ def simulated(
     def delay(sender: str, to: str, message: Any) -> float:
         return links.between(sender, to, message, made.loop.now())
 
-    place = MEMORY if MEMORY.is_dir() else None
-    with tempfile.TemporaryDirectory(prefix="secureps-elastic-", dir=place) as folder:
+    with folder_of_a_play("elastic") as folder:
         late = frozenset(names[scene.clients :])
         conditions = Conditions(
             delay=delay,
@@ -196,9 +200,7 @@ def _measured(made: Simulation) -> Played:
 
 def gain(of: list[Played], rule: list[Played]) -> tuple[float, float, float]:
     """The mean factor on the rule's reward, and its interval."""
-    logs = [math.log(a.reward / b.reward) for a, b in zip(of, rule, strict=True)]
-    mean, half = mean_interval(logs)
-    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)
+    return ratio_interval([each.reward for each in of], [each.reward for each in rule])
 
 
 def rows(scenes: dict[str, Scene], seeds: range) -> list[Row]:
@@ -231,17 +233,21 @@ def _row(scene: str, policy: str, found: dict[str, list[Played]]) -> Row:
     }
 
 
+def played(tuning: bool, count: int) -> tuple[dict[str, Scene], range]:
+    """The scenarios that are chosen by, or those that are reported, and as many seeds for them."""
+    scenes, first = (CHOSEN_BY, 1000) if tuning else (SCENES, FIRST)
+    return scenes, range(first, first + count)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--tuning", action="store_true", help="the scenarios that were chosen by")
     parser.add_argument("--only", choices=sorted(SCENES | CHOSEN_BY))
     own = parser.parse_args()
-    scenes = CHOSEN_BY if own.tuning else SCENES
+    scenes, seeds = played(own.tuning, own.seeds)
     if own.only:
         scenes = {own.only: (SCENES | CHOSEN_BY)[own.only]}
-    first = 1000 if own.tuning else FIRST
-    seeds = range(first, first + own.seeds)
     title = f"policies of scaling, {own.seeds} seeds, {SECONDS:g} virtual seconds each"
     report("elastic-tuning" if own.tuning else "elastic", title, rows(scenes, seeds))
 

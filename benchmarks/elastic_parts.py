@@ -28,8 +28,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.elastic import BLOCK, CHOSEN_BY, FIRST, SCENES, Scene, simulated
-from benchmarks.intervals import mean_interval
+from benchmarks.elastic import BLOCK, Scene, played, simulated
+from benchmarks.intervals import ratio_interval
 from benchmarks.report import Row, report
 from secureps.client.trainer import EvaluateResult, FitConfig, FitResult
 from secureps.config.plan import PlanSection
@@ -189,16 +189,15 @@ def rows(part: str, scenes: dict[str, Scene], seeds: range) -> list[Row]:
 def _rows(scene: str, found: dict[str, list[float]]) -> Iterator[Row]:
     whole = next(iter(found.values()))
     for name, own in found.items():
-        logs = [math.log(b / a) for a, b in zip(whole, own, strict=True)]
-        mean, half = mean_interval(logs)
+        gain, low, high = ratio_interval(own, whole)
         yield {
             "scenario": scene,
             "variant": name,
             "seconds": statistics.fmean(own),
             "reached": sum(each < LIMIT for each in own),
-            "gain": math.exp(mean),
-            "from": math.exp(mean - half),
-            "to": math.exp(mean + half),
+            "gain": gain,
+            "from": low,
+            "to": high,
         }
 
 
@@ -208,9 +207,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--tuning", action="store_true", help="the scenarios that were chosen by")
     own = parser.parse_args()
-    scenes = CHOSEN_BY if own.tuning else SCENES
-    first = 1000 if own.tuning else FIRST
-    seeds = range(first, first + own.seeds)
+    scenes, seeds = played(own.tuning, own.seeds)
     for part in own.parts or PARTS:
         title = f"what parts of scaling gain: {part}; {own.seeds} seeds"
         report(f"elastic-{part}", title, rows(part, scenes, seeds))

@@ -1,4 +1,4 @@
-"""The mean of a few measurements, and how far it may be from that of many."""
+"""The mean of a few measurements, or of ratios of them, and how far it may be from that of many."""
 
 from __future__ import annotations
 
@@ -16,3 +16,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float]:
         return mean, math.inf
     error = statistics.stdev(values) / math.sqrt(len(values))
     return mean, float(t.ppf(0.975, len(values) - 1)) * error
+
+
+def ratio_interval(above: Sequence[float], below: Sequence[float]) -> tuple[float, float, float]:
+    """The geometric mean of ratios, one by one, and the ends of its 95 % interval."""
+    mean, half = mean_interval([math.log(a / b) for a, b in zip(above, below, strict=True)])
+    return math.exp(mean), math.exp(mean - half), math.exp(mean + half)

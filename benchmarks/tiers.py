@@ -74,7 +74,6 @@ ALLOWANCE = 64 * MIB
 """Bytes for what a budget is not about: payloads and sums of one block, messages, records."""
 EXPONENT = 1.1
 UPDATES, PULLS = 400, 4000
-GOAL = 0.5
 
 
 @dataclass(frozen=True)

@@ -210,10 +210,10 @@ class ClientWorker(Worker):
             own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
             LocalTensors(self._site.local).save(task.model, staying, own)
         except Exception as error:
-            whole = (update.headers for update in made.values() if update is not None)
-            self._sealer.drop(header.key for headers in whole for header in headers)
             if refused(error):  # done again when the disk works again, and not trained again
                 self._early = (task, result, training)
+            whole = (update.headers for update in made.values() if update is not None)
+            self._sealer.drop(header.key for headers in whole for header in headers)
             raise
         figures = (
             Figure("training_seconds", training),

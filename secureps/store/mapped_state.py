@@ -88,9 +88,14 @@ def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
 
 def _pages(length: int) -> memoryview:
     """Memory of whole pages, for so many bytes."""
-    whole = np.empty(length + 2 * _PAGE, np.uint8)
-    begin = -whole.ctypes.data % _PAGE
-    return whole[begin : begin + -(-length // _PAGE) * _PAGE].data
+    room = _whole_pages(length)
+    memory = np.empty(room + _PAGE, np.uint8)
+    begin = -memory.ctypes.data % _PAGE
+    return memory[begin : begin + room].data
+
+
+def _whole_pages(length: int) -> int:
+    return -(-length // _PAGE) * _PAGE
 
 
 def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, Filed]:
@@ -146,7 +151,7 @@ def map_state(path: Path, digest: bytes | None) -> dict[str, NDArray[Any]]:
 
 def room_for(length: int) -> int:
     """Bytes of a room for a header and so many bytes behind it: of whole pages."""
-    return -(-(_HEADER + length) // _PAGE) * _PAGE
+    return _whole_pages(_HEADER + length)
 
 
 def checked(path: Path, name: str, digest: bytes, room: memoryview | None = None) -> memoryview:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -132,25 +132,62 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
         assert weight == plan.weights("all").weigh(number, 32)
 
 
-def test_an_update_whose_rest_does_not_fit_on_the_disk_is_put_away(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lacking", [1, 0], ids=["its last block", "what it does not carry"])
+def test_an_update_that_does_not_fit_on_the_disk_is_put_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lacking: int
 ) -> None:
     """It is made anew when there is room; until then it would take up what there is."""
     plan = make_plan(group=[FED_BACK | {"most_examples": 32, "rule": {"quorum": 3, "minimum": 2}}])
     own = worker(plan, tmp_path, SecretSeed(bytes(32)))
+    count = own._layout().group("all").blocks
 
-    def full(*_: object) -> None:
-        assert own._outbox.keys("")
-        raise DiskFailed("no space left")
+    def filling(write: Callable[..., Any]) -> Callable[..., Any]:
+        def written(*given: Any) -> Any:
+            if len(own._outbox.keys("")) == count - lacking:
+                raise DiskFailed("no space left")
+            return write(*given)
 
-    monkeypatch.setattr("secureps.client.worker.keep", full)
-    blocks = tuple(bytes([k]) * 32 for k in range(own._layout().group("all").blocks))
+        return written
+
+    for name in ("keep", "put"):
+        monkeypatch.setattr(own._outbox, name, filling(getattr(own._outbox, name)))
+    blocks = tuple(bytes([k]) * 32 for k in range(count))
     own.pulled |= {block_key(digest): np.zeros(15, np.float32) for digest in blocks}
     task = Contribute((GroupVersion("all", 0),), blocks, ())
     update = made_of(np.full(VALUES, 0.01, np.float32))
     with pytest.raises(DiskFailed):
         sealed_whole(own._contribution(task, Aim("all", 0, 4), bytes(32), update, 1))
     assert own._outbox.keys("") == []
+
+
+@pytest.mark.parametrize("deletes", [True, False])
+def test_what_a_disk_refuses_is_sealed_again_and_not_trained_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletes: bool
+) -> None:
+    """Of several groups all are put away; of a disk that is read-only now nothing can be."""
+    own, made = worker(make_plan(), tmp_path, SecretSeed(bytes(32))), Client().joined().sealed(0, 3)
+    for header in made.headers:
+        own._outbox.put(header.key, b"sealed")
+
+    def seal(aim: Aim, *_: object) -> Iterator[BlockHeader]:
+        yield from ()
+        if aim.sequence == 4:
+            raise DiskFailed("cannot write")
+        return made
+
+    def read_only(_: str) -> None:
+        raise OSError("Read-only file system")
+
+    result = FitResult({}, 7, {}, 1)
+    monkeypatch.setattr(own, "_trained", lambda *_: (result, 2.0))
+    monkeypatch.setattr(own, "_seal", seal)
+    if not deletes:
+        monkeypatch.setattr(own._outbox, "delete", read_only)
+    task = Contribute((), (), (Aim("all", 0, 3), Aim("all", 0, 4)))
+    with pytest.raises((DiskFailed, OSError)):
+        own.work(task)
+    assert own._early == (task, result, 2.0)
+    assert own._outbox.keys("") == ([] if deletes else sorted(h.key for h in made.headers))
 
 
 def test_what_is_done_between_two_blocks_is_no_encryption(

@@ -40,7 +40,8 @@ class PulledModel:
     _places: dict[bytes, dict[tuple[str, int], None]] = field(default_factory=dict)
     """Groups and blocks in which a digest is published: no other is cached or absent."""
     _cached: set[bytes] = field(default_factory=set)
-    _absent: set[bytes] = field(default_factory=set)
+    _absent: dict[bytes, None] = field(default_factory=dict)
+    """In the order in which they were published: so they are asked for, and asked for again."""
     _held: dict[tuple[str, int], bytes] = field(default_factory=dict)
     """The newest block that came of each place: what the worker has until `take`."""
     _unasked: dict[bytes, None] = field(default_factory=dict)
@@ -62,7 +63,7 @@ class PulledModel:
             if digest in self._cached:
                 self._held[order.group, block] = digest
             elif digest not in self._absent:
-                self._absent.add(digest)
+                self._absent[digest] = None
                 self._unasked[digest] = None
         if known is not None:
             self._supersede(known, order)
@@ -74,7 +75,7 @@ class PulledModel:
             if not self._places[digest]:
                 del self._places[digest]
                 self._cached.discard(digest)
-                self._absent.discard(digest)
+                self._absent.pop(digest, None)
                 self._unasked.pop(digest, None)
             elif order.version > known.version and digest in self._absent:
                 self._unasked[digest] = None
@@ -120,7 +121,7 @@ class PulledModel:
             text = "is not the one that was published; tell the aggregator's operator"
             return self._wrong(ask, text, Refused)
         self._cached.add(digest)
-        self._absent.discard(digest)
+        self._absent.pop(digest, None)
         self._unasked.pop(digest, None)
         self._held |= dict.fromkeys(self._places[digest], digest)
         return None

@@ -94,7 +94,7 @@ class Shard(ShardFoldable):
         self._peers = Peers(address.name, self.state)
         self._states = StateCopies(self.state)
         self._adoption = Adoption(address.name, self.state)
-        self._tried: dict[tuple[str, int], bytes] = {}  # sums of keys that have opened nothing yet
+        self._tried: dict[tuple[str, int], list[bytes]] = {}  # sums of keys: in work, and newest
 
     def resume(self, now: float) -> Step:
         """Says that it is up, and has everything deleted from the spool that is not on record."""
@@ -324,8 +324,7 @@ class Shard(ShardFoldable):
         return step
 
     def _prepare(self, step: Step, order: orders.Prepare) -> None:
-        cohort, key = order.cohort, order.key
-        held = self.state.group(cohort.group)
+        cohort, key, held = order.cohort, order.key, self.state.group(order.cohort.group)
         state = held.states.get(cohort.version)
         if state is not None and state.cohort == cohort.number:
             step.tell(prepared(self._name, state))
@@ -345,7 +344,8 @@ class Shard(ShardFoldable):
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
-            self._tried[cohort.group, cohort.number] = key
+            tried = self._tried.setdefault((cohort.group, cohort.number), [])
+            tried[("state", cohort.group, cohort.version) in self._busy :] = [key]
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:
@@ -395,7 +395,7 @@ class Shard(ShardFoldable):
                 self._ask_again(step, task, keys)
             case StateReady(state, telemetry):
                 self._busy.discard(("state", state.group, state.version))
-                if key := self._tried.pop((state.group, state.cohort), b""):
+                for key in self._tried.pop((state.group, state.cohort), [])[:1]:
                     self._write(step, KeySumTaken(state.group, state.cohort, key))
                 self._write(step, state)  # with its key: until then the order comes again
                 step.tell(prepared(self._name, state))
@@ -405,9 +405,9 @@ class Shard(ShardFoldable):
                 group, cohort = task.cohort.group, task.cohort
                 self._busy.discard(("state", group, cohort.version))
                 step.tell(spoilt(self._name, task, reason, payload_digest(task.key or b"")))
-                newest = self._tried.pop((group, cohort.number), task.key)
+                newest = self._tried.pop((group, cohort.number), [task.key])[-1]
                 if newest and newest != task.key:  # it came while the one before was tried
-                    self._tried[group, cohort.number] = newest
+                    self._tried[group, cohort.number] = [newest]
                     again = StepState(cohort, task.opened, newest)
                     self._begin(step, ("state", group, cohort.version), again)
             case AdoptState(order, copies) if event.epoch:

@@ -216,13 +216,8 @@ class ShardState:
     @property
     def held(self) -> tuple[CohortName, ...]:
         """The newest cohort of each group of which there are sums."""
-        newest = {
-            name: held.sums[max(held.sums)] for name, held in self._groups.items() if held.sums
-        }
-        return tuple(
-            CohortName(name, made.cohort.number, cohort_digest(self.run, made.cohort))
-            for name, made in newest.items()
-        )
+        newest = (held.sums[max(held.sums)].cohort for held in self._groups.values() if held.sums)
+        return tuple(CohortName(c.group, c.number, cohort_digest(self.run, c)) for c in newest)
 
     @property
     def opened_by_holder(self) -> bool:

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 SELDOM = (50_000, 10, 10)
 """Objects that have come since the last look at the youngest, and looks at these, and at those that
-outlived one, before older ones are looked at too (`gc.set_threshold`; by default 700, 10, 10)."""
+outlived one, before older ones are looked at too (`gc.set_threshold`; in Python 3.11 by default
+700, 10, 10)."""
 
 
 @contextmanager

@@ -62,6 +62,11 @@ def calls(step: Step) -> list[tuple[str, int]]:
     return [(to, m.header.block) for to, m in puts if isinstance(m, requests.PutBlock)]
 
 
+def pulls(step: Step) -> list[tuple[str, int]]:
+    gets = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
+    return [(to, m.block) for to, m in gets if isinstance(m, requests.GetBlock)]
+
+
 def test_each_block_is_sent_once_to_its_primary() -> None:
     step = Step()
     send(step, pinned(), outbox().left(ID))
@@ -103,6 +108,7 @@ def test_what_was_asked_of_who_left_is_asked_again() -> None:
     again = Step()
     assert model.lacking(moved, again)
     assert [(e.to, e.others) for e in again.effects if isinstance(e, Call)] == [(STAYS, ())] * 4
+    assert [block for _, block in pulls(again)] == [block for _, block in pulls(asked)]
 
 
 def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
@@ -119,8 +125,7 @@ def test_what_is_on_its_way_from_who_still_has_it_is_asked_for_once() -> None:
         known = follow(Step(), known, told, ROSTER, Outbox(), model)
         step = Step()
         assert model.lacking(known, step)
-        pulls = ((e.to, e.message) for e in step.effects if isinstance(e, Call))
-        asked.append([(to, m.block) for to, m in pulls if isinstance(m, requests.GetBlock)])
+        asked.append(pulls(step))
     assert [len(each) for each in asked] == [4, 0, 1]
     assert asked[2] == [(GOES, 0)]
 

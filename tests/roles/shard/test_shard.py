@@ -380,6 +380,8 @@ def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> No
     assert step.records == []
     desk = desk.restarted()
     assert works(desk.order(order)) == [StepState(cohort, None, key)]
+    other = orders.Prepare(1, cohort, (), b"\2" * len(key))
+    assert works(desk.order(other)) == [], "it comes while the first is tried, which opens"
     made = shard_records.StatePrepared("all", 1, 0, blocks(1), STATE)
     assert desk.ready(1, 0).records == [KeySumTaken("all", 0, key), made]
     assert desk.shard.state.work_of("all", 1) == StepState(cohort, None, key)
