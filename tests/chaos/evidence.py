@@ -23,7 +23,7 @@ from secureps.messages.submission import OPENED, UPDATE, Cohort, SubmissionId, c
 from secureps.roles.machine import Effect, Machine, Step
 from secureps.roles.member.tasks import SealedUpdate
 from secureps.service.shard.worker import ShardWorker
-from tests.kits.sealed_blocks import cut, whole
+from tests.kits.sealed_blocks import looked_at
 
 Key = tuple[SubmissionId, bytes]
 """A submission and the root of its payloads: another sealing of the same name is another one."""
@@ -66,10 +66,8 @@ class Evidence:
 
         def sealed(pinned: Any, receipt: Any, blocks: Any, weight: int) -> Sealing[SealedUpdate]:
             layout = pinned.layout.group(receipt.id.group)
-            own = list(blocks)
-            made = whole(layout, own)  # each may be made once
-            order = [block for block, _ in own]  # its client's
-            sealing = seal(pinned, receipt, cut(layout, made, order), weight)
+            made, again = looked_at(layout, blocks)
+            sealing = seal(pinned, receipt, again, weight)
             while True:
                 try:
                     header = next(sealing)

@@ -114,13 +114,15 @@ def test_a_look_takes_the_rows_that_are_new_and_no_others(tmp_path: Path) -> Non
 
 
 def test_another_journal_in_its_place_is_read_from_its_start(tmp_path: Path) -> None:
-    followed = Followed(tmp_path / "journal.db", Seqs)
+    followed, known = Followed(tmp_path / "journal.db", Seqs), list[Seqs]()
     for second in (1.0, 2.0):
         with closing(SqliteJournal(followed.journal)) as journal:
             journal.append(second, [Incarnated(1), Incarnated(2)])
-        assert followed.read().seqs == [1, 2]
+        known.append(followed.read())
         for path in tmp_path.iterdir():
             path.unlink()
+    assert [each.seqs for each in known] == [[1, 2], [1, 2]]
+    assert known[0] is not known[1], "it has as many rows, and they are others"
 
 
 def test_what_could_not_be_taken_is_not_known(

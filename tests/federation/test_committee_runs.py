@@ -32,7 +32,7 @@ from tests.kits.cheats import (
     until,
 )
 from tests.kits.faults_kit import FaultyNetwork, seen
-from tests.kits.federations import finished, same, small_federation, small_plan, unharmed
+from tests.kits.federations import finished, later, same, small_federation, small_plan, unharmed
 from tests.kits.signing_kit import about
 
 HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
@@ -41,12 +41,6 @@ HOLDERS = ("holder-0", "holder-1", "holder-2", "holder-3")
 def ends_as_unharmed(simulation: Simulation) -> None:
     simulation.run(lambda: finished(simulation))
     assert same(simulation.model(), unharmed()[0])
-
-
-def later(simulation: Simulation, seconds: float) -> None:
-    over = simulation.loop.now() + seconds
-    simulation.loop.call_later(seconds, lambda: None)
-    simulation.run(lambda: simulation.loop.now() >= over)
 
 
 def reason(simulation: Simulation) -> str:

@@ -18,9 +18,9 @@ from secureps.roles.member.tasks import kept_key
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.cheats import journalled, spoils, until
-from tests.kits.federations import finished, killed_at, same, small_plan
+from tests.kits.federations import finished, killed_at, later, same, small_plan
 from tests.kits.feedback_kit import Recorded, outcomes, recomputed
-from tests.kits.key_rotation import HOLDERS, calendar, later, rotating, stop_in_a_full_round
+from tests.kits.key_rotation import HOLDERS, calendar, rotating, stop_in_a_full_round
 
 SEED = UnsafeSeed(3)
 GROUP = {"codec": [{"name": "support", "one_in": 3}, "rotate"], "feedback": True} | {

@@ -30,14 +30,13 @@ from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import finished, same, small_federation, unharmed
+from tests.kits.federations import finished, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
     calendar,
     ends,
     keys_of,
-    later,
     machine,
     on_files,
     received,

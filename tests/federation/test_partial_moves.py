@@ -27,7 +27,7 @@ from tests.federation.test_resharding import (
 )
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
-from tests.kits.federations import at_event, events_of, same, small_federation, small_plan
+from tests.kits.federations import at_event, events_of, later, same, small_federation, small_plan
 from tests.kits.shoppers import SYNC, cohorts, shopping, sparse_plan
 
 
@@ -36,17 +36,17 @@ def test_killed_while_some_row_blocks_move_and_others_go_on(party: str, tmp_path
     """What is made in the placement between is the same, and so is what waits for the move."""
     plain = shopped(tmp_path / "whole")
     events = events_of(plain)
-    for number, later in enumerate((0, 3, 25)):
-        play = shopped(tmp_path / str(later))
+    for number, after in enumerate((0, 3, 25)):
+        play = shopped(tmp_path / str(after))
         acted(play, ShardDeed.ADD, NEW, events * (2 + number) // 10)
         moving = play.coordinator.federation.moving
         play.run(lambda: moving.target is not None)  # noqa: B023
         assert moving.groups < set(play.versions())
-        play.run(at_event(later))
+        play.run(at_event(after))
         play.kill(party)
         play.loop.call_later(4.0, lambda: back(play, party))  # noqa: B023
         play_out(play)
-        assert same(play.model(), plain.model()), f"{party} killed {later} events after"
+        assert same(play.model(), plain.model()), f"{party} killed {after} events after"
         assert NEW in placement(play).shards
         assert not journalled(play, CohortBurnt)
         assert not journalled(play, CohortReopened)
@@ -106,9 +106,7 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     play.run(lambda: moving.target is not None)
     assert moving.groups == {"rest"}
     say(play, Deed.PAUSE)
-    until = play.loop.now() + 10.0
-    play.loop.call_later(10.0, lambda: None)
-    play.run(lambda: play.loop.now() >= until)
+    later(play, 10.0)
     say(play, Deed.GO_ON)
     play.run(lambda: moving.target is None)
     slow.clear()
@@ -132,9 +130,7 @@ def test_versions_that_are_in_no_checkpoint_are_few_however_long_a_move_takes(
     play.run(lambda: min(play.versions().values()) >= 1)
     say(play, ShardDeed.DRAIN, "shard-2")
     play.run(lambda: known.moving.target is not None)
-    until = play.loop.now() + 300.0
-    play.loop.call_later(300.0, lambda: None)
-    play.run(lambda: play.loop.now() >= until)
+    later(play, 300.0)
     (kept,) = (each for each in known.checkpoints[-1:] if each.complete)
     assert known.groups["head"].version == kept.version_of("head") + 2
     assert known.groups["head"].reason.endswith("too many versions are in no checkpoint until then")
@@ -156,9 +152,7 @@ def test_nor_are_they_many_where_a_shard_is_away(
     play.run(lambda: min(play.versions().values()) >= 1)
     away = placement(play).held["table.1"][0][0]
     play.kill(away)
-    until = play.loop.now() + 500.0
-    play.loop.call_later(500.0, lambda: None)
-    play.run(lambda: play.loop.now() >= until)
+    later(play, 500.0)
     kept = [each for each in known.checkpoints if each.complete][-1]
     ahead = {name: at - kept.version_of(name) for name, at in play.versions().items()}
     assert max(ahead.values()) == 2

@@ -31,7 +31,7 @@ from secureps.roles.pinned_run import Pinned
 from secureps.run.simulate.simulation import Cast, Simulation
 from tests.kits.federations import Tensors, Walker, small_federation, small_plan
 from tests.kits.nursery import ROOT
-from tests.kits.sealed_blocks import cut, whole
+from tests.kits.sealed_blocks import looked_at
 
 CLIENTS = 2
 NOISE = 20.0
@@ -65,9 +65,8 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         weight: int,
     ) -> Sealing[SealedUpdate]:
         layout = pinned.layout.group(receipt.id.group)
-        own = list(blocks)
-        made, order = whole(layout, own), [block for block, _ in own]
-        update = yield from seal(self, pinned, receipt, cut(layout, made, order), weight)
+        made, again = looked_at(layout, blocks)
+        update = yield from seal(self, pinned, receipt, again, weight)
         assert isinstance(update.receipt.fact, Charge)
         sealed.append((made.astype(np.int64), weight, update.receipt.fact))
         return update

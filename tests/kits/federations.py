@@ -100,6 +100,13 @@ def events_of(simulation: Simulation) -> int:
     return events
 
 
+def later(simulation: Simulation, seconds: float) -> None:
+    """Plays on for some seconds of the run's clock."""
+    over = simulation.loop.now() + seconds
+    simulation.loop.call_later(seconds, lambda: None)
+    simulation.run(lambda: simulation.loop.now() >= over)
+
+
 @cache
 def unharmed(
     cipher: str = "plain",
@@ -109,8 +116,7 @@ def unharmed(
 ) -> tuple[Tensors, int]:
     """The model of a run in which nothing goes wrong, and how many events it had."""
     with TemporaryDirectory() as folder:
-        own = {} if clients == 6 else {"clients": clients}
-        played = plan(cipher, versions=versions, **own)
+        played = plan(cipher, versions=versions, clients=clients)
         simulation = small_federation(played, Path(folder), clients=clients)
         events = events_of(simulation)
         return simulation.model(), events

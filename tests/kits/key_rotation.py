@@ -105,13 +105,6 @@ def ends(simulation: Simulation) -> Simulation:
     return simulation
 
 
-def later(simulation: Simulation, seconds: float) -> None:
-    """Plays on for some seconds of the run's clock."""
-    over = simulation.loop.now() + seconds
-    simulation.loop.call_later(seconds, lambda: None)
-    simulation.run(lambda: simulation.loop.now() >= over)
-
-
 def bytes_of(*folders: Path) -> Iterator[tuple[Path, bytes]]:
     """All files under some folders: logs, free pages and what was forgotten too."""
     for folder in folders:

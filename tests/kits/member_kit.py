@@ -10,6 +10,7 @@ from secureps.messages import orders, requests
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import FOUNDING, UPDATE, SubmissionId, model_digest
 from secureps.policy.plan import Plan
+from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import WORKER, Answered, Call, Halt, Step, WatchLost, Work
 from secureps.roles.member.member import Member
 from secureps.roles.member.settings import MemberSettings
@@ -17,6 +18,7 @@ from secureps.roles.member.tasks import Contributed, SealedUpdate
 from tests.kits.roles_kit import (
     ADDRESSES,
     HOLDER,
+    PRIVACY,
     ROSTER,
     SCHEMA,
     make_header,
@@ -25,6 +27,7 @@ from tests.kits.roles_kit import (
     make_receipt,
     make_run,
     model_blocks,
+    private_plan,
 )
 
 PLAN = make_plan("bfv")
@@ -124,6 +127,25 @@ class Client:
         update = self.sealed(version, sequence)
         self.contributed(update)
         return update
+
+
+def budgeted(budget: float) -> Client:
+    return Client(private_plan(privacy=PRIVACY | {"budget": budget})).joined()
+
+
+def of_one_update() -> Client:
+    """Its budget is enough for one update, and for nothing beside it."""
+    charge = Client(private_plan()).sealed(0, 0).receipt.charge
+    assert charge is not None
+    return budgeted(1.001 * epsilon((charge,), PRIVACY["delta"]))
+
+
+def another(client: Client) -> SealedUpdate:
+    """The second update of version 0, which is charged beside the first one."""
+    update = client.sealed(0, 1)
+    assert update.receipt.charge is not None
+    charge = dataclasses.replace(update.receipt.charge, attempt=1)
+    return dataclasses.replace(update, receipt=dataclasses.replace(update.receipt, charge=charge))
 
 
 def works(step: Step) -> list[Any]:

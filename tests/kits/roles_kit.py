@@ -134,9 +134,9 @@ def stated(body: dict[str, Any]) -> dict[str, Any]:
     return body
 
 
-def private_plan(**changes: Any) -> Plan:
+def private_plan(privacy: dict[str, Any] = PRIVACY, **changes: Any) -> Plan:
     """The same with record-level privacy."""
-    return make_plan(privacy=PRIVACY, training={"local_steps": STEPS}, **changes)
+    return make_plan(privacy=privacy, training={"local_steps": STEPS}, **changes)
 
 
 def make_charter(plan: Plan, initial: Schema | None = None, roster: Roster = ROSTER) -> PinnedRun:

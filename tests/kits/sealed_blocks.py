@@ -46,5 +46,14 @@ def cut(
         yield block, partial(_part, values[slice(*layout.sent_span(block))])
 
 
+def looked_at(
+    layout: GroupLayout, blocks: Iterable[tuple[int, BlockIntegers]]
+) -> tuple[NDArray[np.integer[Any]], Iterator[tuple[int, BlockIntegers]]]:
+    """Those of the whole update, and every block again, in the order of who made them."""
+    own = list(blocks)
+    made = whole(layout, own)
+    return made, cut(layout, made, [block for block, _ in own])
+
+
 def _part(values: NDArray[np.integer[Any]], first: int, last: int) -> NDArray[np.integer[Any]]:
     return values[first:last]

@@ -36,6 +36,8 @@ from tests.kits.roles_kit import (
 PLANS = {"plain": make_plan("plain"), "bfv": make_plan("bfv")}
 DOUBLED = {f"doubled {name}": make_plan(name, replicas=2) for name in PLANS}
 """Every block on both shards."""
+SUMMED = {"rlwe": make_plan("rlwe")}
+"""Sums open with a sum of keys."""
 ID = SubmissionId("c0", "all", 1)
 FOUND_ID = SubmissionId("c0", "all", 0)
 OWN = (0, 2)
@@ -48,7 +50,7 @@ class Desk:
     """shard-a with its journal; it holds blocks 0 and 2 of 4."""
 
     def __init__(self, cipher: str = "plain", name: str = SHARDS[0]) -> None:
-        self.plan, self._kind = (PLANS | DOUBLED)[cipher], cipher
+        self.plan, self._kind = (PLANS | DOUBLED | SUMMED)[cipher], cipher
         self.run = make_run(self.plan).id
         self.name = name
         self.shard = Shard(ShardAddress(name, f"{name}:1", 1.0), ROSTER)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -73,7 +74,11 @@ def test_a_shard_comes_and_goes_as_the_load_does(tmp_path: Path) -> None:
         parties.wait(lambda: parties.seen.move is None, "the end of what was begun")
         version, held = min(g.version for g in parties.seen.groups), parties.held
         # more than the three, and the second, after which there was a decision before
-        parties.wait(lambda: parties.reached(version + 9), "versions after that")
+        until = time.monotonic() + 2.0
+        parties.wait(
+            lambda: parties.reached(version + 9) and time.monotonic() > until,
+            "versions after that, and seconds",
+        )
         assert parties.held == held
         versions, model = parties.model()
         assert same(model, unharmed("plain", versions=versions["all"])[0])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pkgutil
 
 import typer
-from click.testing import CliRunner
 
 from secureps.run import cli
 from secureps.run.tool import Tool
 from secureps.run.up.preloads import of_all
+from tests.kits.command import said
 from tests.kits.federations import small_plan
 
 app = Tool()
@@ -23,7 +23,7 @@ def double(number: int) -> None:
 def test_its_commands_are_made_once_and_run_as_typers() -> None:
     assert app.commands() is app.commands()
     for number in (2, 3):
-        assert CliRunner().invoke(app.commands(), [str(number)]).output == f"{2 * number}\n"
+        assert said(app, str(number)) == f"{2 * number}\n"
     assert app(args=["4"], standalone_mode=False) is None
 
 

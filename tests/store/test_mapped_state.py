@@ -179,14 +179,17 @@ def test_a_tensor_is_read_with_the_header_after_it_or_mapped_and_is_the_same(
     assert reads[-1] == 2800
 
 
-def refusing(*, opens: bool) -> Callable[..., int]:
+def refusing(tried: list[str], *, opens: bool) -> Callable[..., int]:
     """`os.open` of a file system that does not read past the system's memory, or of long pages."""
     direct, real = getattr(os, "O_DIRECT", 1 << 30), os.open
 
     def opened(path: str, flags: int, mode: int = 0o600) -> int:
-        if flags & direct and not opens:
+        if not flags & direct:
+            return real(path, flags, mode)
+        tried.append(path)
+        if not opens:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
-        return real(path, os.O_WRONLY if flags & direct else flags, mode)
+        return real(path, os.O_WRONLY, mode)
 
     return opened
 
@@ -195,10 +198,11 @@ def refusing(*, opens: bool) -> Callable[..., int]:
 def test_past_the_systems_memory_or_through_it_files_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
+    tried, has = list[str](), hasattr(os, "O_DIRECT")
     if way == "has no such flag":
         monkeypatch.delattr(os, "O_DIRECT", raising=False)
     elif way != "direct":
-        monkeypatch.setattr(os, "open", refusing(opens=way == "does not read"))
+        monkeypatch.setattr(os, "open", refusing(tried, opens=way == "does not read"))
     for values in (1, 1 << 10, 1 << 16, (1 << 16) + 1):  # shorter and longer than a page, and whole
         path, tensors = tmp_path / "file", {"all/0000": np.arange(values, dtype=np.float32)}
         digest, own = write_state(path, tensors, {}), tensors["all/0000"].data.cast("B")
@@ -216,6 +220,7 @@ def test_past_the_systems_memory_or_through_it_files_are_the_same(
         os.truncate(path, len(data) - 1)
         with pytest.raises(DamagedStore, match="not a state file"):
             checked(path, "all/0000", payload_digest(own), room_of(4 * values))
+    assert bool(tried) == (has and way.startswith("does not"))
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(

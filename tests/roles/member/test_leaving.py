@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from secureps.errors import Refused
 from secureps.messages.member_records import OwnAct, OwnDeed
 from secureps.messages.requests import Noted, PutBlock, Retire
-from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import WORKER, Answered, Call, Failed, Halt, Step
 from secureps.roles.member.leaving import LEFT, PAUSED, Departure, Leaving
 from secureps.roles.member.tasks import Acted, BlockSealed
-from tests.kits.member_kit import Client, leaves
-from tests.kits.roles_kit import PRIVACY, STEPS, make_plan, private_plan
+from tests.kits.member_kit import Client, another, leaves, of_one_update
 
 
 def after(*whats: str) -> Departure:
@@ -120,15 +116,9 @@ def test_a_paused_client_greets_a_coordinator_that_it_lost() -> None:
 
 def test_who_cannot_pay_for_an_update_waits_for_none_that_was_refused_before_it() -> None:
     """While it was still being sealed: it stops, though nothing comes of that one."""
-    receipt = Client(private_plan()).joined().trained().receipt
-    assert receipt.charge is not None
-    one = epsilon([receipt.charge], PRIVACY["delta"])
-    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
-    client = Client(plan).joined()
+    client = of_one_update()
     client.machine._out.goes_well.add("all")
-    first, second = client.sealed(0, 0), client.sealed(0, 1)
+    first, second = client.sealed(0, 0), another(client)
     client.give(WORKER, BlockSealed(first.headers[0]))
     client.give("shard-a", Failed(PutBlock(first.headers[0]), Refused("left out")))
-    charge = dataclasses.replace(receipt.charge, attempt=1)
-    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
     assert "this client stops" in leaves(client, client.contributed(first, second)).reason

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import Any
 
 import pytest
 
@@ -23,7 +22,6 @@ from secureps.messages.orders import GroupVersion
 from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
-from secureps.privacy.accountant import epsilon
 from secureps.roles.machine import WORKER, Answered, Call, Failed, Say, Step, Tick, Work
 from secureps.roles.member.settings import MemberSettings
 from secureps.roles.member.tasks import (
@@ -37,7 +35,17 @@ from secureps.roles.member.tasks import (
 )
 from secureps.roles.member.terms import Terms
 from secureps.roles.tasks import Prune, Sweep
-from tests.kits.member_kit import Client, halts, leaves, puts, said, works
+from tests.kits.member_kit import (
+    Client,
+    another,
+    budgeted,
+    halts,
+    leaves,
+    of_one_update,
+    puts,
+    said,
+    works,
+)
 from tests.kits.roles_kit import (
     ADDRESSES,
     KEYED_ROSTER,
@@ -45,7 +53,6 @@ from tests.kits.roles_kit import (
     ROSTER,
     SCHEMA,
     SHARDS,
-    STEPS,
     configure,
     make_placement,
     make_plan,
@@ -306,11 +313,6 @@ def test_blocks_that_left_go_to_the_next_shard_where_theirs_left() -> None:
 # --- the own budget ---------------------------------------------------------------
 
 
-def budgeted(budget: float, journal: tuple[Any, ...] = ()) -> Client:
-    plan = make_plan(privacy=PRIVACY | {"budget": budget}, training={"local_steps": STEPS})
-    return Client(plan, journal).joined()
-
-
 def test_it_stops_at_its_budget_before_it_trains() -> None:
     client = budgeted(1e-3)
     client.publish(0)
@@ -338,9 +340,7 @@ def test_what_was_sealed_is_spent_even_after_a_restart() -> None:
 
 
 def test_one_version_fits_the_budget_and_two_do_not() -> None:
-    charge = Client(private_plan()).sealed(0, 0).receipt.charge
-    assert charge is not None
-    client = budgeted(epsilon((charge,), 1e-5) * 1.001)
+    client = of_one_update()
     client.trained()
     client.publish(1)
     client.invite(1)
@@ -379,7 +379,7 @@ def test_a_budget_of_its_own_refuses_a_plan_without_privacy() -> None:
 
 
 def test_a_budget_of_its_own_holds_under_a_plan_with_a_larger_one() -> None:
-    plan = make_plan(privacy=PRIVACY | {"budget": 1e6}, training={"local_steps": STEPS})
+    plan = private_plan(privacy=PRIVACY | {"budget": 1e6})
     client = Client(
         plan, kit=MemberSettings("c0", ROSTER, SCHEMA, terms=Terms(budget=1e-3))
     ).joined()
@@ -464,20 +464,13 @@ def test_what_came_of_a_version_goes_with_its_next_training() -> None:
 
 
 def test_another_update_of_a_version_is_paid_for_before_it_leaves() -> None:
-    receipt = Client(private_plan()).joined().trained().receipt
-    assert receipt.charge is not None
-    one = epsilon([receipt.charge], PRIVACY["delta"])
-    plan = make_plan(privacy=PRIVACY | {"budget": 1.01 * one}, training={"local_steps": STEPS})
-    client = Client(plan).joined()
+    client = of_one_update()
     first = client.trained()
-    assert first.receipt.charge is not None
     client.order(orders.Settled(1, first.receipt.id, "dropped", 0, "burnt"))
     client.publish(0)
     client.invite(0)
     client.pull(0)
-    second = client.sealed(0, 1)
-    charge = dataclasses.replace(first.receipt.charge, attempt=1)
-    second = dataclasses.replace(second, receipt=dataclasses.replace(second.receipt, charge=charge))
+    second = another(client)
     step = client.contributed(second)
     assert "this client stops" in leaves(client, step).reason
     assert step.records == []

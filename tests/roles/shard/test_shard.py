@@ -23,7 +23,7 @@ from secureps.messages import coordinator_records, orders, requests, shard_recor
 from secureps.messages.encoding import payload_digest
 from secureps.messages.holder_records import KeySumTaken
 from secureps.messages.run import COORDINATOR
-from secureps.messages.submission import FOUNDING, Member, SubmissionId, signing_bytes
+from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, signing_bytes
 from secureps.roles.machine import (
     WORKER,
     Answer,
@@ -350,15 +350,16 @@ def test_weights_are_part_of_a_cohort() -> None:
 # --- sums of keys -----------------------------------------------------------------
 
 
-def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Another shard said first that the one before does not open the cohort."""
-    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
-    desk = Desk("rlwe").founded()
-    cohort = make_cohort()
+def summed() -> tuple[Desk, Cohort, int]:
+    """A shard that holds the sums of a cohort, and how many bytes a sum of its keys has."""
+    desk, cohort = Desk("rlwe").founded(), make_cohort()
     desk.holding(cohort)
-    length = 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
+    return desk, cohort, 4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all"))
+
+
+def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next() -> None:
+    """Another shard said first that the one before does not open the cohort."""
+    desk, cohort, length = summed()
     wrong, right = bytes(length), b"\1" * length
     (task,) = works(desk.order(orders.Prepare(1, cohort, (), wrong)))
     assert works(desk.order(orders.Prepare(1, cohort, (), right))) == []
@@ -369,15 +370,10 @@ def test_a_sum_of_keys_that_comes_while_another_is_tried_is_tried_next(
     assert works(desk.give(WORKER, Unopened(works(step)[0], "nor does this"))) == []
 
 
-def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sum_of_keys_is_noted_together_with_the_version_that_it_opened() -> None:
     """A shard that dies before has nothing of it, and is told again."""
-    monkeypatch.setitem(PLANS, "rlwe", make_plan("rlwe"))
-    desk = Desk("rlwe").founded()
-    cohort = make_cohort()
-    desk.holding(cohort)
-    key = b"\1" * (4 * desk.plan.key_length(desk.shard.state.pinned.layout.group("all")))
+    desk, cohort, length = summed()
+    key = b"\1" * length
     order = orders.Prepare(1, cohort, (), key)
     step = desk.order(order)
     assert works(step) == [StepState(cohort, None, key)]

@@ -13,7 +13,7 @@ from secureps.messages.encoding import payload_digest
 from secureps.service.shard import block_reads
 from secureps.service.shard.block_reads import THREADS, BlockReads, FiledBlock
 from secureps.store.checkpoint import write_state
-from secureps.store.mapped_state import SHORT, checked
+from secureps.store.mapped_state import SHORT, checked, room_for
 
 
 def filed(path: Path, values: int, alone: bool = True) -> FiledBlock:
@@ -49,6 +49,8 @@ def test_memory_of_blocks_that_nobody_has_any_more_is_used_again(tmp_path: Path)
     third = reads.now(block)
     assert third is not None
     assert np.asarray(third).ctypes.data == begin
+    del third
+    assert buffers.kept(room_for(block.alone)) is not None, "it is a buffer of theirs"
 
 
 def test_what_is_not_whole_is_nothing_and_no_error(tmp_path: Path) -> None:

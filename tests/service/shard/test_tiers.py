@@ -191,7 +191,9 @@ def test_a_block_in_a_file_is_read_ahead_if_it_is_the_only_one(tmp_path: Path) -
         assert [group for group, each in read.items() if each is not None] == ahead
         assert disk.states.read_ahead("a", 1, 0) is None, "it is not on record"
         wanted = published(version("a", 0).values[0])
-        assert disk.states.published("a", 0, 0, read["a"]) == wanted
+        pulled = disk.states.published("a", 0, 0, read["a"])
+        assert pulled == wanted
+        assert read["a"] is None or pulled is read["a"].result(), "it is not read again"
         assert counted(disk) == ((1, 0) if tier is None else (0, 1))
 
 
