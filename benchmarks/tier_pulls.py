@@ -153,7 +153,8 @@ class Client:
     """A client's process, which pulls what it is told by a line, and says so by a line."""
 
     def __init__(self, name: str, kit: Path, run: bytes) -> None:
-        command = [sys.executable, "-m", "benchmarks.tier_pulls", "--client", name, kit, run.hex()]
+        own = ["--client", name, str(kit), run.hex()]
+        command = [sys.executable, "-m", "benchmarks.tier_pulls", *own]
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
