@@ -32,6 +32,7 @@ from secureps.run.check import Clients, model, read, refuse_several
 from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
+from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
 from secureps.run.report.tables import WholeTable
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -219,6 +220,7 @@ class _Journal(SqliteJournal):
             super().append(at, records)
 
 
+@terminable(Terminated)
 def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profile:
     """Plays one version of a plan, and says how long each phase of an update takes.
 
