@@ -39,6 +39,26 @@ delta = 1e-5
 budget = 1.0
 """
 CODEC = 'codec = ["rotate"]\npull_bits = 4'
+TWO = """
+name = "body"
+pattern = "body"
+[[group]]
+name = "head"
+pattern = "head"
+rule = { quorum = 5 }
+"""
+SCRIPT = """
+import numpy as np
+
+class Trainer:
+    fit = evaluate = None
+
+    def parameters(self, seed):
+        return {name: np.zeros(3, np.float32) for name in ("body", "head")}
+
+def make(settings):
+    return Trainer()
+"""
 VALUES = 3000
 
 
@@ -72,6 +92,24 @@ def test_the_phases_of_an_update(tmp_path: Path) -> None:
     assert 2 * VALUES < wire["up"].seconds * 100 < 2 * VALUES + 50, "integers, and their weight"
     assert found.seconds == pytest.approx(sum(p.seconds for p in shown(found.phases)))
     assert f"An update of {VALUES:,} values takes" in found.told()
+
+
+def test_it_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = list[str]()
+    monkeypatch.setattr(profiling, "QUIET", 0.0)
+    script = tmp_path / "client.py"
+    script.write_text(SCRIPT)
+    profile(write(tmp_path, more=TWO), Question(script), lines.append)
+    first, *rest = [line for line in lines if not line.startswith("compiles")]
+    assert first == (
+        "plays 2 versions, the last of which counts: 20 updates of 5 clients, each with 2 groups "
+        "and row-blocks; --clients N plays fewer"
+    )
+    made = [line for line in rest if "made" in line]
+    assert made == ["version 1 is made", "version 2 is made"]
+    assert [line for line in rest if line not in made] == [
+        f"{sent} of 20 updates" for sent in range(1, 21)
+    ]
 
 
 def test_no_function_that_is_timed_has_another_name_now(
