@@ -1,4 +1,4 @@
-"""Holds signals back during actions that must not be interrupted.
+"""Holds signals back during actions that must not be interrupted, and has them end a block.
 
 The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
 any two instructions of the main thread: also between a fork and the moment at which
