@@ -120,6 +120,8 @@ _OF_EACH_UPDATE = (
 )
 REST = "the rest"
 EXAMPLES = 32
+MOST_UPDATES = 200
+"""Of a version, unless more clients are asked for: each sends all row-blocks of a table."""
 WARM = 1
 """The version with which everything is warm; the next one is measured."""
 
@@ -227,13 +229,16 @@ class _Journal(SqliteJournal):
 class _Progress:
     """Says how far the two versions are: a line for each, and one now and then in between."""
 
-    def __init__(self, clients: int, groups: int, say: Callable[[str], None]) -> None:
-        self._all, self._say = (WARM + 1) * clients * groups, say
+    def __init__(self, clients: tuple[int, int], groups: int, say: Callable[[str], None]) -> None:
+        """`clients`: how many play, and of how many."""
+        count, wanted = clients
+        self._all, self._say = (WARM + 1) * count * groups, say
         self._sent, self._version, self._at = 0, 0, time.monotonic()
         text = f"plays {WARM + 1} versions, the last of which counts: {self._all:,} updates"
-        if groups > 1:
-            of = f"{counted(clients, 'client')}, each with {groups} groups and row-blocks"
-            text += f" of {of}; --clients N plays fewer"
+        if groups > 1 or count < wanted:
+            of = f", of the plan's {wanted}," if count < wanted else ""
+            text += f" of {counted(count, 'client')}{of} with {counted(groups, 'group')}"
+            text += " or row-blocks each; --clients N plays more or fewer"
         say(text)
 
     def note(self, message: Any) -> None:
@@ -280,21 +285,27 @@ def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profi
         clients = Clients(question.script, count, clients.settings if clients else {})
     with naming(path):
         plan, schema = _sized(path, plan, clients, question.values)
-        wanted = clients.count if clients else _fewest(plan)
-        played = _played(plan, question.clients or wanted, question.values is not None)
+        wanted = question.clients or (clients.count if clients else _fewest(plan))
+        count = question.clients or min(wanted, _enough(plan))
+        played = _played(plan, count, question.values is not None)
     refuse_unsealable(played.opening)
     warm_once(say)
     with TemporaryDirectory(prefix="secureps-profile-") as folder:
-        groups = played.layout(schema).groups
-        progress = _Progress(_clients(played), len(groups), say)
+        progress = _Progress((count, wanted), len(plan.groups), say)
         phases = _play(played, schema, question, Path(folder), progress)
-    values = sum(group.size for group in groups)
+    values = sum(group.size for group in played.layout(schema).groups)
     cipher = plan.section.cipher.name
-    return Profile(plan.section.name, cipher, values, _clients(played), question, phases)
+    return Profile(plan.section.name, cipher, values, count, question, phases)
 
 
 def _fewest(plan: Plan) -> int:
     return max(plan.bounds(name).start for name in plan.groups)
+
+
+def _enough(plan: Plan) -> int:
+    """The clients with whom a version has MOST_UPDATES at most, but not fewer than a minimum."""
+    least = max(plan.bounds(name).minimum for name in plan.groups)
+    return max(MOST_UPDATES // len(plan.groups), least)
 
 
 def _clients(plan: Plan) -> int:

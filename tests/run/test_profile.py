@@ -102,14 +102,28 @@ def test_it_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     profile(write(tmp_path, more=TWO), Question(script), lines.append)
     first, *rest = [line for line in lines if not line.startswith("compiles")]
     assert first == (
-        "plays 2 versions, the last of which counts: 20 updates of 5 clients, each with 2 groups "
-        "and row-blocks; --clients N plays fewer"
+        "plays 2 versions, the last of which counts: 20 updates of 5 clients with 2 groups or "
+        "row-blocks each; --clients N plays more or fewer"
     )
     made = [line for line in rest if "made" in line]
     assert made == ["version 1 is made", "version 2 is made"]
     assert [line for line in rest if line not in made] == [
         f"{sent} of 20 updates" for sent in range(1, 21)
     ]
+
+
+def test_of_a_large_plan_fewer_clients_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[str]()
+    monkeypatch.setattr(profiling, "MOST_UPDATES", 6)
+    many = write(tmp_path)
+    many.write_text(many.read_text().replace("quorum = 5", "quorum = 12, minimum = 3"))
+    assert profile(many, Question(values=VALUES), lines.append).clients == 6
+    assert "12 updates of 6 clients, of the plan's 12, with 1 group or row" in "".join(lines)
+    assert profile(many, Question(values=VALUES, clients=9), silent).clients == 9
+    monkeypatch.setattr(profiling, "MOST_UPDATES", 1)
+    assert profile(many, Question(values=VALUES), silent).clients == 3, "the rule's minimum"
 
 
 def test_no_function_that_is_timed_has_another_name_now(
