@@ -106,6 +106,7 @@ def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
     """
 
     def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt what cleans up
         raise ends(number)
 
     with ExitStack() as stack:
