@@ -52,19 +52,9 @@ def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_pat
     path.write_text(path.read_text().replace("seconds = 200.0", "seconds = 1e9"))
     (tmp_path / "script.py").write_text(SCRIPT)
     temporary.mkdir()
-    command = [
-        sys.executable,
-        "-c",
-        STUDY,
-        "study",
-        path,
-        "--out",
-        tmp_path / "out",
-        "--workers",
-        "1",
-    ]
+    options = ("--out", tmp_path / "out", "--workers", "1")
     played = subprocess.Popen(
-        command,
+        [sys.executable, "-c", STUDY, "study", path, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -89,4 +79,4 @@ def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_pat
     if number == signal.SIGTERM:
         assert rest.splitlines()[-1] == "stopped; the same command goes on with it"
         assert "Traceback" not in rest
-    assert not [each for each in temporary.iterdir() if each.is_dir() and any(each.iterdir())]
+    assert not list(temporary.glob("tmp*")), "its trial's files"
