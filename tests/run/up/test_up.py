@@ -86,11 +86,10 @@ def write_plan(path: Path, cipher: str = "plain", clients: int = 3, script: Path
 
 
 def endless(path: Path) -> Path:
-    """A plan of walkers who are still there whenever one looks."""
-    long = (
-        write_plan(path, script=WALKERS).read_text().replace("versions = 3", "versions = 100_000")
-    )
-    path.write_text(long.replace("budget = 50.0", "budget = 1e9"))
+    """A plan of walkers who are still there whenever one looks, and whom nobody accounts for."""
+    text = write_plan(path, script=WALKERS).read_text()
+    before, _, rest = text.replace("versions = 3", "versions = 100_000").partition("[privacy]")
+    path.write_text(before + rest[rest.index("[training]") :])
     return path
 
 
