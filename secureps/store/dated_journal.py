@@ -99,6 +99,10 @@ class DatedJournal:
         """Whether it is to be compacted."""
         return self._journal.due
 
+    def pack(self) -> bool:
+        """Does some more of what a compaction takes; as the journal within."""
+        return self._journal.pack()
+
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all records; as the journal within."""
         self._journal.compact(fold)
