@@ -69,7 +69,8 @@ def run(state, machine):
     party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state), kit.parent)
     def serve(link, endpoint, listen, authenticate):
         return ShardServer(link, "shard-0", endpoint, listen, authenticate, 1, 1)
-    return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
+    with process.settled(Path(state), "127.0.0.1:0") as listen:
+        return process.run_process(party, {}, build, serve, listen)
 """
 
 
