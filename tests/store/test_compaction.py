@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -286,12 +287,9 @@ def test_rows_are_packed_between_other_things_and_once(
     assert twins.compacted.pack()
     assert list(read_rows(twins.path)) == rows_of(twins.whole), "nothing is written yet"
 
-    def refuse(*_: Any) -> Any:
-        raise sqlite3.OperationalError("disk I/O error")
-
     monkeypatch.setattr(compaction, "_packed", None)
     with monkeypatch.context() as full:
-        full.setattr(compaction, "_fold_digest", refuse)
+        full.setattr(compaction, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
         with pytest.raises(OperatorError, match="cannot compact"):
             twins.compacted.compact(fold(47))
     twins.compacted.compact(fold(47))
