@@ -114,6 +114,41 @@ def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> Non
         map_state(tmp_path / "absent", None)
 
 
+def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # else whoever opened it would wait for this
+    os.write(end, bytes(64))
+    for read in (
+        lambda: filed_tensors(path, None),
+        lambda: map_state(path, bytes(32)),
+        lambda: read_tensors(path, bytes(32)),
+        lambda: checked(path, "all/0000", bytes(32)),
+        lambda: read_state(path),
+    ):
+        with pytest.raises(DamagedStore, match="no plain file"):
+            read()
+    os.close(end)
+
+
+def test_a_file_that_is_longer_than_it_says_is_damage_and_takes_no_memory(tmp_path: Path) -> None:
+    path, own = tmp_path / "file", payload_digest(TENSORS["all/0000"].tobytes())
+    digest = write_state(path, TENSORS, {})
+    for length in (path.stat().st_size + 1, 1 << 40):  # of a hole
+        os.truncate(path, length)
+        for read in (
+            lambda: map_state(path, None),
+            lambda: checked(path, "all/0000", own),
+            lambda: checked(path, "all/0000", own, room_of(28)),
+            lambda: read_state(path),
+        ):
+            with pytest.raises(DamagedStore, match="not a state file"):
+                read()
+    for read in (map_state, read_tensors):
+        with pytest.raises(DamagedStore, match=f"not all of its {1 << 40} bytes"):
+            read(path, digest)
+
+
 def test_one_bit_is_damage(tmp_path: Path) -> None:
     path = tmp_path / "file"
     digest = write_state(path, TENSORS, {})
