@@ -221,7 +221,8 @@ def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
 ) -> None:
     pinned = configure(make_plan("plain", checkpoint_every=5))
     record = RunPinned(pinned.run, pinned.placement, pinned.shards)
-    known = [CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
+    older = CheckpointState(3, (GroupVersion("all", -1),), complete=at > 0 and kept)
+    known = [older, CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
     for target, found in ((record.placement, overdue), (None, None)):
         moving = Moving(target=target)
         moving.made(7.0, GroupState("all", version), known, record)
