@@ -190,6 +190,25 @@ def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Pat
             source.look(Board())
 
 
+@pytest.mark.parametrize("read", ["read_rows", "verify", "KnownLedger.read"])
+def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
+    read: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("intermediate overflow in fsum")
+
+    BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
+    source = {
+        "read_rows": CourseSource(run / "state" / "coordinator"),
+        "verify": LogsSource([run / "coordinator.jsonl"], run / "kit"),
+        "KnownLedger.read": LedgersSource(tmp_path),
+    }[read]
+    monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
+    for _ in range(2):
+        with pytest.raises(OverflowError):
+            source.look(Board())
+
+
 def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> None:
     board, ledger = Board(), tmp_path / "ledgers" / "client-00.db"
     state = run / "state" / "client-00"
