@@ -191,7 +191,8 @@ class DiskSpool:
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""
         try:
-            return self.path(key).read_bytes()
+            with open(self.path(key), "rb", opener=open_plain) as file:
+                return file.read()
         except FileNotFoundError:
             raise KeyError(key) from None
 

@@ -258,6 +258,14 @@ def test_past_the_systems_memory_or_through_it_files_are_the_same(
     assert bool(tried) == (has and way.startswith("does not"))
 
 
+@pytest.mark.parametrize("length", [1, 4096, 65_537])
+def test_what_is_read_past_the_systems_memory_comes_to_lie_in_whole_pages(length: int) -> None:
+    """Elsewhere a file system refuses, and the system's memory is gone through unseen."""
+    for room in (mapped_state._pages(length), room_of(length)):
+        assert np.asarray(room).ctypes.data % 4096 == len(room) % 4096 == 0
+        assert len(room) >= length
+
+
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
