@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -264,6 +265,21 @@ def test_what_is_read_past_the_systems_memory_comes_to_lie_in_whole_pages(length
     for room in (mapped_state._pages(length), room_of(length)):
         assert np.asarray(room).ctypes.data % 4096 == len(room) % 4096 == 0
         assert len(room) >= length
+
+
+def test_nothing_is_asked_for_behind_a_files_end(tmp_path: Path) -> None:
+    """Past the system's memory some file system may refuse that, and all would be read again."""
+    path, asked = tmp_path / "file", list[int]()
+    path.write_bytes(b"x" * 5000)
+
+    class Counted(FileIO):
+        def readinto(self, room: Any, /) -> int | None:
+            asked.append(len(room))
+            return super().readinto(room)
+
+    with Counted(path) as file:
+        assert mapped_state._read_into(file, 0, memoryview(bytearray(8192))).size == 5000
+    assert asked == [8192]
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(
