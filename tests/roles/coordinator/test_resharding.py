@@ -17,7 +17,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
-from secureps.roles.coordinator import resharding
+from secureps.roles.coordinator import checkpointing, resharding
 from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -233,6 +233,16 @@ def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
     moving.made(7.0, GroupState("all", version), known, record)
     moving.stand_still(4.0, 9.0)
     assert (moving.since, moving.overdue) == (6.0, 8.0)
+
+
+def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = world()
+    tx, due = at.coordinator._tx(at.now), [FIRST]
+    monkeypatch.setattr(checkpointing, "too_far", lambda *_: True)
+    monkeypatch.setattr(checkpointing, "parts_due", lambda tx: due)
+    assert checkpointing.awaited(tx) == ""
+    due.append("shard-away")
+    assert checkpointing.awaited(tx).startswith("waits for shard-away: too many versions")
 
 
 def test_one_move_at_a_time() -> None:
