@@ -152,6 +152,14 @@ def test_blocks_of_a_submission_come_in_once() -> None:
     assert (told.error, told.free) == ("Conflict", LAST_SEQUENCE + 1)
 
 
+def test_what_is_in_sums_is_among_what_a_client_hears_of() -> None:
+    desk, cohort = Desk().founded(), make_cohort()
+    desk.holding(cohort)
+    for id in (member.id for member in cohort.members):
+        assert id.sequence not in desk.shard.state.unsummed(id.client, "all")
+        assert desk.shard.state.free(id.client, "all") == id.sequence + 1
+
+
 @pytest.mark.parametrize("cipher", PLANS)
 @pytest.mark.parametrize(
     ("sender", "changes", "error", "text"),
