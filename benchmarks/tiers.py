@@ -19,10 +19,8 @@ bits, or it fails.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -35,61 +33,25 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
-
-import numpy as np
 
 from benchmarks.report import Row, report
-from secureps.config.plan import PlanSection
-from secureps.config.sections import parse
-from secureps.crypto.sampling import UnsafeSeed
-from secureps.messages.encoding import file_hasher, payload_digest
-from secureps.messages.records import RunPinned
-from secureps.messages.requests import PutBlock, Telemetry
-from secureps.messages.run import GroupPlacement, Placement, RunInfo, ShardAddress
-from secureps.messages.schema import Schema, TensorSpec
-from secureps.messages.shard_records import BlockSpooled, StateCommitted
-from secureps.messages.submission import UPDATE, BlockHeader, Cohort, Member, SubmissionId
-from secureps.policy.plan import Plan
-from secureps.roles.shard.keys import model_key, sum_key
-from secureps.roles.shard.memory_limit import Limit
+from benchmarks.tier_shard import (
+    CLIENTS,
+    MIB,
+    SHARD,
+    Asked,
+    Shard,
+    asked_for,
+    figure,
+    limit,
+    limited,
+    write_initial,
+)
 from secureps.roles.shard.memory_report import memory_used
-from secureps.roles.shard.state import ShardState
-from secureps.roles.shard.tasks import MakeState, StateReady, StepState, SumCohort, SumsReady
-from secureps.roles.tasks import Prune
 from secureps.service.malloc import give_back_payloads
-from secureps.service.shard.folders import ShardFolders
-from secureps.service.shard.noise import ShardNoise
-from secureps.service.shard.worker import ShardWorker
-from secureps.store.checkpoint import digest_of_file, write_state
-from secureps.store.spool import DiskSpool
 from secureps.wire.grpc.servers import TRANSFERS, TRANSFERS_EACH
 
-SHARD, CLIENTS = "shard-0", ("client-0", "client-1")
-WIDTH, ROWS = 1024, 64
-"""Values of a row, and rows of a row-block: 256 KiB of float32."""
-MIB = 1 << 20
-BLOCK = 4 * WIDTH * ROWS
-ALLOWANCE = 64 * MIB
-"""Bytes for what a budget is not about: payloads and sums of one block, messages, records."""
-EXPONENT = 1.1
 UPDATES, PULLS = 400, 4000
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a child is to do; `memory` in bytes, None: all resident, and no limit of the process."""
-
-    initial: str
-    digest: str
-    table: int
-    memory: int | None
-    updates: int
-    pulls: int
-
-    @property
-    def blocks(self) -> int:
-        return self.table // BLOCK
 
 
 @dataclass(frozen=True)
@@ -116,133 +78,25 @@ class Measured:
     model: str
 
 
-def plan_of(asked: Asked) -> Plan:
-    group = {
-        "name": "table",
-        "pattern": "table",
-        "sparse": {"rows": asked.blocks * ROWS, "block": ROWS},
-        "clip": 30.0,
-        "range": 4.0,
-        "weighting": "uniform",
-        "rule": {"name": "buffered", "buffer": 2, "minimum": 2},
-    }
-    body = {
-        "name": "tiers",
-        "versions": 1000,
-        "shards": 1,
-        "initial": asked.initial,
-        "cipher": {"name": "plain", "capacity": 8},
-        "group": [group],
-    }
-    return Plan(parse(PlanSection, body, "tiers"), asked.digest)
-
-
-class Shard:
-    """A shard's worker, and a state to which its records are applied at once."""
-
-    def __init__(self, asked: Asked, folder: Path) -> None:
-        self.plan = plan_of(asked)
-        schema = Schema((TensorSpec("table", (asked.blocks * ROWS, WIDTH), "float32"),))
-        layout = self.plan.layout(schema)
-        self.groups = tuple(group.name for group in layout.groups)
-        self.run = RunInfo(self.plan.text, schema, layout.digest, b"", b"", b"")
-        placed = tuple(GroupPlacement(name, (SHARD,)) for name in self.groups)
-        record = RunPinned(
-            self.run, Placement(1, (SHARD,), placed), (ShardAddress(SHARD, "", 1.0),)
-        )
-        self.state = ShardState(SHARD)
-        self.state.apply(record)
-        self.folder = folder
-        folders = ShardFolders(folder / "states", folder / "checkpoints")
-        noise = ShardNoise(UnsafeSeed(1), {})
-        spool, limit = DiskSpool(folder / "spool"), Limit(asked.memory)
-        self.worker = ShardWorker(SHARD, self.state, spool, folders, noise, limit=limit)
-        self.reports: dict[str, Telemetry] = {}
-        self.sequence = 0
-        self.layout = layout
-
-    def found(self) -> None:
-        for group in self.groups:
-            self._made(MakeState(group, None))
-            self._commit(group, 0)
-
-    def _made(self, task: Any) -> StateReady:
-        done = self.worker.work(task)
-        assert isinstance(done, StateReady), done
-        self.state.apply(done.made)
-        if done.telemetry is not None:
-            self.reports[SHARD] = done.telemetry
-        return done
-
-    def _commit(self, group: str, version: int) -> None:
-        keep = max(0, version - 1)
-        self.state.apply(StateCommitted(group, version, keep))
-        self.worker.work(Prune((), group, version, keep))
-
-    def key(self, group: str) -> str:
-        return model_key(group, self.state.group(group).committed, 0)
-
-    def pull(self, group: str) -> memoryview:
-        return memoryview(self.worker.fetch(self.key(group)))
-
-    def update(self, group: str) -> None:
-        """One version of a row-block, of both clients' updates."""
-        version, self.sequence = self.state.group(group).committed, self.sequence + 1
-        ids = [SubmissionId(client, group, self.sequence) for client in CLIENTS]
-        payload = self._payload(group)
-        for id in ids:
-            own = (id.client, UPDATE, group, id.sequence, 0)
-            header = BlockHeader(self.run.id, *own, len(payload), payload_digest(payload))
-            self.worker.take(PutBlock(header), payload)()
-            self.state.apply(BlockSpooled(header))
-        members = tuple(Member(id, 1, version) for id in ids)
-        number = version
-        cohort = Cohort(group, number, version + 1, 2, members)
-        keys = tuple((self.state.block_key(id, 0) or "",) for id in ids)
-        sums = self.worker.work(SumCohort(cohort, keys))
-        assert isinstance(sums, SumsReady), sums
-        self.state.apply(sums.made)
-        self._made(StepState(cohort, None, None))
-        gone = (*(key for own in keys for key in own), sum_key(group, number, 0))
-        self._commit(group, version + 1)
-        self.worker.work(Prune(gone))
-
-    def _payload(self, group: str) -> bytes:
-        code, layout = self.plan.weights(group), self.layout.group(group)
-        levels = self.plan.grid(group, layout.sent).levels
-        body = np.random.default_rng(self.sequence).integers(0, levels, layout.sent, endpoint=True)
-        return np.concatenate([code.digits(code.most), body]).astype("<u2").tobytes()
-
-    def model(self) -> str:
-        """A digest of the newest blocks of all groups."""
-        found = hashlib.sha256()
-        for group in self.groups:
-            held = self.state.group(group)
-            found.update(held.states[held.committed].blocks[0])
-        return found.hexdigest()
-
-    def files(self) -> list[Path]:
-        return sorted((self.folder / "states").glob("*.safetensors"))
-
-
 @contextmanager
 def drained() -> Iterator[Callable[[memoryview], None]]:
-    """Sends bytes through a socket to a thread that throws them away."""
+    """Sends bytes through a socket, and takes them out of it again on the same thread.
+
+    Another thread would be woken for each 36 KiB, or now and then for all, as it happens: on idle
+    cores a pull had one or seven of these wakes, and a thousand or a hundred microseconds of CPU.
+    """
     here, there = socket.socketpair()
+    room = bytearray(MIB)
 
-    def drain() -> None:
-        room = bytearray(1 << 20)
-        while there.recv_into(room):
-            pass
+    def send(payload: memoryview) -> None:
+        while payload:
+            count = here.send(payload, socket.MSG_DONTWAIT)
+            payload = payload[count:]
+            while count:
+                count -= there.recv_into(room)
 
-    thread = threading.Thread(target=drain)
-    thread.start()
-    try:
-        yield here.sendall
-    finally:
-        here.close()
-        thread.join()
-        there.close()
+    with here, there:
+        yield send
 
 
 def pull_in_line(
@@ -291,27 +145,10 @@ WAYS: dict[str, Callable[[Shard, Iterable[str], Callable[[memoryview], None]], N
 
 def paced(action: Callable[[], None], pulls: int) -> Pace:
     """What so many pulls took."""
-    read, cpu, began = own_figure("io", "read_bytes"), time.process_time(), time.perf_counter()
+    read, cpu, began = figure("io", "read_bytes"), time.process_time(), time.perf_counter()
     action()
     seconds, used = time.perf_counter() - began, time.process_time() - cpu
-    return Pace(pulls / seconds, used / pulls, (own_figure("io", "read_bytes") - read) / pulls)
-
-
-def own_figure(file: str, name: str) -> int:
-    """What the system counts of this process; 0 if it does not."""
-    for line in Path("/proc/self", file).read_text().splitlines():
-        if line.startswith(f"{name}:"):
-            return int(line.split()[1])
-    return 0
-
-
-def asked_for(groups: tuple[str, ...], count: int, seed: int) -> list[str]:
-    """Groups under Zipf's law; which of them are hot does not follow from their names."""
-    rng = np.random.default_rng(7)
-    order = rng.permutation(len(groups))
-    weights = 1 / np.arange(1, len(groups) + 1) ** EXPONENT
-    drawn = np.random.default_rng(seed).choice(len(groups), count, p=weights / weights.sum())
-    return [groups[order[each]] for each in drawn]
+    return Pace(pulls / seconds, used / pulls, (figure("io", "read_bytes") - read) / pulls)
 
 
 def forgotten(files: list[Path]) -> None:
@@ -341,7 +178,7 @@ def measure(asked: Asked, folder: Path, kind: str) -> Measured:
                 send(shard.pull(group))
             shard.update(group)
         updates = asked.updates / (time.perf_counter() - began)
-        peak = 1024 * own_figure("status", "RssAnon")
+        peak = 1024 * figure("status", "RssAnon")
         scan = disk = 0.0
         if asked.memory is not None:
             scan, disk = _scanned(shard, send)
@@ -374,44 +211,9 @@ def _scanned(shard: Shard, send: Callable[[memoryview], None]) -> tuple[float, f
     return max(rates[1], rates[3]), max(rates[0], rates[2])
 
 
-# --- limits -----------------------------------------------------------------------
-
-
-def limit(memory: int | None) -> str:
-    """This process may take so much more than it has, and ALLOWANCE; how that is enforced."""
-    if memory is None:
-        return "none"
-    for group, most in cgroups(os.getpid()):
-        try:
-            group.mkdir()
-            (group / most).write_text(str(memory + ALLOWANCE))
-            (group / "cgroup.procs").write_text(str(os.getpid()))
-        except OSError:
-            continue
-        return "memory cgroup"
-    pages = int(Path("/proc/self/statm").read_text().split()[5])
-    most_bytes = pages * resource.getpagesize() + memory + ALLOWANCE
-    resource.setrlimit(resource.RLIMIT_DATA, (most_bytes, most_bytes))
-    return "RLIMIT_DATA"
-
-
-def cgroups(pid: int) -> Iterator[tuple[Path, str]]:
-    """Where a process may have a group of its own, below this one's, and the file of its limit.
-
-    What the process had before stays with the group above.
-    """
-    for line in Path("/proc/self/cgroup").read_text().splitlines():
-        _, kinds, path = line.split(":", 2)
-        own = f"{path.lstrip('/')}/secureps-tiers-{pid}"
-        if kinds == "memory":
-            yield Path("/sys/fs/cgroup/memory") / own, "memory.limit_in_bytes"
-        elif not kinds:
-            yield Path("/sys/fs/cgroup") / own, "memory.max"
-
-
 def child(asked: Asked, folder: Path) -> None:
     give_back_payloads()  # as a shard's process does
-    found = measure(asked, folder, limit(asked.memory))
+    found = measure(asked, folder, limit(asked.memory, os.getpid()))
     sys.stdout.write(json.dumps(asdict(found)))
 
 
@@ -419,24 +221,16 @@ def play(asked: Asked) -> Measured:
     """A child's run; SystemExit if it wanted more than it may have."""
     with tempfile.TemporaryDirectory(prefix="secureps-tiers-") as folder:
         command = [sys.executable, "-m", "benchmarks.tiers", "--child", json.dumps(asdict(asked))]
-        with subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) as process:
+        with (
+            subprocess.Popen([*command, folder], stdout=subprocess.PIPE, text=True) as process,
+            limited(process.pid),
+        ):
             told, _ = process.communicate()
-        for group, _ in cgroups(process.pid):
-            if group.exists():
-                group.rmdir()
     if process.returncode:
         raise SystemExit(f"with {asked.memory} bytes it ended with {process.returncode}")
     plain = json.loads(told)
     paces = {name: Pace(**each) for name, each in plain["paces"].items()}
     return Measured(**(plain | {"paces": paces}))
-
-
-def write_initial(path: Path, table: int) -> str:
-    """The file of version 0, and its digest."""
-    rng = np.random.default_rng(5)
-    values = rng.standard_normal((table // BLOCK * ROWS, WIDTH), np.float32)
-    write_state(path, {"table": values}, {}, None)
-    return digest_of_file(path, file_hasher).hex()
 
 
 def rows(table: int, budget: int, updates: int, pulls: int) -> list[Row]:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import grpc
@@ -27,6 +28,7 @@ from secureps.errors import (
     Malformed,
     OperatorError,
     SecurepsError,
+    UnknownParty,
     Unreachable,
 )
 from secureps.exhaustion import most_files
@@ -303,7 +305,20 @@ class CoordinatorServer(_Server):
 
 
 class StandbyServer(CoordinatorServer):
-    """Serves `Tell` for a coordinator's standby, in whose journal nothing is its own."""
+    """Serves `Tell` for a coordinator's standby, in whose journal nothing is its own.
+
+    Nobody is told by it that they are on no roster: whoever came since is on the coordinator's.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        endpoint: Endpoint,
+        listen: str,
+        authenticate: Authenticate,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        super().__init__(link, endpoint, listen, partial(_elsewhere, authenticate), clock)
 
     def refused(self) -> tuple[RefusedRequests, ...]:
         """Nothing: it refuses everybody who looks for the coordinator, and journals none of it."""
@@ -409,6 +424,16 @@ class ShardServer(_Server):
                 with self._paces.of(context.peer()) as pace:
                     for piece in framing.pieces(encode(reply), rest, pace):
                         await sent(context, piece, place)
+
+
+def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature: bytes) -> None:
+    """As `authenticate`, of whose roster a standby says nothing."""
+    try:
+        authenticate(party, request, signature)
+    except UnknownParty:
+        raise Unreachable(
+            "a standby is here that does not know the sender: the coordinator rules elsewhere"
+        ) from None
 
 
 def connections() -> int:

@@ -42,7 +42,7 @@ from secureps.messages.requests import (
 from secureps.wire.grpc import framing, servers
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
-from secureps.wire.grpc.servers import _answer
+from secureps.wire.grpc.servers import StandbyServer, _answer
 from secureps.wire.grpc.uploads import Upload
 from secureps.wire.protobuf import encode
 from tests.kits.signing_kit import signer
@@ -392,6 +392,28 @@ def test_a_status_tells_the_clock_of_the_machine_that_it_comes_from() -> None:
     assert server._answered("a", AskStatus(), status) == dataclasses.replace(status, clock=7.0)
     assert server._answered("a", AskStatus(), Noted()) == Noted()
     server.stop(0)
+
+
+@pytest.mark.parametrize(
+    ("made", "expected", "says"),
+    [
+        (CoordinatorServer, UnknownParty, "is not on the roster"),
+        (StandbyServer, Unreachable, "a standby is here that does not know the sender"),
+    ],
+)
+def test_who_came_since_is_not_sent_away_by_a_standby(
+    made: type[CoordinatorServer], expected: type[SecurepsError], says: str
+) -> None:
+    server = made(PLAINTEXT, EchoServer(), "127.0.0.1:0", authenticate)
+    server.start()
+    address = f"127.0.0.1:{server.port}"
+    transport = GrpcTransport(PLAINTEXT, "stranger", sign_as("stranger"), {"coordinator": address})
+    try:
+        with pytest.raises(expected, match=says):
+            transport.call("coordinator", ask("echo")).result(PATIENCE)
+    finally:
+        transport.close()
+        server.stop(0)
 
 
 def test_an_order_is_encoded_once_for_all_who_are_given_it(
