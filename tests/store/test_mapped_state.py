@@ -145,9 +145,9 @@ def test_a_file_that_is_longer_than_it_says_is_damage_and_takes_no_memory(tmp_pa
         ):
             with pytest.raises(DamagedStore, match="not a state file"):
                 read()
-    for read in (map_state, read_tensors):
+    for whole in (map_state, read_tensors):
         with pytest.raises(DamagedStore, match=f"not all of its {1 << 40} bytes"):
-            read(path, digest)
+            whole(path, digest)
 
 
 def test_one_bit_is_damage(tmp_path: Path) -> None:
