@@ -198,15 +198,15 @@ def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
         raise OverflowError("intermediate overflow in fsum")
 
     BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
-    source = {
-        "read_rows": CourseSource(run / "state" / "coordinator"),
-        "verify": LogsSource([run / "coordinator.jsonl"], run / "kit"),
-        "KnownLedger.read": LedgersSource(tmp_path),
+    look = {
+        "read_rows": CourseSource(run / "state" / "coordinator").look,
+        "verify": LogsSource([run / "coordinator.jsonl"], run / "kit").look,
+        "KnownLedger.read": LedgersSource(tmp_path).look,
     }[read]
     monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
     for _ in range(2):
         with pytest.raises(OverflowError):
-            source.look(Board())
+            look(Board())
 
 
 def test_a_client_reads_its_own_state_and_ledger(
