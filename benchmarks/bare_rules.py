@@ -42,8 +42,6 @@ MESSAGES = 0.5
 """Seconds of latency between the word of a version and the update that is made from it."""
 SECONDS = 1500.0
 """Of a trial, at most."""
-MOST = 2800
-"""Who are asked for a round: more would not fit an order to open it, under 4 key holders."""
 BATCH = 500
 """Holders that are trained in one product of matrices."""
 
@@ -338,11 +336,13 @@ def best(crowd: Crowd, scenario: Scenario, courses: Sequence[Course]) -> Course:
 def at_work(seeds: Sequence[int]) -> list[Row]:
     """Rounds and buffers of `ten_thousand.toml`; and rounds that wait for most, as is common."""
     scenario = load_scenario(SIMULATIONS / "ten_thousand.toml")
-    crowd = Crowd(scenario)
+    study, crowd = scenario.section.study, Crowd(scenario)
+    assert study is not None
+    asks = study.variant[0].rules[0]
+    assert isinstance(asks, SyncSection)
 
     def rounds(deadline: float, rate: float) -> Course:
-        rule = SyncSection(quorum=100, minimum=100, start=MOST, most=MOST, deadline=deadline)
-        return Course(rule, rate)
+        return Course(asks.model_copy(update={"deadline": deadline}), rate)
 
     def buffers(buffer: int, rate: float) -> Course:
         own = {"buffer": buffer, "minimum": 100, "max_staleness": 300, "concurrency": 10000}

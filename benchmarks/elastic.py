@@ -246,10 +246,11 @@ def main() -> None:
     parser.add_argument("--only", choices=sorted(SCENES | CHOSEN_BY))
     own = parser.parse_args()
     scenes, seeds = played(own.tuning, own.seeds)
+    name = "elastic-tuning" if own.tuning else "elastic"
     if own.only:
-        scenes = {own.only: (SCENES | CHOSEN_BY)[own.only]}
+        name, scenes = f"{name}-{own.only}", {own.only: (SCENES | CHOSEN_BY)[own.only]}
     title = f"policies of scaling, {own.seeds} seeds, {SECONDS:g} virtual seconds each"
-    report("elastic-tuning" if own.tuning else "elastic", title, rows(scenes, seeds))
+    report(name, title, rows(scenes, seeds))
 
 
 if __name__ == "__main__":

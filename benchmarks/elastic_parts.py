@@ -208,9 +208,10 @@ def main() -> None:
     parser.add_argument("--tuning", action="store_true", help="the scenarios that were chosen by")
     own = parser.parse_args()
     scenes, seeds = played(own.tuning, own.seeds)
+    tuned = "-tuning" if own.tuning else ""
     for part in own.parts or PARTS:
         title = f"what parts of scaling gain: {part}; {own.seeds} seeds"
-        report(f"elastic-{part}", title, rows(part, scenes, seeds))
+        report(f"elastic-{part}{tuned}", title, rows(part, scenes, seeds))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,8 @@ def main() -> None:
     for clients in given.clients:
         with tempfile.TemporaryDirectory(prefix="secureps-virtual-") as folder:
             rows.append(play(Path(folder), given.scenario, clients))
-    report("virtual", f"{given.scenario}: 20 encrypted versions in virtual time", rows)
+    title = f"{given.scenario}: 20 encrypted versions in virtual time"
+    report(f"virtual-{given.scenario}", title, rows)
 
 
 if __name__ == "__main__":

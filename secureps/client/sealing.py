@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -239,6 +240,19 @@ class OutboxSealer:
             self._outbox.delete(key)
             self._kept.pop(key, None)
 
+    @contextmanager
+    def all_or_none(self) -> Iterator[list[str]]:
+        """A list for the keys of what is put into the outbox: if the `with` fails, that is dropped.
+
+        What is sealed again has other bytes, and other names; until then it would take up room.
+        """
+        put = list[str]()
+        try:
+            yield put
+        except Exception:
+            self.drop(put)
+            raise
+
     def _cipher(self, pinned: Pinned, group: str) -> Cipher:
         kind = pinned.plan.cipher_of(pinned.layout.group(group))
         return kind if self._backend is None else on_backend(kind, self._backend)
@@ -261,34 +275,32 @@ class OutboxSealer:
         """Writes every block to the outbox, durably, and signs headers and receipt.
 
         Yields under a one-time key each block but the last one, once it is in the outbox. What is
-        not sealed whole is deleted: sealed again it has other bytes, and other names.
+        not sealed whole is deleted.
         """
         id, made = receipt.id, dict[int, BlockHeader]()
         of_all = pinned.layout.group(id.group).blocks
-        try:
+        with self.all_or_none() as put:
             for block, pieces in blocks:
                 place = (receipt.run, id.client, receipt.purpose, id.group, id.sequence, block)
                 header = BlockHeader(*place, length=0, digest=b"")
                 sealed = in_order(self._threads, _made, pieces)
                 length, digest = self._outbox.keep(header.name, sealed)
                 header = dataclasses.replace(header, length=length, digest=digest)
+                put.append(header.key)
                 made[block] = dataclasses.replace(header, signature=self._sign(header))
                 if key is not None and len(made) < of_all:
                     yield made[block]
-        except Exception:
-            self.drop(header.key for header in made.values())
-            raise
-        headers = [made[block] for block in sorted(made)]
-        digests = tuple(header.digest for header in headers)
-        size = sum(header.length for header in headers)
-        receipt = dataclasses.replace(
-            receipt, blocks=digests, root=ciphertext_root(digests), size=size
-        )
-        if key is not None:
-            receipt = self._shared(pinned, receipt, key)
-            self._kept[headers[0].key] = key
-        receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
-        return SealedUpdate(receipt, tuple(headers))
+            headers = [made[block] for block in sorted(made)]
+            digests = tuple(header.digest for header in headers)
+            size = sum(header.length for header in headers)
+            receipt = dataclasses.replace(
+                receipt, blocks=digests, root=ciphertext_root(digests), size=size
+            )
+            if key is not None:
+                receipt = self._shared(pinned, receipt, key)
+                self._kept[headers[0].key] = key
+            receipt = dataclasses.replace(receipt, signature=self._sign(receipt))
+            return SealedUpdate(receipt, tuple(headers))
 
     def _shared(self, pinned: Pinned, receipt: Receipt, key: OneTimeKey) -> Receipt:
         """Adds the shares of the one-time key to a receipt, which then lacks only its signature.

@@ -203,18 +203,18 @@ class ClientWorker(Worker):
         staying = self._staying(task)
         result, training = self._trained(task, staying)
         trained, made = time.perf_counter(), dict[Aim, SealedUpdate | None]()
-        try:
-            for aim in task.aims:
-                made[aim] = yield from self._seal(aim, result, task, kinds)
-            sealed = time.perf_counter()
-            own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
-            LocalTensors(self._site.local).save(task.model, staying, own)
-        except Exception as error:
-            if refused(error):  # done again when the disk works again, and not trained again
-                self._early = (task, result, training)
-            whole = (update.headers for update in made.values() if update is not None)
-            self._sealer.drop(header.key for headers in whole for header in headers)
-            raise
+        with self._sealer.all_or_none() as put:
+            try:
+                for aim in task.aims:
+                    made[aim] = update = yield from self._seal(aim, result, task, kinds)
+                    put += [] if update is None else [header.key for header in update.headers]
+                sealed = time.perf_counter()
+                own = {s.name: np.asarray(result.parameters[s.name]) for s in self._layout().local}
+                LocalTensors(self._site.local).save(task.model, staying, own)
+            except Exception as error:
+                if refused(error):  # done again when the disk works again, and not trained again
+                    self._early = (task, result, training)
+                raise
         figures = (
             Figure("training_seconds", training),
             Figure("encryption_seconds", sealed - trained - self._making.between),
@@ -389,14 +389,12 @@ class ClientWorker(Worker):
             beside=beside(plan, aim.group, task.model, pulled),
             most_examples=aim.most_examples,
         )
-        sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent, weight)
-        if plan.group(aim.group).feedback:
-            scale = self._scale(aim.group, pulled[aim.group][-1])
-            try:
+        with self._sealer.all_or_none() as put:
+            sealed = yield from self._sealer.seal(self._machine.pinned, receipt, sent, weight)
+            put += [header.key for header in sealed.headers]
+            if plan.group(aim.group).feedback:
+                scale = self._scale(aim.group, pulled[aim.group][-1])
                 keep(self._outbox, aim.group, name, update.part(0, layout.size), scale)
-            except Exception:
-                self._sealer.drop(header.key for header in sealed.headers)
-                raise
         return dataclasses.replace(sealed, content=content)
 
     def _name(self, aim: Aim, attempt: int, content: bytes) -> bytes:

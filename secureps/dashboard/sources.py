@@ -296,25 +296,27 @@ class KnownLedger:
 
     def __init__(self, path: Path, budget: float | None = None) -> None:
         self._path, self._budget = path, budget
-        self._ledger = BudgetLedger(path, budget)
+        self._known: BudgetLedger | None = None
 
     def read(self) -> OwnLedger:
         """What it says, or why it cannot be read."""
         if not self._path.is_file():
             return OwnLedger(budget=self._budget)
+        if self._known is not None:
+            with suppress(SecurepsError):  # of another file, as after a restore: from its start
+                return _said(self._known)
+        self._known, ledger = None, BudgetLedger(self._path, self._budget)
         try:
-            return self._said()
-        except SecurepsError:  # of another file, as after a restore: from its start
-            self._ledger = BudgetLedger(self._path, self._budget)
-        try:
-            return self._said()
+            said = _said(ledger)
         except SecurepsError as error:
             return OwnLedger((), None, self._budget, str(error))
+        self._known = ledger
+        return said
 
-    def _said(self) -> OwnLedger:
-        ledger = self._ledger
-        facts = [fact for _, fact in ledger.facts()]
-        return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
+
+def _said(ledger: BudgetLedger) -> OwnLedger:
+    facts = [fact for _, fact in ledger.facts()]
+    return OwnLedger(ledger.spent(), finite(epsilon_of(facts, OWN_DELTA)), ledger.limit)
 
 
 class LedgersSource:

@@ -153,18 +153,24 @@ class Placement:
         shards = (name for name in self.shards if name != shard)
         return Placement.by_block(self.epoch + 1, shards, held)
 
-    def joined(self, target: Placement) -> Placement:
-        """The next epoch, in which whoever gets a block by `target` holds it besides, last."""
+    def moved(
+        self, shards: Iterable[str], held: Mapping[str, Sequence[tuple[str, ...]]]
+    ) -> tuple[Placement, Placement]:
+        """The next two epochs, after which blocks lie as `held` says on these shards.
+
+        By the first, whoever gets a block holds it besides, last.
+        """
+        target = Placement.by_block(self.epoch + 2, shards, held)
         wanted = target.held
-        held = {
+        both = {
             group: [
                 (*holders, *(s for s in wanted[group][block] if s not in holders))
                 for block, holders in enumerate(blocks)
             ]
             for group, blocks in self.held.items()
         }
-        shards = (*self.shards, *(s for s in target.shards if s not in self.shards))
-        return Placement.by_block(self.epoch + 1, shards, held)
+        known = (*self.shards, *(s for s in target.shards if s not in self.shards))
+        return Placement.by_block(self.epoch + 1, known, both), target
 
     def blocks_of(self, group: str, shard: str) -> tuple[int, ...]:
         """The blocks of a group that a shard holds, as primary or as replica, ascending."""

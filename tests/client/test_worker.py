@@ -18,16 +18,17 @@ from secureps.client.site import Site
 from secureps.client.trainer import FitResult
 from secureps.client.worker import ClientWorker
 from secureps.crypto.sampling import SecretSeed, Seed, UnsafeSeed
-from secureps.errors import DiskFailed, Malformed
+from secureps.errors import DiskFailed, Malformed, Refused
 from secureps.messages import records
 from secureps.messages.encoding import payload_digest
-from secureps.messages.orders import GroupVersion
+from secureps.messages.orders import GroupVersion, KeyCommittee
 from secureps.messages.requests import Figure, GetBlock
 from secureps.messages.submission import BlockHeader
 from secureps.policy.block_deltas import block_delta
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
 from secureps.policy.tensor_kinds import Kind
+from secureps.roles.member.committees import Committees
 from secureps.roles.member.member import Member
 from secureps.roles.member.tasks import (
     Aim,
@@ -157,6 +158,20 @@ def test_an_update_that_does_not_fit_on_the_disk_is_put_away(
     update = made_of(np.full(VALUES, 0.01, np.float32))
     with pytest.raises(DiskFailed):
         sealed_whole(own._contribution(task, Aim("all", 0, 4), bytes(32), update, 1))
+    assert own._outbox.keys("") == []
+
+
+def test_an_update_whose_key_nobody_holds_is_put_away(tmp_path: Path) -> None:
+    """Its blocks are sealed, and without the shares of their key of no use to anybody."""
+    own = worker(make_plan("rlwe"), tmp_path, SecretSeed(bytes(32)))
+
+    def nobody(group: str, version: int) -> KeyCommittee:
+        assert len(own._outbox.keys("")) == own._layout().group(group).blocks
+        raise Refused("other key holders came meanwhile")
+
+    own._machine.committees = cast(Committees, SimpleNamespace(goes_on_with=nobody))
+    with pytest.raises(Refused, match="came meanwhile"):
+        contributed(own, 1)
     assert own._outbox.keys("") == []
 
 

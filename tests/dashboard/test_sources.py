@@ -269,6 +269,28 @@ def test_a_ledger_is_read_on_and_another_one_from_its_start(
     assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
 
 
+def test_a_damaged_ledger_is_read_once_a_look_and_again_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, opened = tmp_path / "client-00.db", list[Path]()
+    path.write_bytes(b"no ledger" * 1000)
+
+    class Counted(SqliteJournal):
+        def __init__(self, path: Path, oldest: int) -> None:
+            opened.append(path)
+            super().__init__(path, oldest)
+
+    monkeypatch.setattr("secureps.store.budget.SqliteJournal", Counted)
+    ledger = KnownLedger(path)
+    for look in (1, 2):
+        assert "client-00.db" in ledger.read().trouble
+        assert len(opened) == look
+    for each in tmp_path.iterdir():
+        each.unlink()
+    BudgetLedger(path).charge(b"\x06" * 32, FACT)
+    assert [each.run for each in ledger.read().runs] == [b"\x06" * 32]
+
+
 def test_a_ledger_that_is_not_there_is_empty_and_stays_away(tmp_path: Path) -> None:
     assert KnownLedger(tmp_path / "x" / "none.db", 4.0).read().runs == ()
     assert list(tmp_path.iterdir()) == []

@@ -14,7 +14,7 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import Plan
 from secureps.roles.coordinator import checkpoint
-from secureps.run.simulate.simulation import Conditions
+from secureps.run.simulate.simulation import Conditions, Simulation
 from tests.federation.test_resharding import (
     NEW,
     acted,
@@ -89,6 +89,13 @@ def slow_copies(sender: str, to: str, message: Any) -> float:
     return 40.0 if isinstance(message, Missing) and message.epoch else 0.5
 
 
+def waited(play: Simulation) -> dict[str, int]:
+    """Microseconds since the round of each group began, of which a pause and a move take none."""
+    now, groups = play.loop.now(), play.coordinator.federation.model_groups
+    began = {group.name: group.opened_at for group in groups}
+    return {name: round(1e6 * (now - at)) for name, at in began.items() if at is not None}
+
+
 def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     """The group that waits for the one that moves, as both are trained together, too."""
     slow = list[float]()
@@ -105,10 +112,12 @@ def test_a_pause_in_mid_move_costs_nobody_its_round(tmp_path: Path) -> None:
     say(play, ShardDeed.DRAIN, "shard-2")
     play.run(lambda: moving.target is not None)
     assert moving.groups == {"rest"}
+    before = waited(play)
     say(play, Deed.PAUSE)
     later(play, 10.0)
     say(play, Deed.GO_ON)
     play.run(lambda: moving.target is None)
+    assert waited(play) == before, "neither the pause nor the move counts, and none twice"
     slow.clear()
     play_out(play)
     assert {len(each.cohort.members) for each in journalled(play, CohortClosed)} == {6}

@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
 
-from benchmarks import bare_rules, elastic_parts, numa, receipts, sharding
+from benchmarks import bare_rules, elastic, elastic_parts, numa, receipts, sharding
 from benchmarks.cluster import NANO, Cluster, Costs, efficiency, needed, play
 from benchmarks.large import Cost, Spent
 from benchmarks.scaling import Case, by_party, costs_of, draw, flat_rows, way_rows, ways
@@ -242,3 +243,24 @@ def test_a_gain_is_the_time_of_who_has_less_over_that_of_who_has_all() -> None:
     rows = list(elastic_parts._rows("bursts", {"all": [100.0, 900.0], "less": [200.0, 900.0]}))
     assert [row["gain"] for row in rows] == [1.0, pytest.approx(2**0.5)]
     assert [row["reached"] for row in rows] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "given", "name"),
+    [
+        (elastic, "", "elastic"),
+        (elastic, "--tuning", "elastic-tuning"),
+        (elastic, "--only bursts", "elastic-bursts"),
+        (elastic_parts, "work", "elastic-work"),
+        (elastic_parts, "work --tuning", "elastic-work-tuning"),
+    ],
+)
+def test_each_choice_of_scenarios_is_kept_under_a_name_of_its_own(
+    benchmark: ModuleType, given: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = list[str]()
+    monkeypatch.setattr(benchmark, "rows", lambda *_: [])
+    monkeypatch.setattr(benchmark, "report", lambda name, title, rows: kept.append(name))
+    monkeypatch.setattr("sys.argv", ["benchmark", *given.split()])
+    benchmark.main()
+    assert kept == [name]

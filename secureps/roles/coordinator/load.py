@@ -32,6 +32,7 @@ from secureps.policy.scaling.gradient_noise import (
 from secureps.policy.scaling.in_force import staleness_power
 from secureps.policy.scaling.observation import Observation, Round, Waits
 from secureps.roles.coordinator import termination
+from secureps.roles.coordinator.group import GroupState
 from secureps.roles.coordinator.transaction import Transaction
 
 UP, DOWN = "network_seconds", "pulling_seconds"
@@ -249,15 +250,19 @@ class Load:
         """
         found = dict[str, float]()
         for group in tx.federation.model_groups:
-            if termination.over(tx, group):
+            if not self._tells(tx, group):
                 continue
             if group.streaming:
-                if updates := self._updates_of[group.name]:
-                    members = len(tx.attendance(group).here)
-                    found[group.name] = self._sent[group.name] / updates * members
-            elif turns := self._turns.get(group.name):
-                found[group.name] = fmean(turns)
+                members = len(tx.attendance(group).here)
+                found[group.name] = self._sent[group.name] / self._updates_of[group.name] * members
+            else:
+                found[group.name] = fmean(self._turns[group.name])
         return found
+
+    def _tells(self, tx: Transaction, group: GroupState) -> bool:
+        """Whether `at_once` has a group."""
+        sent = self._updates_of[group.name] if group.streaming else self._turns.get(group.name)
+        return bool(sent) and not termination.over(tx, group)
 
     def news(self, tx: Transaction) -> bool:
         """Whether each group has made another version, on average, since this was last so.
@@ -271,9 +276,8 @@ class Load:
             return False
         if any(len(self._lags.get(shard, ())) < LEAST_SUMS for shard in shards):
             return False
-        known = self.at_once(tx).keys()
         asked = (each for each in tx.federation.model_groups if each.opened_at is not None)
-        if any(group.name not in known for group in asked):
+        if not all(self._tells(tx, group) for group in asked):
             return False
         self._seen = self.versions
         return True

@@ -177,9 +177,7 @@ def advance(tx: Transaction) -> None:
         here = shards is not None and tx.watchers.issuperset({*shards, *placement.shards})
         if shards is None or not here or not _between(tx):
             return
-        held = _held(tx, shards)
-        target = Placement.by_block(placement.epoch + 2, shards, held)
-        tx.write(PlacementMoved(placement.joined(target), target))
+        tx.write(PlacementMoved(*placement.moved(shards, _held(tx, shards))))
         departures.go_on(tx)
     if moving.target is not None and not _lacking(tx) and _between(tx) and _kept(tx):
         leaving = moving.shard if moving.what == ShardDeed.REMOVE else ""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from secureps.errors import ConfigError
-from secureps.messages.run import Placement
 from secureps.policy.tiers import room_of
 from secureps.roles.coordinator.transaction import Transaction
 
@@ -31,7 +30,7 @@ def too_little(tx: Transaction, memory: Mapping[str, float], held: Held) -> str:
     assert tx.layout is not None
     assert tx.federation.pinned is not None
     groups, now = tx.layout.all_groups, tx.federation.pinned.placement
-    both = now.joined(Placement.by_block(now.epoch + 2, now.shards, held))
+    both, _ = now.moved(now.shards, held)
     shards = {shard for blocks in held.values() for holders in blocks for shard in holders}
     for shard in sorted(memory.keys() & shards):
         own = {group.name: both.blocks_of(group.name, shard) for group in groups}

@@ -36,7 +36,8 @@ def sealed_bytes(plan: Plan, own: Layout, clear: Layout) -> Callable[[Any], int]
     if [_spans(group) for group in own.all_groups] != [_spans(g) for g in clear.all_groups]:
         raise ConfigError(
             f"study.sealed: under {plan.section.cipher.name} the model lies in other blocks than "
-            "in the clear, so that its bytes cannot be told: set it to 0, and all is encrypted"
+            "in the clear, so that its bytes cannot be told: give the plan a block_size, by which "
+            "it lies alike, or set study.sealed to 0, and all is encrypted"
         )
 
     @cache

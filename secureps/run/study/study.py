@@ -32,9 +32,12 @@ from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
 from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
+from secureps.run.script.scoring import Look
 from secureps.run.simulate.scenario_file import Scenario, load_scenario
+from secureps.run.simulate.sealed_bytes import sealed_bytes
 from secureps.run.study.results import StudyResults, markdown, table
 from secureps.run.study.trial import (
+    ENDLESS,
     Candidate,
     Comparison,
     Likeness,
@@ -42,6 +45,7 @@ from secureps.run.study.trial import (
     Point,
     Trial,
     altered,
+    charged,
     compared,
     play,
     section_of,
@@ -76,6 +80,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     own = section_of(scenario)
     with naming(path, ConfigError):
         _refuse_unsound(scenario, own)
+        _refuse_other_blocks(scenario, own)
     _tell_founding(scenario, own, console)
     folder = out if out is not None else Path("runs") / f"{scenario.section.name}-study"
     _claim(folder, scenario)
@@ -120,6 +125,22 @@ def _refuse_unsound(scenario: Scenario, own: StudySection) -> None:
                     f"study.variant {variant.name}: {scenario.section.clients} clients play, the "
                     f"rule waits for {start}"
                 )
+
+
+def _refuse_other_blocks(scenario: Scenario, own: StudySection) -> None:
+    """Refuses (ConfigError) what would end each trial; where nothing might, no script is run."""
+    first = [next(_candidates(variant)) for variant in own.variant]
+    asked = {each: charged(scenario, each, ENDLESS) for each in first}
+    plans = {each: plan for each, plan in asked.items() if plan is not None}
+    if not plans:
+        return
+    script = scenario.script()
+    with naming("settings", ConfigError, script.path):
+        schema = Look.at(script.make(scenario.settings(0))).schema
+    for each, plan in plans.items():
+        with naming(f"study.variant {each.variant}", ConfigError):
+            clear = altered(scenario, each, ENDLESS)
+            sealed_bytes(plan, plan.layout(schema), clear.layout(schema))
 
 
 def _tell_founding(scenario: Scenario, own: StudySection, console: Console) -> None:

@@ -191,7 +191,7 @@ def compared(scenario: Scenario, variant: VariantSection) -> bool:
     return section_of(scenario).sealed > 0 and section.cipher.name != PLAIN and not alone
 
 
-def _charged(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
+def charged(scenario: Scenario, candidate: Candidate, versions: int) -> Plan | None:
     """The plan whose cipher's bytes take time, where another is played; None where none do."""
     variant = variant_of(section_of(scenario), candidate)
     if scenario.delays.bandwidth is None or not compared(scenario, variant):
@@ -256,8 +256,8 @@ def _try(scenario: Scenario, trial: Trial) -> Outcome:
     with TemporaryDirectory() as folder:
         founded = _founded(scenario, trial, folder)
         plan = altered(founded, trial.candidate, ENDLESS)
-        charged = _charged(founded, trial.candidate, ENDLESS)
-        points = _judged(_cast(scenario, plan, trial.seed, folder, charged), study, trial)
+        charges = charged(founded, trial.candidate, ENDLESS)
+        points = _judged(_cast(scenario, plan, trial.seed, folder, charges), study, trial)
     return Outcome(crossed(points, study.target, study.hold), tuple(points), 0.0)
 
 
@@ -303,12 +303,12 @@ def _compare(scenario: Scenario, job: Comparison) -> Likeness:
     study = section_of(scenario)
     with TemporaryDirectory() as folder:
         scenario = _founded(scenario, job, folder)
-        charged = _charged(scenario, job.candidate, study.sealed)
+        charges = charged(scenario, job.candidate, study.sealed)
         (model, seconds), (clear, clear_seconds) = (
             _first_versions(
                 scenario, altered(scenario, job.candidate, study.sealed, sealed), job.seed, charge
             )
-            for sealed, charge in ((True, None), (False, charged))
+            for sealed, charge in ((True, None), (False, charges))
         )
     same = all(model[name].tobytes() == clear[name].tobytes() for name in model)
     return Likeness(same, seconds == clear_seconds, study.sealed, 0.0)

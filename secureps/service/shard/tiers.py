@@ -41,7 +41,7 @@ class Tiers:
         self._scratch = Scratch(folder)
         self._hot = HotVersions[GroupValues](None if limit.memory is None else 0)
         self._epoch = -1
-        self._sizes: dict[tuple[str, tuple[int, ...]], int] = {}
+        self._sizes: dict[str, tuple[tuple[int, ...], int]] = {}
         self._known: Room | None = None
         self._hits = self._waits = 0
         self._waited = 0.0
@@ -124,11 +124,12 @@ class Tiers:
 
     def _size(self, group: str) -> int:
         """Bytes of a version of a group's blocks here."""
-        at = (group, self._state.own(group))
-        if at not in self._sizes:
+        own, known = self._state.own(group), self._sizes.get(group)
+        if known is None or known[0] is not own:  # for every pull, so that none looks at all blocks
             pinned = self._state.pinned
-            self._sizes[at] = version_bytes(pinned.plan, pinned.layout.group(group), at[1])
-        return self._sizes[at]
+            size = version_bytes(pinned.plan, pinned.layout.group(group), own)
+            self._sizes[group] = known = own, size
+        return known[1]
 
     def _stays(self, group: str, version: int) -> bool:
         """Whether it is in memory whatever is used: the newest of a group that is resident.
@@ -150,6 +151,5 @@ class Tiers:
         if self._epoch != pinned.placement.epoch:
             self._known = self._limit.room(self._name, pinned)
             self._epoch = pinned.placement.epoch
-            self._sizes.clear()
             self._hot.room = None if self._known is None else self._known.held
         return self._known

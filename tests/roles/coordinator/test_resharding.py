@@ -194,14 +194,14 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it(
     groups = [{"name": "moves", "pattern": "body.*"} | own, {"name": "stays"} | own]
     plan, pinned = make_plan("plain", group=groups), configure(make_plan("plain"))
     before = Placement.by_block(1, "ab", {"moves": [("a",)], "stays": [("a",)]})
-    after = Placement.by_block(3, "ab", {"moves": [("b",)], "stays": [("a",)]})
+    between, after = before.moved("ab", {"moves": [("b",)], "stays": [("a",)]})
     record = RunPinned(replace(pinned.run, plan=plan.text), before, pinned.shards)
     moves, stays = (GroupState(name, 0, opened_at=40.0, stream=Clocks()) for name in plan.groups)
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
         group.open_stream.arrived.update(waits)
     moving, both, known = Moving(overdue=3.0), (moves, stays), Evaluations()
-    record = moving.apply(60.0, PlacementMoved(before.joined(after), after), record, both, known)
+    record = moving.apply(60.0, PlacementMoved(between, after), record, both, known)
     assert moving.overdue is None, "that was of a move before"
     moving.overdue = overdue
     moving.apply(90.0, PlacementMoved(after), record, both, known)

@@ -15,7 +15,14 @@ from secureps.run.simulate.scenario_file import load_scenario
 from secureps.run.simulate.simulate import simulate
 from secureps.run.study import trial
 from secureps.run.study.results import StudyResults, markdown
-from secureps.run.study.study import _candidates, _claim, _read, _tell_founding, study
+from secureps.run.study.study import (
+    _candidates,
+    _claim,
+    _read,
+    _refuse_other_blocks,
+    _tell_founding,
+    study,
+)
 from secureps.run.study.trial import (
     CHECKPOINT_EVERY,
     ENDLESS,
@@ -273,6 +280,32 @@ def test_a_study_that_is_not_right_is_refused(
     assert not (tmp_path / "out").exists()
 
 
+TINY = """
+import numpy as np
+class Zeros:
+    def parameters(self, seed):
+        return {"w": np.zeros(5000, np.float32)}
+def make(settings):
+    return Zeros()
+"""
+
+
+def test_what_no_trial_could_be_played_of_is_refused_before_the_first(tmp_path: Path) -> None:
+    """On two shards blocks are cut as the cipher packs them, unless the plan says how large."""
+    path = scenario(tmp_path, "network = 0.1", "bandwidth = 2e4\nnetwork = 0.1")
+    script = tmp_path / "tiny.py"
+    script.write_text(TINY)
+    path.write_text(path.read_text().replace(str(SCRIPT), str(script)))
+    (tmp_path / "plan.toml").write_text(PLAN.replace("block_size = 4096", "shards = 2"))
+    reason = r"scenario\.toml: study\.variant rounds: study\.sealed: under rlwe .* block_size"
+    with pytest.raises(ConfigError, match=reason):
+        study(path, tmp_path / "out", 2, screen())
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "plan.toml").write_text(PLAN)
+    played = load_scenario(path)
+    _refuse_other_blocks(played, section_of(played))
+
+
 def test_a_scenario_without_a_study_compares_nothing(tmp_path: Path) -> None:
     path = scenario(tmp_path)
     path.write_text(path.read_text().split("[study]")[0])
@@ -405,7 +438,7 @@ def test_where_bytes_take_time_those_of_the_cipher_do_in_the_clear(
     found = play(path, job)
     assert isinstance(found, Likeness)
     assert (found.model, found.seconds) == (True, True)
-    monkeypatch.setattr(trial, "_charged", lambda *_: None)
+    monkeypatch.setattr(trial, "charged", lambda *_: None)
     bare = play(path, job)
     assert isinstance(bare, Likeness)
     assert (bare.model, bare.seconds) == (True, False), "its own bytes are fewer"

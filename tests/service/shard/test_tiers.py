@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,11 @@ import pytest
 from secureps.errors import DamagedStore
 from secureps.messages.orders import Commit
 from secureps.messages.requests import Telemetry
+from secureps.messages.run import Placement
 from secureps.messages.shard_records import StatePrepared
+from secureps.model.layout import GroupLayout
 from secureps.policy.plan import Plan
+from secureps.policy.tiers import version_bytes
 from secureps.roles.shard.memory_limit import Limit
 from secureps.roles.shard.memory_report import memory_used
 from secureps.service.shard import states
@@ -19,7 +23,7 @@ from secureps.service.shard.group_values import in_memory, published
 from secureps.service.shard.tiers import SHORT
 from secureps.store.checkpoint import digest_of_file, read_state
 from secureps.store.mapped_state import filed_tensors, read_tensors
-from tests.kits.roles_kit import make_plan
+from tests.kits.roles_kit import SHARDS, make_plan
 from tests.service.shard.test_states import GROUPS, RULE, Disk, same, version
 
 ROOMY, TIGHT = 8000, 700
@@ -113,6 +117,28 @@ def test_others_go_before_a_version_is_read(
     monkeypatch.setattr("secureps.service.shard.states.read_tensors", read)
     assert same(disk.states.values("a-b", 0), version("a-b", 0))
     assert held == [{}]
+
+
+def test_how_long_a_version_is_is_found_once_for_the_blocks_that_are_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk, counted = limited(tmp_path, None), list[tuple[int, ...]]()
+
+    def size(plan: Plan, group: GroupLayout, blocks: tuple[int, ...]) -> int:
+        counted.append(blocks)
+        return version_bytes(plan, group, blocks)
+
+    monkeypatch.setattr("secureps.service.shard.tiers.version_bytes", size)
+    record, tiers = disk.state.pinned.record, disk.states.tiers
+    before = record.placement.blocks_of("a-b", SHARDS[0])
+    whole = {tiers._size("a-b") for _ in range(3)}
+    held = record.placement.held
+    held["a-b"] = [SHARDS[:1], *(SHARDS[1:] for _ in held["a-b"][1:])]
+    disk.state.apply(replace(record, placement=Placement.by_block(2, SHARDS, held)))
+    part = {tiers._size("a-b") for _ in range(3)}
+    assert counted == [before, (0,)]
+    ((large,), (small,)) = whole, part
+    assert small < large
 
 
 def test_hits_and_waits_are_counted(tmp_path: Path) -> None:
