@@ -84,6 +84,8 @@ def register(
             tx.write(ShardLocated(address, unsafe))
     else:
         tx.sessions.holders.add(party)
+    if party not in tx.sessions.watchers:  # what is wrong now it says once it watches
+        tx.sessions.trouble(party, "")
     own = federation.incarnation
     unknown = event.seen > own or (event.seen == own and party not in tx.sessions.told)
     if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end
