@@ -281,7 +281,7 @@ class _Workers:
             limit = f" of {job.limit:g}" if isinstance(job, Trial) else ""
             text = f"{seconds:.0f}{limit} s, version {version:.0f}"
             words.append(f"{job.name}: {'begins' if version == BEGINS else text}")
-        return "; ".join(words)
+        return ("\n" if self._console.is_terminal else "; ").join(words)  # it may be narrow
 
     def _say(self, text: str) -> None:
         self._console.print(text, soft_wrap=True, highlight=False, markup=False)
