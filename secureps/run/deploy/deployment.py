@@ -255,9 +255,9 @@ def slurm_files(
         paths = _local_paths(request, kits)
         whole = {each.setting: each.absolute for each in paths if each.there}
         settings = tuple(whole.get(setting, setting) for setting in request.settings)
-        request = replace(request, settings=settings)  # a job begins in another folder
+        options = replace(request, settings=settings).options()  # jobs begin in another folder
         site = [] if request.site is None else [f"--site={request.site.resolve()}"]
-        joining = Joining(request.script.resolve(), [*request.options(), *site])
+        joining = Joining(request.script.resolve(), [*options, *site])
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server
