@@ -43,10 +43,7 @@ def profile(
     clients: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            show_envvar=False,
-            metavar="N",
-            help="In a version. Default: by the plan.",
+            min=1, show_envvar=False, metavar="N", help="In a version. Default: by the plan."
         ),
     ] = None,
     out: Annotated[
