@@ -44,15 +44,15 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         status = processes.status()
         assert status is not None
         states = {member.name: member.state for member in status.members}
-        assert states[REFUSES] == "stopped: by its site's policy: threshold"
+        assert states[REFUSES] == "stopped: by its own terms: threshold"
         assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
         assert "updates_per_hour" in processes.log(RESTS)
         assert len(BudgetLedger(processes.folder / "rests.db").rows()) == 1
-        said = "takes part no more: by its site's policy: threshold"
+        said = "takes part no more: by its own terms: threshold"
         assert f"{REFUSES} {said}" in processes.log("coordinator")
         retired = processes.journal("coordinator", MemberRetired, Received)
         gone = [each for each in retired if isinstance(each, MemberRetired)]
-        assert MemberRetired(REFUSES, "by its site's policy: threshold") in gone
-        assert MemberRetired(RESTS, "by its site's policy", returns=True) in gone
+        assert MemberRetired(REFUSES, "by its own terms: threshold") in gone
+        assert MemberRetired(RESTS, "by its own terms", returns=True) in gone
         sent = {r.receipt.id.client for r in retired if isinstance(r, Received)}
         assert REFUSES not in sent
