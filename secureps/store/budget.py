@@ -120,14 +120,15 @@ class BudgetLedger:
             BudgetSpent: there is a budget, which it would be beyond.
             DamagedStore, ConfigError, OperatorError: as `charge`.
         """
-        if (rows := self._unchanged()) and id.sequence < _exact(rows).get(_key(run, id), 0):
-            return  # on record, and nobody has written since: no budget either
+        key, rows = (run, id.client, id.group), self._unchanged()
+        self._refuse_exact(rows)
+        if id.sequence < _exact(rows).get(key, 0):
+            return
         with self._tx() as journal:
             rows = self._read(journal)
             self._refuse_exact(rows)
-            if id.sequence >= _exact(rows).get(_key(run, id), 0):
-                number = id.sequence + 1
-                most = number + number // AHEAD
+            if id.sequence >= _exact(rows).get(key, 0):
+                most = id.sequence + 1 + id.sequence // AHEAD
                 self._append(journal, SentWithoutPrivacy(run, id.client, id.group, most))
 
     def begin(self, run: bytes) -> float:
@@ -317,10 +318,6 @@ def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     """The facts among these rows, with their runs."""
     charged = (row for _, row in rows if isinstance(row, BudgetCharged))
     return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
-
-
-def _key(run: bytes, id: SubmissionId) -> tuple[bytes, str, str]:
-    return run, id.client, id.group
 
 
 def _exact(rows: Rows) -> dict[tuple[bytes, str, str], int]:
