@@ -77,6 +77,8 @@ def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(tmp_path:
         return finished(simulation)
 
     simulation.run(over)
+    own = simulation.coordinator.federation.groups[EVALUATION]
+    assert (own.version, own.reason) == (3, "version 5 is evaluated")
     for examiner in cast.values():
         shown = [{n: v for n, v in s.items() if n != "body.count"} for s in examiner.shown]
         assert len(shown) == 3
