@@ -384,6 +384,8 @@ ELSEWHERE = {
         "store/test_budget.py",
         "nothing more is sealed",
     ),
+    "the plan trains without privacy, and ... has a budget of ... for all runs: nothing more is "
+    "sealed (the operator's fault)": ("store/test_budget.py", "plan trains without privacy, and"),
     "the ledger counts single records in some runs and whole clients in others, and no epsilon is "
     "the sum of both: name another file by --ledger for this plan (the operator's fault)": (
         "store/test_budget.py",

@@ -443,7 +443,9 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
     ledger.look_exact()
     BudgetLedger(path).lower(2.5)
     assert exact(path) == [(ONE, 0, 18)]
-    with pytest.raises(BudgetSpent, match=r"trains without privacy, and .* has a budget of 2.5"):
+    with pytest.raises(
+        BudgetSpent, match=r"plan trains without privacy, and .* has a budget of 2.5"
+    ):
         ledger.look_exact()
     with pytest.raises(BudgetSpent):
         sends(ledger, range(17, 18))  # one that is on record
