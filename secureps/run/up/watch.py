@@ -81,6 +81,7 @@ class Outcome:
         score: of the model of these versions; notes: what else to know.
         evaluation: the federation's own, as the last status had it.
         failure: names the error that it is; empty if the plan foresees this end.
+        cuts: what clients' own terminals said, for this one alone.
     """
 
     finished: str
@@ -92,6 +93,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     evaluation: EvaluationStatus | None = None
     failure: str = ""
+    cuts: tuple[str, ...] = ()
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The outcome with the newest checkpoint's model, and its score if there was none."""
@@ -170,7 +172,8 @@ class Watch:
         outcome = Outcome(finished, versions, self._status.members, self._metrics.totals, score)
         # a run that its coordinator did not end was left by its clients
         failure = self._status.failure if self._status.finished else TooFew.__name__
-        return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
+        ended = dataclasses.replace(outcome, failure=failure, cuts=self._echo.notes())
+        return dataclasses.replace(ended, evaluation=self._status.evaluation)
 
     # --- one look -----------------------------------------------------------------
 

@@ -31,7 +31,8 @@ def test_nobody_is_started_once_the_run_is_over(
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
-    watch._echo, watch._deaths = SimpleNamespace(news=tuple), SimpleNamespace(tell=len)
+    watch._echo = SimpleNamespace(news=tuple, notes=lambda: ("range cut off 2 updates",))
+    watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(show=lambda view: said.append("looks"))
     watch._gone, watch._scored, watch._judged = {}, (None, ""), {}
     watch._moved_at = time.monotonic()
@@ -44,5 +45,7 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda watch, status: None)
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
-    assert watch.until_over().finished == "all 2 versions are made"
+    outcome = watch.until_over()
+    assert outcome.finished == "all 2 versions are made"
+    assert outcome.cuts == ("range cut off 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks"]
