@@ -338,6 +338,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "blocks": lambda g: str(g.blocks),
         "bits": lambda g: str(g.bits),
         "bits left in a mean": lambda g: "-" if g.bits_left is None else f"{g.bits_left:.1f}",
+        "range of a value": lambda g: f"+- {g.range:.3g}",
         "step": lambda g: f"{g.step:.2g}",
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
         "up per update": lambda g: size(g.bytes_up),
