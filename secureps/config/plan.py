@@ -469,6 +469,11 @@ class PlanSection(Table):
         memory = None if self.federation is None else self.federation.memory
         return {} if memory is None else {"memory": memory}
 
+    @property
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """The row-blocks of the groups that are cut into any, by the group's name."""
+        return {g.name: g.sparse.names(g.name) for g in self.group if g.sparse is not None}
+
     @model_validator(mode="before")
     @classmethod
     def _room(cls, values: Any) -> Any:

@@ -17,9 +17,11 @@ from typing import Any
 from secureps.errors import PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.policy.explain.row_block_text import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.group_labels import folded
@@ -133,6 +135,7 @@ class Watch:
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
         self._echo = ClientWarnings(watched.folder.logs, watched.clients)
+        self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
         self._ahead = watched.compared
 
@@ -201,6 +204,7 @@ class Watch:
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
+        self._tell_row_blocks(status)
         self._judge_newest(status)
         self._train_ahead()
         self._progress.show(self._view(status))
@@ -226,6 +230,18 @@ class Watch:
             self._told.add(name)
             why = self._gone[name] or "it said nothing; its script ended the process"
             self._progress.say(f"{name} has ended by itself: {why}", "yellow")
+
+    def _tell_row_blocks(self, status: Status) -> None:
+        """Says once, when all clients are there, how many row-blocks too few of them touch."""
+        if self._few is None or len(status.members) < len(self._watched.clients):
+            return
+        few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
+        if not few or few != self._few:  # one look more: all may not have been looked at since
+            self._few = few
+            return
+        self._few = None
+        for remark in row_block_words(self._watched.plan, few):
+            self._progress.say(remark, "yellow")
 
     def _judge_newest(self, status: Status) -> None:
         versions = {group.name: group.version for group in status.groups}
