@@ -113,9 +113,7 @@ class ScriptHost:
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 
     def _count(self) -> Record:
-        """The number of records of each holder, None if only training can tell it; and of clients
-        that touch each row-block.
-        """
+        """Counts each holder's records (None if training alone tells), and who touches what."""
         examples, touching = list[int | None](), Counter[str]()
         for name, settings in self._holders.items():
             trainer = self._script.make(settings)

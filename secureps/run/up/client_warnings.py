@@ -26,6 +26,9 @@ MOST_LEFT = 50.0
 PIECE = 1 << 16
 """The most bytes of a log that are read at a time."""
 
+LONGEST = 4 * TEXT_LIMIT
+"""Characters of a line that are looked at: a script may write lines of any length."""
+
 _NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
 
 _KINDS = {
@@ -66,25 +69,24 @@ class ClientWarnings:
 
     def notes(self) -> tuple[str, ...]:
         """What there was until now, a line for each kind: how often, and the furthest cut."""
+        done = {"clip": "to half or less", "range": "in single values"}
         return tuple(
-            f"{kind} cut off {counted(cuts.times, 'update')} of "
-            f"{counted(len(cuts.clients), 'client')}; the furthest: {cuts.furthest[1]}"
+            f"{kind} cut {counted(cuts.times, 'update')} of "
+            f"{counted(len(cuts.clients), 'client')} {done[kind]}; the furthest: {cuts.furthest[1]}"
             for kind, cuts in self._cuts.items()
             if cuts.times
         )
 
     def _told(self, client: str, line: str) -> Iterator[str]:
         for kind, pattern in _KINDS.items():
-            if (found := pattern.search(line)) is None:
+            if (found := pattern.search(line[:LONGEST])) is None:
                 continue
             number = {name: float(text) for name, text in found.groupdict().items()}
             if number.get("left", 0) > MOST_LEFT:
                 continue
             far = number["largest"] if kind == "range" else -number["left"]
-            said = (
-                f"{client} says: {line[line.find(f'{client}: ') + len(client) + 2 :][:TEXT_LIMIT]}"
-            )
-            cuts = self._cuts[kind]
+            own = line[line.find(f"{client}: ") + len(client) + 2 :]
+            cuts, said = self._cuts[kind], f"{client} says: {own[:TEXT_LIMIT]}"
             cuts.times += 1
             cuts.clients.add(client)
             cuts.furthest = max(cuts.furthest, (far, said))

@@ -43,12 +43,12 @@ def test_at_the_end_it_is_said_how_often_and_how_far(tmp_path: Path) -> None:
     write(tmp_path, "a", BEYOND, NEAR, FURTHER, BEYOND)
     write(tmp_path, "b", "update norm 30, clip 3: cut to 10 %", FAR)
     assert len(list(echo.news())) == 2
-    write(tmp_path, "b", BEYOND)
+    write(tmp_path, "b", BEYOND, "x" * 5000 + FAR)
     assert list(echo.news()) == []
     assert echo.notes() == (
-        "clip cut off 2 updates of 1 client; the furthest: "
+        "clip cut 2 updates of 1 client to half or less; the furthest: "
         "b says: update norm 30, clip 3: cut to 10 %",
-        f"range cut off 4 updates of 2 clients; the furthest: a says: {FURTHER}",
+        f"range cut 4 updates of 2 clients in single values; the furthest: a says: {FURTHER}",
     )
 
 

@@ -33,7 +33,7 @@ def test_nobody_is_started_once_the_run_is_over(
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
-    watch._echo = SimpleNamespace(news=tuple, notes=lambda: ("range cut off 2 updates",))
+    watch._echo = SimpleNamespace(news=tuple, notes=lambda: ("range cut 2 updates",))
     watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(show=lambda view: said.append("looks"))
     watch._gone, watch._scored, watch._judged, watch._few = {}, (None, ""), {}, None
@@ -49,7 +49,7 @@ def test_nobody_is_started_once_the_run_is_over(
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
     outcome = watch.until_over()
     assert outcome.finished == "all 2 versions are made"
-    assert outcome.cuts == ("range cut off 2 updates",), "after the last look"
+    assert outcome.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks"]
 
 
