@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from secureps.crypto.identity import Role
 from secureps.messages.records import RunPinned
 from secureps.run.restore import bring_back
 from secureps.service.shard.folders import ShardFolders
@@ -19,7 +21,7 @@ from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 SHARD = "shard-0"
 
 
-def restored(root: Path, versions: tuple[int, ...], role: str = "shard", **keys: int) -> list[str]:
+def restored(root: Path, versions: tuple[int, ...], role: Role = "shard", **keys: Any) -> list[str]:
     """Copies and brings back a shard with these versions; its newest checkpoint has version 10."""
     plan = make_plan(**keys)
     kit, state, copy = root / "kit", root / "state" / SHARD, root / "copy"
@@ -65,6 +67,6 @@ def test_a_copy_without_a_version_says_so(tmp_path: Path) -> None:
     ],
 )
 def test_nothing_is_said_where_any_copy_will_do_or_none(
-    role: str, keys: dict[str, int], tmp_path: Path
+    role: Role, keys: dict[str, int], tmp_path: Path
 ) -> None:
     assert len(restored(tmp_path, (13,), role, **keys)) == 1

@@ -62,7 +62,8 @@ def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_p
     plan, said = sparse_plan("plain", BUFFERED), list[str]()
     watch: Any = object.__new__(Watch)
     watch._few = frozenset()
-    watch._watched = Watched(plan, RunFolder(tmp_path), "", ("a", "b", "c"), 0.0, False, tuple)
+    folder, names = RunFolder(tmp_path), ("a", "b", "c")
+    watch._watched = Watched(plan, folder, "", names, 0.0, False, lambda: None)
     watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
     whole = status(3, "table.2", "table.3")
     few = [status(2, *plan.groups), status(3), status(3, "table.3"), whole]
