@@ -370,15 +370,14 @@ def restore(
 ) -> None:
     """Bring a copy back, if nothing is forgotten by that; killed midway, do it again.
 
-    A shard's may always come back. A copy of a coordinator's, a key holder's
-    or a client's that is older than the party has come is refused.
+    A shard's may always come back; what it may lack is said. A copy of a
+    coordinator's, a key holder's or a client's that is older than the party
+    has come is refused.
     """
-    from secureps.store.backup import restore as bring_back
-    from secureps.store.keyring import load_public
+    from secureps.run.restore import bring_back
 
-    role = load_public(kit).roster.find(name).role
-    rows = bring_back(copy, state, role, kit / "private" / name)
-    typer.echo(f"restored {state}: {rows} rows of its journal")
+    for line in bring_back(copy, state, kit, name):
+        typer.echo(line)
 
 
 budget = typer.Typer(
