@@ -13,11 +13,12 @@ endif
 endif
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+USERS := $(VENV)/.installed-all
 EXTRA ?= base
 
 .PHONY: demo test quick slow browser chaos clients clusters fuzz fuzz-guided flower ray gpu check docs extra bench soak bench-peers numbers study proto clean
 
-demo: $(STAMP)  ## a whole federation on this machine, in half a minute
+demo: $(firstword $(wildcard $(STAMP)) $(USERS))  ## a whole federation on this machine, in half a minute
 	$(BIN)/secureps up policies/digits.toml
 
 # Kernels are compiled once, and not by three processes at the same time.
@@ -124,13 +125,15 @@ clean:  ## caches and runs; environments stay
 $(VENV): $(STAMP)
 
 # torch first and by itself, so that opacus does not choose another one. Once the stamp is
-# there, no network is needed.
-$(STAMP): pyproject.toml
+# there, no network is needed. Who looks at the demo is spared what tests need.
+$(STAMP): WITH := dev
+$(USERS): WITH := all
+$(STAMP) $(USERS): pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "secureps needs Python 3.11 or newer: make PYTHON=python3.12"; exit 1; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install torch==2.13.0
-	$(BIN)/pip install -e '.[dev]'
+	$(BIN)/pip install -e '.[$(WITH)]'
 	touch $@
 
 $(VENV)/.ray: $(STAMP)

@@ -43,7 +43,7 @@ def profile(
     clients: Annotated[
         int | None,
         typer.Option(
-            min=1, show_envvar=False, metavar="N", help="In a version. Default: the plan's."
+            min=1, show_envvar=False, metavar="N", help="In a version. Default: by the plan."
         ),
     ] = None,
     out: Annotated[
@@ -86,8 +86,8 @@ def study(
 ) -> None:
     """Compare rules by the virtual time that each takes to a target, over several seeds.
 
-    Ctrl-C lets the trials that are being played end, and keeps them: the same
-    command goes on.
+    Ctrl-C lets the trials that are being played end, and keeps them; a second one,
+    or SIGTERM, ends them at once. The same command goes on.
     """
     settle_environment()
     from rich.console import Console

@@ -7,6 +7,7 @@ follow from the bytes that were sent. What must not live here: how a function is
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,14 +25,18 @@ from secureps.config.plan import RecordPrivacySection, SyncSection
 from secureps.crypto.sampling import SecretSeed
 from secureps.crypto.suite import refuse_unsealable
 from secureps.errors import ConfigError, InternalError, OperatorError, naming
+from secureps.messages.requests import Submit
 from secureps.messages.run import COORDINATOR
 from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.submission import UPDATE
 from secureps.policy.plan import Plan
 from secureps.roles.machine import Record
 from secureps.run.check import Clients, model, read, refuse_several
 from secureps.run.loopback import Traffic, sent
 from secureps.run.party_names import client_names
 from secureps.run.phases import Named, Spent, Stopwatch
+from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.report.bar import QUIET
 from secureps.run.report.plots import WIRE, Bar, draw_timeline, undrawable
 from secureps.run.report.tables import WholeTable
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
@@ -115,6 +120,8 @@ _OF_EACH_UPDATE = (
 )
 REST = "the rest"
 EXAMPLES = 32
+MOST_UPDATES = 200
+"""Of a version, unless more clients are asked for: each sends all row-blocks of a table."""
 WARM = 1
 """The version with which everything is warm; the next one is measured."""
 
@@ -219,11 +226,44 @@ class _Journal(SqliteJournal):
             super().append(at, records)
 
 
+class _Progress:
+    """Says how far the two versions are: a line for each, and one now and then in between."""
+
+    def __init__(self, clients: tuple[int, int], groups: int, say: Callable[[str], None]) -> None:
+        """`clients`: how many play, and of how many."""
+        count, wanted = clients
+        self._all, self._say = (WARM + 1) * count * groups, say
+        self._sent, self._version, self._at = 0, 0, time.monotonic()
+        text = f"plays {WARM + 1} versions, the last of which counts: {self._all:,} updates"
+        if groups > 1 or count < wanted:
+            of = f", of the plan's {wanted}," if count < wanted else ""
+            text += f" of {counted(count, 'client')}{of} with {counted(groups, 'group')}"
+            text += " or row-blocks each; --clients N plays more or fewer"
+        say(text)
+
+    def note(self, message: Any) -> None:
+        """Counts a message, if it is an update's."""
+        if isinstance(message, Submit) and message.receipt.purpose == UPDATE:
+            self._sent += 1
+            if time.monotonic() - self._at >= QUIET:
+                self._tell(f"{self._sent:,} of {self._all:,} updates")
+
+    def made(self) -> None:
+        """Says that a version is made."""
+        self._version += 1
+        self._tell(f"version {self._version} is made")
+
+    def _tell(self, text: str) -> None:
+        self._say(text)
+        self._at = time.monotonic()
+
+
+@terminable(Terminated)
 def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profile:
     """Plays one version of a plan, and says how long each phase of an update takes.
 
     Args:
-        say: hears what takes long.
+        say: hears what takes long, and how far it is.
 
     Raises:
         ConfigError, PlanRefused: the plan is unsound; nothing says how large the model is; a
@@ -245,19 +285,27 @@ def profile(path: Path, question: Question, say: Callable[[str], None]) -> Profi
         clients = Clients(question.script, count, clients.settings if clients else {})
     with naming(path):
         plan, schema = _sized(path, plan, clients, question.values)
-        wanted = clients.count if clients else _fewest(plan)
-        played = _played(plan, question.clients or wanted, question.values is not None)
+        wanted = question.clients or (clients.count if clients else _fewest(plan))
+        count = question.clients or min(wanted, _enough(plan))
+        played = _played(plan, count, question.values is not None)
     refuse_unsealable(played.opening)
     warm_once(say)
     with TemporaryDirectory(prefix="secureps-profile-") as folder:
-        phases = _play(played, schema, question, Path(folder))
+        progress = _Progress((count, wanted), len(plan.groups), say)
+        phases = _play(played, schema, question, Path(folder), progress)
     values = sum(group.size for group in played.layout(schema).groups)
     cipher = plan.section.cipher.name
-    return Profile(plan.section.name, cipher, values, _clients(played), question, phases)
+    return Profile(plan.section.name, cipher, values, count, question, phases)
 
 
 def _fewest(plan: Plan) -> int:
     return max(plan.bounds(name).start for name in plan.groups)
+
+
+def _enough(plan: Plan) -> int:
+    """The clients with whom a version has MOST_UPDATES at most, but not fewer than a minimum."""
+    least = max(plan.bounds(name).minimum for name in plan.groups)
+    return max(MOST_UPDATES // len(plan.groups), least)
 
 
 def _clients(plan: Plan) -> int:
@@ -306,10 +354,13 @@ def _played(plan: Plan, clients: int, whole: bool) -> Plan:
     return Plan(own.model_copy(update=update))
 
 
-def _play(plan: Plan, schema: Schema, question: Question, folder: Path) -> tuple[Phase, ...]:
+def _play(
+    plan: Plan, schema: Schema, question: Question, folder: Path, progress: _Progress
+) -> tuple[Phase, ...]:
     names, trainer, traffic = client_names(_clients(plan)), _Still(schema), Traffic()
 
     def note(sender: str, to: str, message: Any) -> float:
+        progress.note(message)
         if names[0] in (sender, to):
             traffic.note(message)
         return 0.0
@@ -325,9 +376,11 @@ def _play(plan: Plan, schema: Schema, question: Question, folder: Path) -> tuple
     cast = Cast(dict.fromkeys(names, trainer), SecretSeed.from_os())
     with stopwatch.running(), closing(Simulation(plan, cast, folder, conditions)) as simulation:
         simulation.run(lambda: min(simulation.versions().values(), default=-1) >= WARM)
+        progress.made()
         stopwatch.clear()
         traffic.clear()
         simulation.run()
+    progress.made()
     return tuple(_phases(stopwatch, plan, traffic, question))
 
 

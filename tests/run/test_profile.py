@@ -39,6 +39,26 @@ delta = 1e-5
 budget = 1.0
 """
 CODEC = 'codec = ["rotate"]\npull_bits = 4'
+TWO = """
+name = "body"
+pattern = "body"
+[[group]]
+name = "head"
+pattern = "head"
+rule = { quorum = 5 }
+"""
+SCRIPT = """
+import numpy as np
+
+class Trainer:
+    fit = evaluate = None
+
+    def parameters(self, seed):
+        return {name: np.zeros(3, np.float32) for name in ("body", "head")}
+
+def make(settings):
+    return Trainer()
+"""
 VALUES = 3000
 
 
@@ -72,6 +92,38 @@ def test_the_phases_of_an_update(tmp_path: Path) -> None:
     assert 2 * VALUES < wire["up"].seconds * 100 < 2 * VALUES + 50, "integers, and their weight"
     assert found.seconds == pytest.approx(sum(p.seconds for p in shown(found.phases)))
     assert f"An update of {VALUES:,} values takes" in found.told()
+
+
+def test_it_says_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = list[str]()
+    monkeypatch.setattr(profiling, "QUIET", 0.0)
+    script = tmp_path / "client.py"
+    script.write_text(SCRIPT)
+    profile(write(tmp_path, more=TWO), Question(script), lines.append)
+    first, *rest = [line for line in lines if not line.startswith("compiles")]
+    assert first == (
+        "plays 2 versions, the last of which counts: 20 updates of 5 clients with 2 groups or "
+        "row-blocks each; --clients N plays more or fewer"
+    )
+    made = [line for line in rest if "made" in line]
+    assert made == ["version 1 is made", "version 2 is made"]
+    assert [line for line in rest if line not in made] == [
+        f"{sent} of 20 updates" for sent in range(1, 21)
+    ]
+
+
+def test_of_a_large_plan_fewer_clients_play(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = list[str]()
+    monkeypatch.setattr(profiling, "MOST_UPDATES", 6)
+    many = write(tmp_path)
+    many.write_text(many.read_text().replace("quorum = 5", "quorum = 12, minimum = 3"))
+    assert profile(many, Question(values=VALUES), lines.append).clients == 6
+    assert "12 updates of 6 clients, of the plan's 12, with 1 group or row" in "".join(lines)
+    assert profile(many, Question(values=VALUES, clients=9), silent).clients == 9
+    monkeypatch.setattr(profiling, "MOST_UPDATES", 1)
+    assert profile(many, Question(values=VALUES), silent).clients == 3, "the rule's minimum"
 
 
 def test_no_function_that_is_timed_has_another_name_now(

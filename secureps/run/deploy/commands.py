@@ -207,7 +207,7 @@ def kubernetes(
     if store is not None and SERVERS in files:
         text = f"servers need the Secret {store.secret} in {namespace}, with keys to the store"
         typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
-    for line in notes(request):
+    for line in notes(request, shared=False):
         typer.secho(f"note: {line}", fg=typer.colors.YELLOW)
 
 
@@ -248,7 +248,8 @@ def slurm(
 
     PLAN, KIT, OUT and the script lie on a file system that all nodes share; OUT
     is where state, logs and checkpoints will be. A job that is preempted or whose
-    time is over is queued again, and goes on where it was, on whatever node.
+    time is over is queued again, and goes on where it was, on whatever node. A
+    setting that is a path from here has its whole path in jobs.
 
     Example: secureps deploy slurm plan.toml --kit kit --out /shared/run --script client.py
     """
@@ -265,5 +266,5 @@ def slurm(
     if files[""] and f"{SERVERS}.sbatch" not in files[""]:
         text = f"the coordinator runs elsewhere: jobs wait for its HOST:PORT in {out / ADDRESS}"
         typer.secho(f"note: {text}", fg=typer.colors.YELLOW)
-    for line in notes(request):
+    for line in notes(request, shared=True):
         typer.secho(f"note: {line}", fg=typer.colors.YELLOW)

@@ -6,7 +6,7 @@ writing them (`run.deploy.files`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,11 +20,12 @@ from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import Plan, load_plan
 from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
-from secureps.run.deploy.parties import party_kits
+from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.stores import Store, refuse_unreachable
 from secureps.run.deploy.yaml_text import yaml_text
+from secureps.wording import named
 
 MOST_CONFIG = 900_000
 """Bytes of a ConfigMap's files: with what encodes them it stays under Kubernetes' 1 MiB."""
@@ -91,17 +92,44 @@ def kubernetes_files(
     }
 
 
-def notes(request: Request) -> Iterator[str]:
-    """What else is to be known of what was written."""
+def notes(request: Request, shared: bool) -> Iterator[str]:
+    """What else is to be known of what was written.
+
+    Args:
+        shared: clients see the files of this machine.
+    """
     plan = load_plan(request.plan)
     kits = party_kits(request.kit, plan, request.names)
     roles = {kit.role for kit in kits}
     if "client" in roles and request.script is None:
         yield "clients are left out: name what they run by --script"
+    for path in _local_paths(request, kits):
+        if not shared and path.there:
+            yield (
+                f"--set {path.setting} is a path on this machine, whose files no pod has: records "
+                "come from a volume (--records)"
+            )
+        elif path.there:
+            none = f"; nothing is there for {named(path.missing)}" if path.missing else ""
+            yield f"--set {path.setting} is a path from here: jobs have {path.absolute}{none}"
+        elif shared:
+            yield (
+                f"--set {path.setting} names nothing here, and jobs begin in another folder: if it "
+                "is a file, give its whole path"
+            )
     if roles & {"coordinator", "shard"} and "observer" not in roles:
         yield "nobody reads metrics: the kit has no observer's key (`secureps keys request`)"
     if _explained(request) is None:
         yield "nothing is known of the model's size: --values N has memory and disk asked for by it"
+
+
+def _local_paths(request: Request, kits: Sequence[PartyKit]) -> list[LocalPath]:
+    """Of the settings of clients that are deployed, those that are relative paths."""
+    clients = [kit.name for kit in kits if kit.role == "client"]
+    if request.script is None or not clients:
+        return []
+    found = (local_path(setting, clients) for setting in request.settings)
+    return [each for each in found if each is not None]
 
 
 def _explained(request: Request) -> Explanation | None:
@@ -224,8 +252,12 @@ def slurm_files(
     if request.script is not None:
         if not request.script.exists():
             raise ConfigError(f"{request.script}: no such script")
+        paths = _local_paths(request, kits)
+        whole = {each.setting: each.absolute for each in paths if each.there}
+        settings = tuple(whole.get(setting, setting) for setting in request.settings)
+        options = replace(request, settings=settings).options()  # jobs begin in another folder
         site = [] if request.site is None else [f"--site={request.site.resolve()}"]
-        joining = Joining(request.script.resolve(), [*request.options(), *site])
+        joining = Joining(request.script.resolve(), [*options, *site])
     if copies is not None:
         with naming("--copies", ConfigError):
             ObjectStore(copies)  # refused now, and not by every server

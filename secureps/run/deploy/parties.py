@@ -6,10 +6,13 @@ what becomes of the files (`run.deploy.kubernetes`, `run.deploy.slurm`).
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from secureps.config.sections import toml_value
 from secureps.crypto.identity import Role
 from secureps.crypto.passphrase import under_passphrase
 from secureps.crypto.roster import Certificate
@@ -85,3 +88,36 @@ def _part(kit: Path, public: PublicKit, own: Certificate) -> PartyKit:
 def own_options(options: Sequence[str], name: str, index: int) -> list[str]:
     """Options of several clients as one has them: {name} and {index} are filled in."""
     return [each.replace("{name}", name).replace("{index}", str(index)) for each in options]
+
+
+_PATH = re.compile(r"(?!.*://)(.*/|.*\.[A-Za-z]\w*$)")
+"""What looks like a path: it has a slash, and is no URL, or ends as data.csv does."""
+
+
+@dataclass(frozen=True)
+class LocalPath:
+    """A setting of a script whose value is, or looks like, a relative path.
+
+    Args:
+        setting: KEY=VALUE, as it was given; absolute: the same with the whole path.
+        there, missing: the clients for whom something of this machine has that path, or nothing.
+    """
+
+    setting: str
+    absolute: str
+    there: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+def local_path(setting: str, clients: Sequence[str]) -> LocalPath | None:
+    """What a setting names on this machine; None if it is no relative path."""
+    key, _, text = setting.partition("=")
+    value = toml_value(text)
+    if not isinstance(value, str) or not value or Path(value).is_absolute():
+        return None
+    filled = [own_options([value], name, index)[0] for index, name in enumerate(clients)]
+    there = tuple(name for name, path in zip(clients, filled, strict=True) if os.path.exists(path))
+    if not there and not _PATH.match(value):
+        return None
+    missing = tuple(name for name in clients if name not in there)
+    return LocalPath(setting, f"{key}={Path(value).absolute()}", there, missing)

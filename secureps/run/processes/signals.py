@@ -1,8 +1,8 @@
-"""Holds signals back during actions that must not be interrupted.
+"""Holds signals back during actions that must not be interrupted, and has them end a block.
 
 The handlers of SIGINT, SIGTERM and SIGHUP raise (KeyboardInterrupt, SystemExit), between
 any two instructions of the main thread: also between a fork and the moment at which
-anybody knows of the child. What must not live here: what the signals lead to.
+anybody knows of the child. What must not live here: what is done when one has raised.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import FrameType
 
 SIGNALS = tuple(
@@ -84,3 +84,34 @@ class SignalGate:
     def _open(self) -> None:
         while self._held and not self._depth and not self._raised:
             self._handle(self._held.pop(0), None)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM or SIGHUP, where a script runs in this process: it would be blamed for a SystemExit.
+
+    It ends a command as Ctrl-C does, without waiting for anything.
+    """
+
+
+def _exit(number: int) -> BaseException:
+    return SystemExit(128 + number)
+
+
+@contextmanager
+def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
+    """Makes SIGTERM and SIGHUP end the block as an error does, so that nothing is left over.
+
+    Args:
+        ends: makes the error, of the signal's number.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt what cleans up
+        raise ends(number)
+
+    with ExitStack() as stack:
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it says
+                    stack.callback(signal.signal, number, signal.signal(number, end))
+        yield

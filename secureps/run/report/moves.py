@@ -1,22 +1,18 @@
-"""Shows how far a move of blocks is: a bar on a terminal, plain lines elsewhere.
+"""Shows how far a move of blocks is.
 
-What must not live here: asking for it (`run.shards`).
+What must not live here: asking for it (`run.shards`), bars and lines (`run.report.bar`).
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from secureps.messages.moves import Move
+from secureps.run.report.bar import bar_or_lines
 from secureps.wording import printable, size
-
-QUIET = 10.0
-"""Seconds after which a plain line is said again, if nothing has moved."""
 
 
 def told(move: Move) -> str:
@@ -30,30 +26,5 @@ def told(move: Move) -> str:
 @contextmanager
 def shown(console: Console) -> Iterator[Callable[[Move], None]]:
     """Shows each move that it is given, in a `with`."""
-    if not console.is_terminal:
-        yield _Lines(console).show
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("asks the coordinator", total=None)
-
-        def show(move: Move) -> None:
-            done, of = move.moved, move.blocks
-            bar.update(task, completed=done, total=of, description=told(move), refresh=True)
-
-        yield show
-
-
-class _Lines:
-    """Says how far a move is whenever it has come further, and now and then."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._last, self._at = "", 0.0
-
-    def show(self, move: Move) -> None:
-        """Prints a line, if it is due."""
-        text, now = told(move), time.monotonic()
-        if text != self._last or now - self._at >= QUIET:
-            self._last, self._at = text, now
-            self._console.print(text, soft_wrap=True, markup=False, highlight=False)
+    with bar_or_lines(console, "asks the coordinator") as show:
+        yield lambda move: show(told(move), move.moved, move.blocks)

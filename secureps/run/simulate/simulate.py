@@ -26,6 +26,7 @@ from secureps.errors import ConfigError, DiskFailed, naming
 from secureps.files.objects import ObjectStore
 from secureps.messages.run import COORDINATOR
 from secureps.policy.spending import adjacency
+from secureps.run.processes.signals import Terminated, terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.trackers import Extras, Heading, open_sinks
@@ -42,6 +43,7 @@ Engine = Literal["here", "ray"]
 """Where clients train."""
 
 
+@terminable(Terminated)
 def simulate(
     path: Path,
     out: Path | None = None,

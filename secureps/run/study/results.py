@@ -54,7 +54,7 @@ class StudyResults:
     """Collects the results of a study, in any order."""
 
     def __init__(self, study: StudySection) -> None:
-        self._study = study
+        self.study = study
         self._tuned: dict[str, list[tuple[Candidate, Outcome]]] = {}
         self._judged: dict[str, dict[int, tuple[Candidate, Outcome]]] = {}
         self._sealed: dict[str, Likeness] = {}
@@ -68,26 +68,26 @@ class StudyResults:
             self._sealed[name] = result
             return _likeness(result)
         assert isinstance(job, Trial)
-        if job.seed == self._study.tuning:
+        if job.seed == self.study.tuning:
             self._tuned.setdefault(name, []).append((job.candidate, result))
         else:
             self._judged.setdefault(name, {})[job.seed] = job.candidate, result
-        goal = f"{self._study.measure} {self._study.target:g}"
+        goal = f"{self.study.measure} {self.study.target:g}"
         if result.reached is None:
             return f"no {goal} within {job.limit:g} s, at best {result.best:.3f}"
         return f"{goal} after {result.reached:g} s, {result.versions} versions"
 
     def rows(self) -> tuple[Row, ...]:
         """A row for every variant, in the study's order."""
-        base = _median(self._outcomes(self._study.baseline))
-        return tuple(self._row(variant.name, base) for variant in self._study.variant)
+        base = _median(self._outcomes(self.study.baseline))
+        return tuple(self._row(variant.name, base) for variant in self.study.variant)
 
     def tuned(self) -> list[dict[str, Any]]:
         """All candidates, with the time of each; None where it was given up."""
         return [
             {
                 **asdict(candidate),
-                "settings": settings(self._study, candidate),
+                "settings": settings(self.study, candidate),
                 "reached": outcome.reached,
                 "best": outcome.best,
             }
@@ -102,7 +102,7 @@ class StudyResults:
                 [(point.seconds, point.score) for point in outcome.points]
                 for outcome in self._outcomes(variant.name)
             ]
-            for variant in self._study.variant
+            for variant in self.study.variant
         }
 
     def _outcomes(self, name: str) -> list[Outcome]:
@@ -114,7 +114,7 @@ class StudyResults:
         median = _median(outcomes)
         return Row(
             variant=name,
-            settings=settings(self._study, candidate),
+            settings=settings(self.study, candidate),
             seconds=tuple(sorted(o.reached for o in outcomes if o.reached is not None)),
             median=None if median == math.inf else median,
             times=None if math.inf in (median, base) else base / median,

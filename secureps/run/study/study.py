@@ -8,28 +8,30 @@
 
 Tuning is the same for every rule: all its candidates under one seed, one after another, each
 given up once it is later than the best before it; then the soonest under seeds that tuning has
-not seen. What must not live here: playing (`run.study.trial`), adding up (`run.study.results`).
+not seen. What must not live here: playing (`run.study.trial`), processes (`run.study.workers`),
+adding up (`run.study.results`).
 """
 
 from __future__ import annotations
 
 import json
 import math
-import signal
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from secureps.config.scenario import StudySection, VariantSection
 from secureps.errors import ConfigError, RuleFailed, TooFew, naming
+from secureps.run.processes.signals import Terminated, terminable
+from secureps.run.report.bar import bar_or_lines
 from secureps.run.report.plots import draw_study, undrawable
 from secureps.run.run_lock import STUDY, new_folder
 from secureps.run.script.scoring import Look
@@ -47,18 +49,33 @@ from secureps.run.study.trial import (
     altered,
     charged,
     compared,
-    play,
     section_of,
 )
+from secureps.run.study.workers import BEGINS, Places, begin, none_left_over, play_at
 from secureps.run.warm import warm_once
 from secureps.store.atomic_file import replace_text
-from secureps.wording import meant
+from secureps.wording import counted, meant
 
 Job = Trial | Comparison
 Result = Outcome | Likeness
 Course = Generator[Job, Result, None]
 
+TOLD = 30.0
+"""Seconds after which a line says again how far trials are, where there is no bar."""
 
+_TICK = 0.5
+"""Seconds between two looks at them, where there is one."""
+
+
+class _Running(NamedTuple):
+    """A job that a worker plays, at its place."""
+
+    course: Course
+    job: Job
+    place: int
+
+
+@terminable(Terminated)
 def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
     """Plays the trials that are not played yet, and writes the report.
 
@@ -75,6 +92,7 @@ def study(path: Path, out: Path | None, workers: int, console: Console) -> Path:
             process was killed.
         RuleFailed, TooFew: a trial could not be played to its end; nothing is kept of it.
         KeyboardInterrupt: after Ctrl-C; trials that were being played have ended, and are kept.
+            After a second one, and after SIGTERM (`Terminated`), those that had ended are.
     """
     scenario = load_scenario(path)
     own = section_of(scenario)
@@ -205,33 +223,68 @@ class _Workers:
         `kernels` is where workers find theirs.
         """
         context = get_context("spawn")  # a fork would copy torch's threads
+        workers = min(workers, len(courses))
+        places = context.RawArray("d", 2 * workers)
+        own, console = self._results.study, self._console
+        self._say(
+            f"plays {counted(self._total, 'trial')} at most, {workers} at a time; up to "
+            f"{own.seconds:g} virtual seconds each"
+        )
         ready: list[tuple[Course, Result | None]] = [(each, None) for each in courses.values()]
-        running: dict[Future[Result], tuple[Course, Job]] = {}
-        with ProcessPoolExecutor(workers, context, _begin, (kernels,)) as pool:
+        free, running = list(range(workers)), dict[Future[Result], _Running]()
+        with (
+            ProcessPoolExecutor(workers, context, begin, (kernels, places)) as pool,
+            none_left_over(),
+            bar_or_lines(console, "begins") as show,
+        ):
             try:
                 while ready or running:
-                    while ready and len(running) < workers:
+                    while ready and free:
                         course, last = ready.pop(0)
                         job = self._next(course, last)
                         if job is not None:
-                            running[pool.submit(play, self._path, job)] = course, job
-                    done, _ = wait(running, return_when=FIRST_COMPLETED)
+                            place = free.pop()
+                            places[2 * place + 1] = BEGINS
+                            future = pool.submit(play_at, self._path, job, place)
+                            running[future] = _Running(course, job, place)
+                    tick = _TICK if console.is_terminal else TOLD
+                    done, _ = wait(running, tick, return_when=FIRST_COMPLETED)
                     for future in done:
-                        course, job = running.pop(future)
+                        course, job, place = running.pop(future)
+                        free.append(place)
                         ready.append((course, self._keep(job, _result(job, future))))
+                    if running and not done:
+                        show(self._far(running.values(), places), self._count, self._total)
             except BrokenProcessPool as error:
                 raise ConfigError(
                     "a process that played a trial was killed, or had no memory left: what has "
                     "ended is kept, and the same command goes on; --workers 1 needs less"
                 ) from error
-            except (KeyboardInterrupt, RuleFailed, TooFew):
-                if running:
-                    self._console.print("lets the trials end that are being played")
-                for future, (_, job) in running.items():
-                    with suppress(RuleFailed, TooFew):
-                        self._keep(job, future.result())
-                self._console.print("stopped; the same command goes on with it")
+            except (KeyboardInterrupt, RuleFailed, TooFew) as error:
+                try:
+                    if running and not isinstance(error, Terminated):
+                        self._say(
+                            "lets the trials end that are being played; Ctrl-C again ends them now"
+                        )
+                        for future, (_, job, _) in running.items():
+                            with suppress(RuleFailed, TooFew):
+                                self._keep(job, future.result())
+                finally:
+                    self._say("stopped; the same command goes on with it")
                 raise
+
+    def _far(self, running: Iterable[_Running], places: Places) -> str:
+        """How far all are: "3 of 10 trials; rounds-seed-1: 120 of 400 s, version 14"."""
+        words = [f"{self._count} of {counted(self._total, 'trial')}"]
+        for _, job, place in running:
+            seconds, version = places[2 * place : 2 * place + 2]
+            limit = f" of {job.limit:g}" if isinstance(job, Trial) else ""
+            text = f"{seconds:.0f}{limit} s, version {version:.0f}"
+            words.append(f"{job.name}: {'begins' if version == BEGINS else text}")
+        return ("\n" if self._console.is_terminal else "; ").join(words)  # it may be narrow
+
+    def _say(self, text: str) -> None:
+        self._console.print(text, soft_wrap=True, highlight=False, markup=False)
 
     def _next(self, course: Course, last: Result | None) -> Job | None:
         """The next job that no earlier play of the study has done; None at the end."""
@@ -252,8 +305,7 @@ class _Workers:
     def _take(self, job: Job, result: Result, note: str) -> None:
         self._count += 1
         text = self._results.take(job, result)
-        line = f"[{self._count}/{self._total}] {job.name}: {text} ({note})"
-        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self._say(f"[{self._count}/{self._total}] {job.name}: {text} ({note})")
 
 
 def _result(job: Job, future: Future[Result]) -> Result:
@@ -262,14 +314,6 @@ def _result(job: Job, future: Future[Result]) -> Result:
         return future.result()
     except (RuleFailed, TooFew) as error:
         raise type(error)(f"variant {job.candidate.variant}: {error}") from None
-
-
-def _begin(kernels: Path) -> None:
-    """Sets a worker up to ignore Ctrl-C: it ends its trial, and the main process decides."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    from secureps.compiled import keep_in
-
-    keep_in(kernels)
 
 
 # --- the folder -------------------------------------------------------------------

@@ -7,10 +7,8 @@ What must not live here: the processes (`run.processes.supervisor`), and how sig
 from __future__ import annotations
 
 import shlex
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from rich.console import Console
@@ -52,18 +50,3 @@ def told_that_it_stops(progress: Progress) -> Iterator[None]:
     except (KeyboardInterrupt, SystemExit):
         progress.say("stopping ...")
         raise
-
-
-@contextmanager
-def terminable() -> Iterator[None]:
-    """Makes SIGTERM and SIGHUP end the run as an error does: no process is left over."""
-
-    def end(number: int, frame: object) -> None:
-        raise SystemExit(128 + number)
-
-    with ExitStack() as stack:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGTERM, signal.SIGHUP):
-                if signal.getsignal(number) is signal.SIG_DFL:  # nohup means what it says
-                    stack.callback(signal.signal, number, signal.signal(number, end))
-        yield

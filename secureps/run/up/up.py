@@ -34,6 +34,7 @@ from secureps.roles.coordinator.telemetry import UP
 from secureps.run.check import refuse_few
 from secureps.run.export import export
 from secureps.run.initial_schema import initial_schema
+from secureps.run.processes.signals import terminable
 from secureps.run.report.plots import CURVES, Sheet, draw, draw_curves, undrawable
 from secureps.run.report.sinks import METRICS, Sinks
 from secureps.run.report.summary import Summary, tables
@@ -52,7 +53,7 @@ from secureps.run.up.folder import (
     default_root,
     make_folder,
 )
-from secureps.run.up.interruption import noted, terminable, told_how_to_go_on, told_that_it_stops
+from secureps.run.up.interruption import noted, told_how_to_go_on, told_that_it_stops
 from secureps.run.up.preloads import spawner
 from secureps.run.up.programs import NOTHING_ELSE, Order, Programs
 from secureps.run.up.resume_state import ResumeState

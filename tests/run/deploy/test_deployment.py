@@ -9,7 +9,7 @@ import yaml
 
 from secureps.errors import ConfigError
 from secureps.run.check import PROGRAM_BYTES, check
-from secureps.run.deploy.deployment import Request, kubernetes_files
+from secureps.run.deploy.deployment import Request, kubernetes_files, notes
 from secureps.run.deploy.kubernetes import Cluster
 from secureps.store.keyring import load_public
 from tests.run.deploy.kits import deployed
@@ -54,3 +54,21 @@ def test_a_shard_gets_what_it_needs_with_the_fewest_shards_that_the_load_may_lea
     resources = shard["spec"]["template"]["spec"]["containers"][0]["resources"]
     asked = int(resources["requests"]["memory"].removesuffix("Mi")) << 20
     assert 0 <= asked - fewest.memory - PROGRAM_BYTES < 1 << 20
+
+
+def test_a_file_of_this_machine_is_in_no_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "south.csv").touch()
+    home, settings = deployed(), ("data={name}.csv", "of=/srv/records/a.csv")
+    request = Request(
+        home / "plan.toml", home / "kit", script=home / "client.py", settings=settings
+    )
+    told = [line for line in notes(request, shared=False) if "--set" in line]
+    assert told == [
+        "--set data={name}.csv is a path on this machine, whose files no pod has: records come "
+        "from a volume (--records)"
+    ]
+    (tmp_path / "south.csv").unlink()
+    assert not [line for line in notes(request, shared=False) if "--set" in line]

@@ -130,6 +130,26 @@ def test_words_of_a_client_are_words_to_bash(tmp_path: Path) -> None:
     assert f"--set=who={odd.replace('{name}', 'south')}" in words.split("\0")
 
 
+def test_a_file_that_a_setting_names_is_found_from_a_jobs_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "south.csv").write_text("1\n")
+    given = ("data=data/{name}.csv", "split=3", "kind=small", "url=s3://b/c.csv", "more=no.npz")
+    told = written(tmp_path / "run", *(f"--set={each}" for each in given))
+    job = (tmp_path / "run" / "south.sbatch").read_text()
+    whole = f"data={tmp_path}/data/south.csv"
+    assert re.findall(r"--set=(\S+)", job) == [whole, *given[1:]]
+    notes = [line for line in told.splitlines() if "--set" in line]
+    assert notes == [
+        f"note: --set {given[0]} is a path from here: jobs have data={tmp_path}/data/{{name}}.csv; "
+        "nothing is there for north.clinic_1",
+        "note: --set more=no.npz names nothing here, and jobs begin in another folder: if it is a "
+        "file, give its whole path",
+    ]
+
+
 def test_no_party_takes_the_place_of_the_servers() -> None:
     plan = load_plan(deployed() / "plan.toml")
     batch = Batch(Path("/shared/run"), Path("/shared/kit"), "ab" * 32, "1:00:00")

@@ -1,4 +1,4 @@
-"""The gate: signals wait while it is closed, and none is lost but behind one that has raised."""
+"""Signals wait while the gate is closed, and none is lost but behind one that has raised."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from secureps.run.processes.signals import SIGNALS, SignalGate
+from secureps.run.processes.signals import SIGNALS, SignalGate, Terminated, terminable
 
 
 @pytest.fixture
@@ -86,3 +86,23 @@ def test_in_another_thread_it_does_nothing(seen: list[int]) -> None:
         signal.raise_signal(signal.SIGTERM)
         assert seen == [signal.SIGTERM]
     gate.remove()
+
+
+def test_a_block_is_ended_once_and_left_as_it_was() -> None:
+    before, cleaned = {number: signal.getsignal(number) for number in SIGNALS}, list[int]()
+
+    def ended(number: int) -> None:
+        try:
+            signal.raise_signal(number)
+        finally:
+            signal.raise_signal(number)
+            cleaned.append(number)
+
+    with pytest.raises(Terminated) as first, terminable(Terminated):
+        ended(signal.SIGTERM)
+    assert first.value.args == (signal.SIGTERM,)
+    with pytest.raises(SystemExit) as second, terminable():
+        ended(signal.SIGHUP)
+    assert second.value.code == 128 + signal.SIGHUP
+    assert cleaned == [signal.SIGTERM, signal.SIGHUP]
+    assert {number: signal.getsignal(number) for number in SIGNALS} == before

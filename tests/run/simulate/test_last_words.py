@@ -6,9 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from secureps.client.script_errors import blamed
 from secureps.compiled import kernel_folder
+from secureps.run.processes.signals import Terminated
 from secureps.run.simulate.last_words import last_words
+from secureps.run.simulate.simulate import simulate
 from secureps.tracebacks import crashed, fatal
 from tests.kits.nursery import ROOT
 
@@ -74,6 +78,20 @@ def test_a_simulation_that_a_script_crashes_says_whose_code_it_was(tmp_path: Pat
     assert ended.returncode < 0
     assert f'holder.py", line {LINE} in fit' in ended.stderr
     assert "error: client-01's fit ended the simulation's process" in ended.stderr
+
+
+def test_one_that_is_told_to_end_blames_no_script(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends = SCRIPT.replace("ctypes.string_at(0)", "signal.raise_signal(signal.SIGTERM)")
+    holder = ends.replace("import ctypes", "import signal")
+    for name, text in (("holder.py", holder), ("plan.toml", PLAN), ("s.toml", SCENARIO)):
+        (tmp_path / name).write_text(text)
+    lines = list[str]()
+    with pytest.raises(Terminated):
+        simulate(tmp_path / "s.toml", tmp_path / "out", lines.append)
+    assert lines[-1].startswith(f"stopped: {tmp_path / 'out'} has what there was until then")
+    assert "ended the simulation's process" not in capfd.readouterr().err
 
 
 def test_nothing_is_said_of_one_that_ends_by_itself(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ PLAYER = """
 import signal, sys, time
 from pathlib import Path
 from secureps.run.run_lock import claimed
-from secureps.run.up.interruption import terminable
+from secureps.run.processes.signals import terminable
 if sys.argv[2] == "deaf":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 with terminable(), claimed(Path(sys.argv[1])):

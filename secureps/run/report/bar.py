@@ -1,0 +1,54 @@
+"""Shows how far long work is: a bar on a terminal, plain lines elsewhere.
+
+What must not live here: what the work is (`run.report.moves`, `run.study.study`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+QUIET = 10.0
+"""Seconds after which a plain line is said again, if nothing has moved."""
+
+Show = Callable[[str, int, int], None]
+"""Hears how far it is in words, what is done, and of how much."""
+
+
+@contextmanager
+def bar_or_lines(console: Console, begins: str) -> Iterator[Show]:
+    """Shows what it is given, in a `with`; other lines of the console stay above a bar.
+
+    Args:
+        begins: what a bar says before it is given anything.
+    """
+    if not console.is_terminal:
+        yield _Lines(console).show
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(begins, total=None)
+
+        def show(text: str, done: int, of: int) -> None:
+            bar.update(task, completed=done, total=of, description=text, refresh=True)
+
+        yield show
+
+
+class _Lines:
+    """Says how far it is whenever it has come further, and now and then."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._last, self._at = "", 0.0
+
+    def show(self, text: str, done: int, of: int) -> None:
+        """Prints a line, if it is due."""
+        now = time.monotonic()
+        if text != self._last or now - self._at >= QUIET:
+            self._last, self._at = text, now
+            self._console.print(text, soft_wrap=True, markup=False, highlight=False)

@@ -1,0 +1,82 @@
+"""A study's workers end with it, however it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.kits.nursery import ROOT
+from tests.run.study.test_study import SCRIPT as SCRIPT_OF_OTHERS
+from tests.run.study.test_study import scenario
+
+SCRIPT = """
+import numpy as np
+from secureps import EvaluateResult, FitResult
+
+class Still:
+    def parameters(self, seed):
+        return {"w": np.zeros(3, np.float32)}
+
+    def fit(self, parameters, config):
+        return FitResult(parameters, 10)
+
+    def evaluate(self, parameters):
+        return EvaluateResult(None, 10, {"accuracy": 0.5})
+
+def make(settings):
+    return Still()
+
+make_evaluator = make
+"""
+STUDY = """
+import sys
+from secureps.run import cli
+from secureps.run.study import study
+study.TOLD = 0.1
+cli.main()
+"""
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 130), (signal.SIGKILL, -signal.SIGKILL)]
+)
+def test_no_worker_outlives_its_study(number: signal.Signals, code: int, tmp_path: Path) -> None:
+    path, temporary = scenario(tmp_path, str(SCRIPT_OF_OTHERS), "script.py"), tmp_path / "temporary"
+    path.write_text(path.read_text().replace("seconds = 200.0", "seconds = 1e9"))
+    (tmp_path / "script.py").write_text(SCRIPT)
+    temporary.mkdir()
+    options = ("--out", tmp_path / "out", "--workers", "1")
+    played = subprocess.Popen(
+        [sys.executable, "-c", STUDY, "study", path, *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(temporary)},
+    )
+    assert played.stdout is not None
+    lines = []
+    for line in played.stdout:
+        lines.append(line)
+        if " of 1e+09 s, version " in line:
+            break
+    assert "plays 7 trials at most, 1 at a time; up to 1e+09 virtual seconds each\n" in lines
+    workers = psutil.Process(played.pid).children(recursive=True)
+    assert [each for each in workers if "spawn_main" in " ".join(each.cmdline())]
+    played.send_signal(number)
+    _, alive = psutil.wait_procs(workers, timeout=20)
+    for each in alive:
+        each.kill()
+    rest = played.communicate(timeout=20)[0]
+    assert not alive
+    assert played.returncode == code, rest
+    if number == signal.SIGTERM:
+        assert rest.splitlines()[-1] == "stopped; the same command goes on with it"
+        assert "Traceback" not in rest
+    assert not list(temporary.glob("tmp*")), "its trial's files"
