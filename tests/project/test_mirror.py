@@ -96,7 +96,6 @@ ELSEWHERE = {
     "federation/test_scaling.py": (
         "roles/coordinator/load",
         "roles/coordinator/scaled",
-        "roles/coordinator/scaling",
     ),
     "federation/test_streams.py": ("roles/coordinator/asynchronous", "policy/base"),
     "federation/test_committee_runs.py": ("roles/coordinator/envelope_checks",),
