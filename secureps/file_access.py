@@ -1,4 +1,4 @@
-"""Who may get at a file, where the system has owners, modes and links that can be told.
+"""Who may get at a file, and what is one, where the system has owners, modes and links that tell.
 
 Windows has none of the three: access control lists decide there, which a folder hands down to what
 is made in it, and nothing here reads them (docs/deploy.md says what protects keys then). What must
@@ -7,6 +7,7 @@ not live here: what follows from a file that is open to others.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 
@@ -16,6 +17,22 @@ NO_LINK = getattr(os, "O_NOFOLLOW", 0)
 BINARY = getattr(os, "O_BINARY", 0)
 """Flag of `os.open`: bytes are left as they are. Without it Windows takes a file for a text, and a
 last byte of 26 (Ctrl-Z) away from one that is opened to be read and written."""
+
+
+_NO_WAIT = getattr(os, "O_NONBLOCK", 0)
+"""Flag of `os.open`: a pipe that nobody writes to is open at once."""
+
+
+def open_plain(path: str | os.PathLike[str], flags: int) -> int:
+    """Opens a file to be read, as an `opener` does; OSError for what is none.
+
+    A pipe in a file's place would hold up whoever opens it, for ever.
+    """
+    file = os.open(path, flags | _NO_WAIT)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise OSError(errno.EINVAL, "no plain file")
+    return file
 
 
 def user() -> int | None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 
 import secureps.wire.grpc  # noqa: F401  # before any test imports gRPC itself
+from secureps.run.simulate.garbage import SELDOM
 from secureps.store import journal
 from tests.kits import slow
 
@@ -65,13 +66,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
 
 
-FROZEN = pytest.StashKey[int]()
-"""How many objects stay; a simulation that is played gives all of them back."""
-
-
-def pytest_collection_finish(session: pytest.Session) -> None:
+def pytest_collection_finish() -> None:
+    """As in a simulation: what is there stays, and of what comes nearly all goes by itself."""
     gc.freeze()
-    session.config.stash[FROZEN] = gc.get_freeze_count()
+    gc.set_threshold(*SELDOM)
     gc.enable()
 
 

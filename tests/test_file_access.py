@@ -35,6 +35,16 @@ def test_an_open_file_is_given_a_mode(file: Path) -> None:
     assert file_access.open_to_others(file.stat(), 0o777) == 0o600
 
 
+def test_what_is_no_file_is_not_opened_and_holds_nobody_up(file: Path, tmp_path: Path) -> None:
+    with open(file, "rb", opener=file_access.open_plain) as opened:
+        assert opened.read() == b"said"
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(os.devnull)
+    for name in ("pipe", "link", "."):
+        with pytest.raises(OSError, match="no plain file"):
+            file_access.open_plain(tmp_path / name, os.O_RDONLY)
+
+
 def test_elsewhere_nothing_is_open_to_others(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -177,7 +177,7 @@ class Changing:
         """Counts them as changed at the next call, too, if what is done with them fails."""
         try:
             yield
-        except SecurepsError:
+        except Exception:  # what nobody expected, too, is said for as long as it is so
             self._known = None
             raise
 
@@ -334,7 +334,8 @@ class LedgersSource:
                 self._known[path] = Changing(path), KnownLedger(path)
             files, ledger = self._known[path]
             if files.changed():
-                self._said[path.stem] = ledger.read()
+                with files.again():
+                    self._said[path.stem] = ledger.read()
         board.put(lambda facts: replace(facts, ledgers=dict(self._said)))
 
 
@@ -347,9 +348,11 @@ class LogsSource:
 
     def look(self, board: Board) -> None:
         """Verifies them all, if one has changed."""
-        if self._changing.changed():
+        if not self._changing.changed():
+            return
+        with self._changing.again():
             checks = tuple(checked(self._files, self._kit))
-            board.put(lambda facts: replace(facts, logs=checks))
+        board.put(lambda facts: replace(facts, logs=checks))
 
 
 def checked(files: Sequence[Path], kit: Path) -> Iterator[LogCheck]:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Iterable
 from concurrent.futures import Future
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -47,7 +47,7 @@ from secureps.service.executor import Executor
 from secureps.service.kit_watch import KitWatch
 from secureps.service.loop import RealLoop
 from secureps.service.malloc import keep_whole
-from secureps.service.process import authenticator, link_of, settle
+from secureps.service.process import authenticator, link_of, settled
 from secureps.store import durability
 from secureps.store.dated_journal import DatedJournal
 from secureps.store.journal import SqliteJournal
@@ -106,7 +106,8 @@ class Aggregator:
         self._closing = ExitStack()
         state = self._state(COORDINATOR)
         own(state)
-        self.address = settle(state, listen) if listen else ""
+        held = settled(state, listen) if listen else nullcontext("")
+        self.address = self._closing.enter_context(held)
         self._welcome: Welcome | None = None
         self._blocks: dict[tuple[str, int, int], Payload] = {}
         self.relay: Relay

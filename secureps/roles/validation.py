@@ -108,13 +108,14 @@ def check_header(plan: Plan, layout: GroupLayout, header: BlockHeader, role: str
 
     Raises:
         UnknownParty: this role sends no such blocks.
-        Malformed: no digest, a sequence below 0, no such block, or too short.
+        Malformed: no digest, no sequence, no such block, or too short.
         Oversized: too long.
     """
     if header.purpose not in PURPOSES.get(role, ()):
         raise UnknownParty(f"a {role} sends no {header.purpose!r} blocks")
-    if len(header.digest) != DIGEST_BYTES or header.sequence < 0:
-        raise Malformed("a block's header needs a 32-byte digest and a sequence >= 0")
+    if len(header.digest) != DIGEST_BYTES:
+        raise Malformed("a block's header needs a 32-byte digest")
+    check_sequence(header.id)
     expected = block_bytes(plan, layout, header.purpose, header.block)
     if header.length != expected:
         kind = Oversized if header.length > expected else Malformed

@@ -29,7 +29,7 @@ from secureps.service.logs import LogFormat, logging_as, tell
 from secureps.service.metrics import Metrics, exposed, spooled_bytes
 from secureps.service.one_wave import OneWave
 from secureps.service.pinning import pin_process
-from secureps.service.process import Party, Server, run_process, settle
+from secureps.service.process import Party, Server, run_process, settled
 from secureps.service.shard.devices import shard_devices
 from secureps.service.shutdown import Shutdown
 from secureps.service.wave_socket import answering
@@ -274,12 +274,12 @@ def _lead(serving: Serving, kit: keyring.PublicKit) -> bool:
     other = bool(serving.addresses)
     founding = assemble.Founding(plan, initial_schema(plan), os.urandom(32), elsewhere=other)
     checkpoints = serving.path("checkpoints")
-    listen = settle(serving.state, serving.section.listen)
     make = partial(assemble.make_coordinator, kit, founding, checkpoints)
     party = _party(serving, kit)
     try:
-        while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
-            tell(party.name, "Alone", ALONE)
+        with settled(serving.state, serving.section.listen) as listen:
+            while _run(serving, party, make, CoordinatorServer, listen).reason == ALONE:
+                tell(party.name, "Alone", ALONE)
     except Fenced:
         if not other:
             raise
@@ -299,19 +299,19 @@ def _follow(serving: Serving, kit: keyring.PublicKit) -> bool:
     plan, party = _plan(serving), _party(serving, kit)
     keyring.check_fits(kit, plan.opening, None)  # now, and not when it takes over
     serving.path("checkpoints")
-    listen = settle(serving.state, serving.section.listen)
 
     def make(stores: Stores, around: Environment) -> Executor:
         return assemble.make_standby(kit, plan, folder_number(stores.folder), stores, around)
 
     private = serving.path("kit") / "private" / party.name
-    while True:
-        if has_copy(serving.state):
-            rows = begin(serving.state, private)
-            tell(party.name, "Copied", f"begins with the coordinator's first {rows} rows")
-        halt = _run(serving, party, make, StandbyServer, listen)
-        if halt.reason != BEGINS:
-            return halt.reason == TAKES_OVER
+    with settled(serving.state, serving.section.listen) as listen:
+        while True:
+            if has_copy(serving.state):
+                rows = begin(serving.state, private)
+                tell(party.name, "Copied", f"begins with the coordinator's first {rows} rows")
+            halt = _run(serving, party, make, StandbyServer, listen)
+            if halt.reason != BEGINS:
+                return halt.reason == TAKES_OVER
 
 
 def _has_run(state: Path) -> bool:
@@ -341,32 +341,36 @@ def _advertised(serving: Serving, listen: str) -> str:
 
 
 def _serve_shard(serving: Serving, kit: keyring.PublicKit) -> None:
-    listen = settle(serving.state, serving.section.listen)
-    advertise = _advertised(serving, listen)
-    address = ShardAddress(serving.section.name, advertise, serving.section.weight)
-    with naming(f"{serving.where}: sealing", ConfigError):
-        devices = shard_devices(serving.section.sealing)
-    settings = assemble.ShardSettings(
-        address,
-        serving.seed(),
-        serving.path("checkpoints"),
-        serving.section.threads,
-        devices=devices,
-        memory=None if serving.section.memory is None else memory_bytes(serving.section.memory),
-    )
-    if (store := serving.copies) is not None:
-        elsewhere = partial(parts_at, store, f"{address.name}.safetensors")
-        settings = replace(settings, elsewhere=elsewhere)
+    name = serving.section.name
 
     def listener(
         link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
     ) -> ShardServer:
         limits = (IN_FLIGHT_BYTES, MOST_BLOCK_BYTES)
-        return ShardServer(link, address.name, endpoint, listen, authenticate, *limits)
+        return ShardServer(link, name, endpoint, listen, authenticate, *limits)
 
-    _run(
-        serving, _party(serving, kit), partial(assemble.make_shard, kit, settings), listener, listen
+    with settled(serving.state, serving.section.listen) as listen:
+        make = partial(assemble.make_shard, kit, _shard_settings(serving, listen))
+        _run(serving, _party(serving, kit), make, listener, listen)
+
+
+def _shard_settings(serving: Serving, listen: str) -> assemble.ShardSettings:
+    section = serving.section
+    address = ShardAddress(section.name, _advertised(serving, listen), section.weight)
+    with naming(f"{serving.where}: sealing", ConfigError):
+        devices = shard_devices(section.sealing)
+    settings = assemble.ShardSettings(
+        address,
+        serving.seed(),
+        serving.path("checkpoints"),
+        section.threads,
+        devices=devices,
+        memory=None if section.memory is None else memory_bytes(section.memory),
     )
+    if (store := serving.copies) is not None:
+        elsewhere = partial(parts_at, store, f"{address.name}.safetensors")
+        settings = replace(settings, elsewhere=elsewhere)
+    return settings
 
 
 def _serve_holder(serving: Serving, kit: keyring.PublicKit) -> None:

@@ -176,6 +176,11 @@ class _ReadOnce:
     def due(self) -> bool:
         return self.journal.due
 
+    def pack(self) -> bool:
+        while not self.journal.pack():  # the next wave's process would begin anew
+            pass
+        return True
+
     def compact(self, fold: Fold) -> None:
         self.journal.compact(fold)
         self.rows = []

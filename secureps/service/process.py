@@ -14,8 +14,8 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from contextlib import closing, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -193,7 +193,7 @@ def run_process(
     Args:
         addresses: of the servers that it knows from the start, by name.
         serve: makes its server, if it is one; it binds `listen` (HOST:PORT, from
-            `settle`), and `STATE/address` says so once it answers.
+            `settled`), and `STATE/address` says so once it answers.
 
     Raises:
         SecurepsError: what the machine halted for, or whatever else ended it.
@@ -316,8 +316,14 @@ def _hear(
         otherwise(ended)
 
 
-def settle(state: Path, listen: str) -> str:
+@contextmanager
+def settled(state: Path, listen: str) -> Iterator[str]:
     """Chooses HOST:PORT to listen on: the port of `listen`, or the last one, or a free one.
+
+    A port that `listen` does not name is nobody else's while the `with` lasts: no other process is
+    given it, for a server or for a connection, but one that names it, and gRPC's own server, which
+    reuses addresses as this socket does, takes it over (socket(7) and ip(7) of Linux: two sockets
+    with SO_REUSEADDR may be bound to one port until one of them listens).
 
     Raises:
         ConfigError: `listen` is not HOST:PORT, or nothing can be bound there.
@@ -325,16 +331,22 @@ def settle(state: Path, listen: str) -> str:
     host, _, port = listen.rpartition(":")
     if not host or not port.isdigit():
         raise ConfigError(f"listen: {listen!r} is not HOST:PORT")
-    known = state / "address"
-    if port == "0" and known.is_file():
-        port = known.read_text().strip().rpartition(":")[2]
-    if port == "0":
+    if port != "0":
+        yield listen
+        return
+    last = state / "address"
+    port = last.read_text().strip().rpartition(":")[2] if last.is_file() else port
+    name = host.strip("[]")
+    with socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET) as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            with socket.create_server((host.strip("[]"), 0)) as free:
-                port = str(free.getsockname()[1])
+            held.bind((name, int(port)))
         except OSError as error:
-            raise ConfigError(f"listen: cannot bind {listen}: {error}") from None
-    return f"{host}:{port}"
+            if port == "0":
+                raise ConfigError(f"listen: cannot bind {listen}: {error}") from None
+        else:  # else somebody has the last one, and the server will say so
+            port = str(held.getsockname()[1])
+        yield f"{host}:{port}"
 
 
 def _end_in_any_case(closed: threading.Event) -> None:

@@ -35,7 +35,8 @@ def replayed(machine: Machine, journal: Journal) -> Iterator[Record]:
 def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     """Compacts a journal that has grown enough; a disk that refuses is told of, and tried later.
 
-    To be called when every record that the machine has folded is in the journal.
+    To be called when every record that the machine has folded is in the journal, again and again:
+    each time it does a little of what takes long, until the rest may be done at once.
 
     Raises:
         DamagedStore: a row or the archive is damaged: no later try would go better.
@@ -43,7 +44,8 @@ def compact_if_due(party: str, machine: Machine, journal: Journal) -> None:
     if not journal.due or not isinstance(machine, Foldable):
         return
     try:
-        journal.compact(machine.folded())
+        if journal.pack():
+            journal.compact(machine.folded())
     except DamagedStore:
         raise
     except OperatorError as error:

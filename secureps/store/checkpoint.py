@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from secureps.errors import ConfigError, DamagedStore, DiskFailed, Malformed, OperatorError
+from secureps.file_access import open_plain
 from secureps.messages.charge import Charge, Release
 from secureps.messages.encoding import (
     canonical,
@@ -365,7 +366,7 @@ def _manifest_text(manifest: Manifest) -> bytes:
 def reading(path: Path, absent: str = "absent", buffering: int = -1) -> Iterator[IO[bytes]]:
     """A file of a checkpoint, as `open` has it in bytes; a DamagedStore if it cannot be read."""
     try:
-        with open(path, "rb", buffering) as file:
+        with open(path, "rb", buffering, opener=open_plain) as file:
             yield file
     except FileNotFoundError:
         raise DamagedStore(f"{path}: {absent}") from None

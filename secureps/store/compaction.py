@@ -7,6 +7,8 @@ A compaction writes the fold of all rows, and moves the rows up to the fold befo
 archive: so the rows since then are there as they were written, for whoever follows a run. Numbers
 and digests of rows go on unchanged. All of it is one transaction of the journal's own file: a
 process that is killed meanwhile leaves the journal as it was, and a copy of the file has it all.
+Rows are packed for the archive in memory, some at a time between other things: that takes longer
+than all else of a compaction, and a row does not change.
 
 The digest of the fold covers the row that it ends with, the chain up to there, and the archive. It
 is no signature, as those of rows are none. What must not live here: what a state is (`roles`), and
@@ -15,6 +17,7 @@ what is told of a row (`audit.entries`).
 
 from __future__ import annotations
 
+import itertools
 import json
 import sqlite3
 import struct
@@ -44,6 +47,9 @@ compaction costs stays a share of what was written."""
 
 SEGMENT = 16 << 20
 """Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
+
+ROWS_AT_ONCE = 64
+"""Rows that are packed at a time: some milliseconds."""
 
 MOST_COPY = 1 << 30
 """Bytes of a copy that is sent to a standby: it is in memory meanwhile."""
@@ -128,24 +134,88 @@ def _refuse(path: Path) -> NoReturn:
     raise DamagedStore(f"{path}: its fold does not match its digest")
 
 
+class Segments:
+    """What a compaction moves into the archive, on its way there: nothing of it is written yet.
+
+    Args:
+        last: the last row of it, where the fold before ends; START if there was none.
+    """
+
+    def __init__(self, path: Path, base: sqlite3.Connection, last: Mark) -> None:
+        self._path, self._base, self._last = path, base, last
+        self._upto = START if last == START else gone(path, base)
+        self._rows = iter(()) if last == START else rows_after(path, base, self._upto, last)
+        self._full: list[tuple[Mark, bytes]] = []
+        self._begin()
+
+    def _begin(self) -> None:
+        self._packer, self._packed, self._size = zlib.compressobj(), list[bytes](), 0
+
+    def _end(self) -> None:
+        self._full.append((self._upto, b"".join((*self._packed, self._packer.flush()))))
+        self._begin()
+
+    def pack(self) -> bool:
+        """Packs some rows more; whether all are packed.
+
+        Raises:
+            DamagedStore: one of them is bad.
+        """
+        if self._upto == self._last:
+            return True
+        before = self._upto
+        for row in itertools.islice(self._rows, ROWS_AT_ONCE):
+            line = _packed(row).encode()
+            if self._size and self._size + len(line) >= SEGMENT:
+                self._end()
+            if line:
+                self._packed.append(self._packer.compress(b"\n" + line if self._size else line))
+                self._size += len(line) + 1
+            self._upto = Mark(row.seq, row.chain)
+        if self._upto == before:  # the one after it was bad before
+            raise DamagedStore(f"{self._path}: row {before.seq + 1} cannot be read")
+        if self._upto == self._last:
+            self._end()
+            return True
+        return False
+
+    def write(self) -> None:
+        """Adds all of it to the archive, in as many segments as it fills, and deletes its rows."""
+        while not self.pack():
+            pass
+        for last, packed in self._full:
+            own = _segment_digest(_archived(self._base), last, packed)
+            values = (last.seq, last.chain, packed, own)
+            self._base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", values)
+        self._base.execute("DELETE FROM journal WHERE seq <= ?", (self._last.seq,))
+
+
 def compact(
-    base: sqlite3.Connection, path: Path, before: Mark, mark: Mark, last: float, fold: Fold
+    base: sqlite3.Connection, segments: Segments, mark: Mark, last: float, fold: Fold
 ) -> int:
     """Writes the fold of all rows up to `mark`, within a transaction; its size.
 
     Args:
-        before: where the fold before ends, whose rows are archived; START if there was none.
-        mark: the last row; it is not that of `before`.
+        segments: the rows up to the fold before.
+        mark: the last row; it is not the last of `segments`.
         last: the newest second by then.
     """
-    if before != START:
-        _archive(base, path, before)
+    segments.write()
     records = [[type(record).__name__, to_plain(record)] for record in fold.records]
     body = json.dumps([records, fold.state], separators=(",", ":"), allow_nan=False)
     own = _fold_digest(mark, last, body, _archived(base))
     values = (1, mark.seq, mark.chain, last, body, own)
     base.execute("INSERT OR REPLACE INTO fold VALUES (?, ?, ?, ?, ?, ?)", values)
     return len(body)
+
+
+def grown(path: Path, base: sqlite3.Connection, since: Mark) -> int:
+    """Bytes of the records after a row."""
+    try:
+        query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
+        return int(base.execute(query, (since.seq,)).fetchone()[0])
+    except DAMAGED as error:
+        raise DamagedStore(f"{path}: {error}") from None
 
 
 def gone(path: Path, base: sqlite3.Connection) -> Mark:
@@ -238,30 +308,6 @@ def archive(path: Path, base: sqlite3.Connection) -> Iterator[Row]:
             yield from map(_unpacked, _lines(packed))
         except (Malformed, ValueError, TypeError, KeyError, RecursionError, zlib.error) as error:
             raise DamagedStore(f"{where} cannot be read: {error}") from None
-
-
-def _archive(base: sqlite3.Connection, path: Path, last: Mark) -> None:
-    """Moves all rows up to `last` into the archive, in as many segments as they fill."""
-    lines: list[bytes] = []
-    size, upto = 0, gone(path, base)
-    for row in rows_after(path, base, upto, last):
-        line = _packed(row).encode()
-        if lines and size + len(line) >= SEGMENT:
-            _write_segment(base, upto, lines)
-            lines, size = [], 0
-        if line:
-            lines.append(line)
-            size += len(line) + 1
-        upto = Mark(row.seq, row.chain)
-    _write_segment(base, last, lines)
-    base.execute("DELETE FROM journal WHERE seq <= ?", (last.seq,))
-
-
-def _write_segment(base: sqlite3.Connection, last: Mark, lines: list[bytes]) -> None:
-    """Adds what is kept of the rows up to `last`, after all segments that are there."""
-    packed = zlib.compress(b"\n".join(lines))
-    own = _segment_digest(_archived(base), last, packed)
-    base.execute("INSERT INTO archive VALUES (?, ?, ?, ?)", (last.seq, last.chain, packed, own))
 
 
 def _packed(row: Row) -> str:

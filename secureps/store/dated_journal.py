@@ -29,6 +29,9 @@ EVERY = 3600.0
 class DatedJournal:
     """A journal whose rows have dates.
 
+    None is stamped sooner than what was taken before it: a standby's clock counts from when its
+    own process began, and may be behind the coordinator's, whose rows its own follow.
+
     Args:
         unix: reads the calendar, in seconds since 1970.
         refused: requests that were refused since it was last called.
@@ -44,12 +47,13 @@ class DatedJournal:
         # Asked once: it reads all that a followed journal has, what is a query too.
         self._followed = journal if isinstance(journal, FollowedJournal) else None
         self._began: float | None = None
-        self._at, self._counted = 0.0, -EVERY
+        self._at, self._counted, self._taken = 0.0, -EVERY, 0.0
         self._counts: tuple[RefusedRequests, ...] = ()
 
     def append(self, at: float, records: Sequence[Record]) -> None:
         """Appends records, after what is to be said before them; all of them or none."""
         before: list[Record] = []
+        at = max(at, self._taken)
         unix = self._unix()
         began = unix - at
         dated = self._began is not None and abs(began - self._began) <= APART
@@ -95,6 +99,10 @@ class DatedJournal:
         """Whether it is to be compacted."""
         return self._journal.due
 
+    def pack(self) -> bool:
+        """Does some more of what a compaction takes; as the journal within."""
+        return self._journal.pack()
+
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all records; as the journal within."""
         self._journal.compact(fold)
@@ -107,7 +115,9 @@ class DatedJournal:
     def take(self, rows: Sequence[JournalRow]) -> list[Record]:
         """Adds rows of another journal, and says nothing of its own; see `FollowedJournal`."""
         assert self._followed is not None
-        return self._followed.take(rows)
+        records = self._followed.take(rows)
+        self._taken = max((self._taken, *(row.at for row in rows)))
+        return records
 
     def close(self) -> None:
         """Closes the journal; a second call does nothing."""

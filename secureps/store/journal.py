@@ -59,9 +59,7 @@ CHECKPOINT_PAGES = 256
 """Of SQLite's log, after which they are moved into the file, which waits for the disk once more:
 what one damaged page can take. A version is some 170 to a coordinator: receipts and shares."""
 
-_HEAD = """
-CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);
-"""
+_HEAD = "CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), seq INTEGER, chain BLOB);\n"
 _SCHEMA = ROWS + _HEAD + compaction.SCHEMA
 
 
@@ -89,6 +87,9 @@ class Journal(Protocol):
     @property
     def due(self) -> bool:
         """Whether it is to be compacted."""
+
+    def pack(self) -> bool:
+        """Does some of what `compact` does; whether the rest is short. Raises as `replay` does."""
 
     def compact(self, fold: Fold) -> None:
         """Has the fold of all records stand for them; OperatorError if the disk refuses.
@@ -185,6 +186,10 @@ class MemoryJournal:
         """Never: a list in memory is short."""
         return False
 
+    def pack(self) -> bool:
+        """True: there is nothing to do."""
+        return True
+
     def compact(self, fold: Fold) -> None:
         """Does nothing: all records stay."""
 
@@ -224,8 +229,8 @@ class SqliteJournal:
 
     def __init__(self, path: str | Path, oldest: int = FORMAT, least: int | None = None) -> None:
         self._path = Path(path)
-        self._oldest, self._least = oldest, least
-        self._closed = False
+        self._oldest, self._least, self._closed = oldest, least, False
+        self._going: compaction.Segments | None = None
         with ExitStack() as stack:
             stack.callback(os.close, lock(self._path))
             self._refuse_behind()
@@ -233,7 +238,7 @@ class SqliteJournal:
             self._prepare()
             self._seq, self._chain, self._height = self._at_height()
             self._kept = compaction.kept(self._path, self._base)
-            self._grown = self._rows_size()
+            self._grown = compaction.grown(self._path, self._base, self.folded)
             stack.callback(self._height.close)
             self._open = stack.pop_all()
 
@@ -323,6 +328,11 @@ class SqliteJournal:
         least = compaction.LEAST if self._least is None else self._least
         return self._grown >= max(least, 0 if self._kept is None else self._kept.size)
 
+    def pack(self) -> bool:
+        """Packs some more of the rows up to the fold, for the archive; whether all are packed."""
+        self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
+        return self._going.pack()
+
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.
 
@@ -333,13 +343,13 @@ class SqliteJournal:
         if self._closed:
             raise InternalError("the journal is closed")
         self._grown = 0  # first: a disk that refuses is not asked again at the next commit
-        before = START if self._kept is None else self._kept.mark
-        if before == self.mark:
+        if self.folded == self.mark:
             return  # the last row has to stay: the head names it
+        going = self._going or compaction.Segments(self._path, self._base, self.folded)
         mark, last = self.mark, self.last
         with self._transaction("cannot compact: "):
-            size = compaction.compact(self._base, self._path, before, mark, last, fold)
-        self._kept = compaction.Kept(mark, last, fold, size)
+            size = compaction.compact(self._base, going, mark, last, fold)
+        self._kept, self._going = compaction.Kept(mark, last, fold, size), None
 
     @contextmanager
     def _transaction(self, doing: str) -> Iterator[None]:
@@ -355,14 +365,6 @@ class SqliteJournal:
                 raise
         except sqlite3.Error as error:
             raise self._refused(doing, error) from None
-
-    def _rows_size(self) -> int:
-        """Bytes of the records after the fold."""
-        try:
-            query = "SELECT total(length(body)) FROM journal WHERE seq > ?"
-            return int(self._base.execute(query, (self.folded.seq,)).fetchone()[0])
-        except DAMAGED as error:
-            raise DamagedStore(f"{self._path}: {error}") from None
 
     def close(self) -> None:
         """Closes the journal; again does nothing."""

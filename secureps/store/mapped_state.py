@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from secureps.errors import DamagedStore, DiskFailed
+from secureps.file_access import open_plain
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.checkpoint import (
     HEADER_START,
@@ -51,10 +52,11 @@ def filed_tensors(path: Path, digest: bytes | None) -> dict[str, Filed]:
     Raises:
         DamagedStore: absent, torn, of types that numpy does not have, or not of that digest.
     """
+    with reading(path, buffering=0) as file:
+        found = _filed(path, file, _read(file, 0, _HEADER))
     if digest is not None and digest_of_file(path) != digest:
         raise DamagedStore(f"{path}: damaged: its digest is another")
-    with reading(path, buffering=0) as file:
-        return _filed(path, file, _read(file, 0, _HEADER))
+    return found
 
 
 def _read(file: Any, start: int, length: int) -> NDArray[np.uint8]:
@@ -80,7 +82,9 @@ def _beginning(file: IO[bytes], room: memoryview) -> NDArray[np.uint8]:
     if direct := getattr(os, "O_DIRECT", 0):
         with (
             suppress(OSError),  # the file system cannot, or its pages are longer
-            open(file.name, "rb", 0, opener=lambda path, how: os.open(path, how | direct)) as past,
+            open(
+                file.name, "rb", 0, opener=lambda path, how: open_plain(path, how | direct)
+            ) as past,
         ):
             return _read_into(past, 0, room)
     return _read_into(file, 0, room)
@@ -112,7 +116,7 @@ def _filed(path: Path, file: IO[bytes], begin: NDArray[np.uint8]) -> dict[str, F
 
 
 def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
-    """The tensors that a header lists, all of which are within the file."""
+    """The tensors that a header lists, all of which are within the file; nothing is behind them."""
     found: dict[str, Filed] = {}
     try:
         for name, each in header.items():
@@ -124,8 +128,8 @@ def _placed(path: Path, header: Any, start: int, size: int) -> dict[str, Filed]:
             if min((*shape, begin)) < 0 or tensor.nbytes != end - begin or start + end > size:
                 raise ValueError(f"{name} is not in it")
             found[name] = tensor
-        if sum(each.nbytes for each in found.values()) > size:
-            raise ValueError("tensors overlap")
+        if start + sum(each.nbytes for each in found.values()) != size:
+            raise ValueError(f"its tensors are not all of its {size} bytes")
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise DamagedStore(f"{path}: not a state file: {error}") from None
     return found
@@ -204,7 +208,11 @@ def read_tensors(path: Path, digest: bytes) -> dict[str, NDArray[Any]]:
     """
     with reading(path, buffering=0) as file:
         size = os.fstat(file.fileno()).st_size
-        data = _read(file, 0, size) if size < _LONG else _beginning(file, _pages(size))
+        if size < _LONG:
+            data = _read(file, 0, size)
+        else:
+            _filed(path, file, _read(file, 0, _HEADER))  # a hole is no reason to take memory
+            data = _beginning(file, _pages(size))
         if payload_digest(data.data) != digest:
             raise DamagedStore(f"{path}: damaged: its digest is another")
         return {name: _view(data, tensor) for name, tensor in _filed(path, file, data).items()}

@@ -100,6 +100,10 @@ class ServedJournal:
         """Whether it is to be compacted."""
         return self._ledger.due
 
+    def pack(self) -> bool:
+        """Does some more of what a compaction takes; as the journal within."""
+        return self._ledger.pack()
+
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all records; as the journal within."""
         self._ledger.compact(fold)

@@ -18,6 +18,7 @@ from typing import Protocol
 
 from secureps.buffers import Buffers
 from secureps.errors import DiskFailed, Malformed, OperatorError
+from secureps.file_access import open_plain
 from secureps.messages.encoding import payload_digest, payload_hasher
 from secureps.store.atomic_file import make_directory, put_in_place, sync, written
 
@@ -190,7 +191,8 @@ class DiskSpool:
     def get(self, key: str) -> bytes:
         """The payload of a key; KeyError if there is none."""
         try:
-            return self.path(key).read_bytes()
+            with open(self.path(key), "rb", opener=open_plain) as file:
+                return file.read()
         except FileNotFoundError:
             raise KeyError(key) from None
 
@@ -200,7 +202,7 @@ class DiskSpool:
         It is read, not mapped: a disk that fails is an OSError then, and not a process's end.
         """
         try:
-            with open(self.path(key), "rb", buffering=0) as file:
+            with open(self.path(key), "rb", buffering=0, opener=open_plain) as file:
                 room = buffers.lend(max(1, os.fstat(file.fileno()).st_size))
                 have = 0
                 while count := file.readinto(room[have:]):

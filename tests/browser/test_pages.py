@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tests.kits.nursery import ROOT
-from tests.run.up.test_up import processes, write_plan
+from tests.run.up.test_up import PLAN, processes, write_plan
 
 if not os.environ.get("SECUREPS_BROWSER"):
     pytest.skip("the dashboard in a browser: make browser", allow_module_level=True)
@@ -44,10 +44,9 @@ SHOTS = os.environ.get("SECUREPS_SHOTS", "")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
     """A run of `up`, longer than all tests together; the address that it prints."""
     folder = tmp_path_factory.mktemp("browser")
-    plan = write_plan(folder / "plan.toml", "rlwe", 6, WALKERS)
-    text = plan.read_text().replace("versions = 3", f"versions = {VERSIONS}")
-    text = text.replace("50.0", "5000.0")
-    plan.write_text(f"{text}\n")
+    text = PLAN.replace("versions = 3", f"versions = {VERSIONS}").replace("50.0", "5000.0")
+    text = text.replace("clients = 3", "clients = 6")
+    plan = write_plan(folder / "plan.toml", "rlwe", WALKERS, text)
     out = folder / "run"
     up = subprocess.Popen(
         [sys.executable, "-m", "secureps", "up", str(plan), "--out", str(out), "--dashboard"],

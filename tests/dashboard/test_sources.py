@@ -190,7 +190,28 @@ def test_a_damaged_journal_is_said_for_as_long_as_it_is(run: Path, tmp_path: Pat
             source.look(Board())
 
 
-def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("read", ["read_rows", "verify", "KnownLedger.read"])
+def test_what_nobody_expected_is_said_for_as_long_as_it_is_so(
+    read: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OverflowError("intermediate overflow in fsum")
+
+    BudgetLedger(tmp_path / "client-00.db").charge(b"\x05" * 32, FACT)
+    look = {
+        "read_rows": CourseSource(run / "state" / "coordinator").look,
+        "verify": LogsSource([run / "coordinator.jsonl"], run / "kit").look,
+        "KnownLedger.read": LedgersSource(tmp_path).look,
+    }[read]
+    monkeypatch.setattr(f"secureps.dashboard.sources.{read}", fail)
+    for _ in range(2):
+        with pytest.raises(OverflowError):
+            look(Board())
+
+
+def test_a_client_reads_its_own_state_and_ledger(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     board, ledger = Board(), tmp_path / "ledgers" / "client-00.db"
     state = run / "state" / "client-00"
     source = HolderSource("client-00", run / "kit", state, ledger, 8.0)
@@ -201,6 +222,12 @@ def test_a_client_reads_its_own_state_and_ledger(run: Path, tmp_path: Path) -> N
     source.look(board)
     assert [each.run for each in board.facts.own.runs] == ["05" * 8]
     assert board.facts.own.holders == ("holder-0", "holder-1", "holder-2")
+    for journal, budget in ((True, False), (False, True), (False, False)):
+        monkeypatch.setattr(source._files, "changed", lambda: journal)  # noqa: B023
+        monkeypatch.setattr(source._spent, "changed", lambda: budget)  # noqa: B023
+        board = Board()
+        source.look(board)
+        assert (board.facts.own is not None) is (journal or budget)
 
 
 def test_ledgers_of_a_folder_are_by_client(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from secureps.policy.spending import planned
 from secureps.privacy.client_level import ClientMechanism
 from secureps.privacy.mechanism import clip_l2
 from tests.kits.federations import (
+    FEWER,
     Tensors,
     events_of,
     finished,
@@ -26,7 +28,7 @@ from tests.kits.federations import (
 )
 from tests.kits.privacy_kit import facts_of, private_plan
 from tests.kits.privacy_kit import federation as private_federation
-from tests.kits.thin_group import FED_BACK, RULE, THIN
+from tests.kits.thin_group import FED_BACK, FEW, RULE, THIN
 
 CHAINS: dict[str, dict[str, Any]] = {
     "support": {"codec": [THIN[0]], "clip": 3.0, "range": 1.0, "bits": 16},
@@ -37,8 +39,10 @@ CHAINS: dict[str, dict[str, Any]] = {
 }
 
 
-def plan(cipher: str = "plain", chain: str = "fed back", **more: Any) -> Plan:
-    group = CHAINS[chain] | {"most_examples": 32, "rule": RULE}
+def plan(
+    cipher: str = "plain", chain: str = "fed back", rule: Mapping[str, Any] = RULE, **more: Any
+) -> Plan:
+    group = CHAINS[chain] | {"most_examples": 32, "rule": rule}
     return small_plan(cipher, **({"group": [group], "versions": 3} | more))
 
 
@@ -58,11 +62,11 @@ def test_the_same_bits_under_every_cipher(chain: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
 def test_the_same_bits_whoever_is_killed_and_whenever(party: str, tmp_path: Path) -> None:
-    own = plan(versions=2)
-    whole = small_federation(own, tmp_path / "whole")
+    own = plan(versions=2, rule=FEW)
+    whole = small_federation(own, tmp_path / "whole", clients=FEWER)
     events = events_of(whole)
     for moment in range(1, events, max(1, events // 12)):
-        broken = small_federation(own, tmp_path / str(moment))
+        broken = small_federation(own, tmp_path / str(moment), clients=FEWER)
         killed_at(broken, party, moment)
         assert same(broken.model(), whole.model())
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from secureps.store.checkpoint import checkpoint_path
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
+    FEWER,
     Tensors,
     Walker,
     events_of,
@@ -40,7 +43,7 @@ from tests.kits.privacy_kit import adaptive_plan, federation, scales
 from tests.kits.privacy_kit import group as adaptive_group
 from tests.kits.shoppers import SYNC, shopping, sparse_plan
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, stream, stream_plan
-from tests.kits.thin_group import FED_BACK, RULE
+from tests.kits.thin_group import FED_BACK, FEW, RULE
 
 GROUPS: dict[str, dict[str, Any]] = {
     "every value": {"range": 1.0, "clip": 3.0},
@@ -80,6 +83,27 @@ def played(folder: Path, own: Plan) -> Tensors:
     return simulation.model()
 
 
+def few(kind: str) -> Plan:
+    """For FEWER clients."""
+    return plan(versions=3, group=[group(kind, rule=FEW)])
+
+
+@cache
+def unharmed(kind: str) -> tuple[Tensors, int]:
+    """The model of `few` where nothing goes wrong, and how many events it takes."""
+    with TemporaryDirectory() as folder:
+        whole = small_federation(few(kind), Path(folder), clients=FEWER)
+        events = events_of(whole)
+        return whole.model(), events
+
+
+@cache
+def model_of_all() -> Tensors:
+    """That of `plan` where nothing goes wrong."""
+    with TemporaryDirectory() as folder:
+        return played(Path(folder), plan())
+
+
 @pytest.mark.parametrize("kind", GROUPS)
 @pytest.mark.parametrize("bits", [2, 5])
 def test_the_same_bits_under_every_cipher(kind: str, bits: int, tmp_path: Path) -> None:
@@ -94,13 +118,11 @@ def test_the_same_bits_whoever_is_killed_and_whenever(
     party: str, kind: str, tmp_path: Path
 ) -> None:
     """A client that starts anew pulls blocks whole, a shard that does reads what it published."""
-    own = plan(kind=kind, versions=3)
-    whole = small_federation(own, tmp_path / "whole")
-    events = events_of(whole)
+    model, events = unharmed(kind)
     for moment in range(1, events, max(1, events // 7)):
-        broken = small_federation(own, tmp_path / str(moment))
+        broken = small_federation(few(kind), tmp_path / str(moment), clients=FEWER)
         killed_at(broken, party, moment)
-        assert same(broken.model(), whole.model())
+        assert same(broken.model(), model)
 
 
 @pytest.mark.parametrize(
@@ -353,7 +375,7 @@ def test_a_wrong_difference_changes_nothing_and_is_told(
     with caplog.at_level(logging.INFO, "secureps"):
         simulation.run(lambda: finished(simulation))
     assert simulation.versions() == {"all": 4}
-    assert same(simulation.model(), played(tmp_path / "whole", plan()))
+    assert same(simulation.model(), model_of_all())
     text = "differences were asked for, and now the whole block is"
     told = [line for line in caplog.messages if text in line]
     assert {line.split(":")[0] for line in told} == set(client_names(6))

@@ -19,7 +19,14 @@ from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.store import compaction
 from secureps.store.journal import SqliteJournal, read_rows
 from tests.federation.test_stream_kills import RULES
-from tests.kits.federations import OF_RECORDS, Tensors, same, small_federation, small_plan
+from tests.kits.federations import (
+    FEWER,
+    OF_RECORDS,
+    Tensors,
+    same,
+    small_federation,
+    small_plan,
+)
 from tests.kits.folding import differing, made, said_nothing, through_json
 from tests.kits.streams import stream, stream_plan
 
@@ -32,7 +39,8 @@ ROUNDS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_a_fold_stands_for_rows_of_rounds(kind: str, tmp_path: Path) -> None:
-    simulation = small_federation(small_plan(**ROUNDS[kind]), tmp_path)
+    plan = small_plan(**ROUNDS[kind], clients=FEWER)
+    simulation = small_federation(plan, tmp_path, clients=FEWER)
     simulation.run()
     assert not differing(simulation, seed=1, points=6)
 

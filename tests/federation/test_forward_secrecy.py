@@ -30,7 +30,7 @@ from secureps.store.journal import last_row
 from secureps.store.journal_height import height_path, write_height
 from secureps.store.served_runs import RUNS, run_folder
 from tests.kits.cheats import journalled
-from tests.kits.federations import finished, later, same, small_federation, unharmed
+from tests.kits.federations import FEWER, finished, later, same, small_federation, unharmed
 from tests.kits.key_rotation import (
     HOLDERS,
     bytes_of,
@@ -235,14 +235,14 @@ MOMENTS: list[Callable[[Simulation, str], bool]] = [
 def test_kills_between_announcing_and_erasing(
     moment: Callable[[Simulation, str], bool], killed: tuple[str, ...], tmp_path: Path
 ) -> None:
-    simulation = small_federation(rotating(), tmp_path)
+    simulation = small_federation(rotating(clients=FEWER), tmp_path, clients=FEWER)
     simulation.run(lambda: moment(simulation, "holder-1"))
     for party in killed:
         simulation.kill(party)
     for party in killed:
         simulation.start(party)
     ends(simulation)
-    assert same(simulation.model(), unharmed()[0])
+    assert same(simulation.model(), unharmed(clients=FEWER)[0])
     assert blamed(simulation) == []
     for holder in HOLDERS:
         keys = keys_of(simulation, holder)

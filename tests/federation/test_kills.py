@@ -23,7 +23,7 @@ from secureps.run.simulate.simulation import Conditions
 from secureps.store import checkpoint
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import Tensors, same, small_federation, small_plan
+from tests.kits.federations import FEWER, Tensors, same, small_federation, small_plan
 
 MOMENTS = ("file", "before a record", "after a record")
 
@@ -61,7 +61,7 @@ class Stage:
 
     Args:
         fatal: whether a party's n-th passing of a moment kills it, n from 0.
-        plan: another one than the small one; memory: of each shard, in bytes.
+        plan: another one than the small one, for six clients; memory: of each shard, in bytes.
     """
 
     def __init__(
@@ -84,8 +84,9 @@ class Stage:
             spool=lambda name: Spool(partial(self._passed, name)),
             memory=memory,
         )
-        plan = plan or small_plan(cipher, versions=3)
-        self.simulation = small_federation(plan, folder, conditions)
+        clients = FEWER if plan is None else 6
+        plan = plan or small_plan(cipher, versions=3, clients=FEWER)
+        self.simulation = small_federation(plan, folder, conditions, clients=clients)
 
     def play(self, patch: pytest.MonkeyPatch) -> Tensors:
         """To the end, each who died being started again a second later; the model."""
@@ -140,7 +141,7 @@ def moments(cipher: str, moment: str) -> dict[str, int]:
 
 
 def test_everybody_passes_every_moment() -> None:
-    parties = {"coordinator", "shard-0", "shard-1", *client_names(6)}
+    parties = {"coordinator", "shard-0", "shard-1", *client_names(FEWER)}
     for moment in MOMENTS:
         assert set(moments("plain", moment)) == parties
         assert set(moments("bfv", moment)) == parties | {"holder-0"}

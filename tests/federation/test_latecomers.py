@@ -22,7 +22,15 @@ from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Conditions, Simulation
 from secureps.store.journal import MemoryJournal
 from secureps.store.spool import MemorySpool
-from tests.kits.federations import Walker, killed_at, same, small_federation, small_plan, unharmed
+from tests.kits.federations import (
+    FEWER,
+    Walker,
+    killed_at,
+    same,
+    small_federation,
+    small_plan,
+    unharmed,
+)
 
 LATE = "client-05"
 DEADLINE, EXTENSIONS = 10.0, 1
@@ -142,9 +150,9 @@ def test_a_client_that_lost_its_state_goes_on_where_the_coordinator_says(
     party: str, cipher: str, tmp_path: Path
 ) -> None:
     """At whatever event; its trainer is deterministic, so the model is the same."""
-    model, events = unharmed(cipher, versions=3, plan=private_plan)
+    model, events = unharmed(cipher, versions=3, plan=private_plan, clients=FEWER)
     for moment in range(1, events, events // 6):
-        simulation = lose_state(party, cipher, moment, tmp_path / str(moment))
+        simulation = lose_state(party, cipher, moment, tmp_path / str(moment), clients=FEWER)
         assert same(simulation.model(), model), f"{party} at event {moment}"
         nothing_is_counted_twice(simulation)
 
@@ -168,22 +176,29 @@ def founding_submissions(simulation: Simulation) -> list[SubmissionId]:
 
 
 def lose_state(
-    party: str, cipher: str, moment: int, folder: Path, seed: int = 3, versions: int = 3
+    party: str,
+    cipher: str,
+    moment: int,
+    folder: Path,
+    seed: int = 3,
+    versions: int = 3,
+    clients: int = 6,
 ) -> Simulation:
     """Plays to the end; at an event the party dies with its disk, and comes with a new one."""
-    simulation = small_federation(private_plan(cipher, versions=versions), folder)
+    plan = private_plan(cipher, versions=versions, clients=clients)
+    simulation = small_federation(plan, folder, clients=clients)
     killed_at(simulation, party, moment, lambda: simulation.lose(party, UnsafeSeed(seed)))
     return simulation
 
 
 def nothing_is_counted_twice(simulation: Simulation) -> None:
     federation, versions = simulation.coordinator.federation, simulation.plan.section.versions
-    fates = federation.fates
+    fates, clients = federation.fates, tuple(simulation._cast.trainers)
     kept = [(id.client, fate.version) for id, fate in fates.items() if fate.version > 0]
-    assert len(kept) == len(set(kept)) == 6 * versions
+    assert len(kept) == len(set(kept)) == len(clients) * versions
     assert {fate.outcome for fate in fates.values()} == {"durable"}
     charges = Counter(charge.party for charge in federation.ledger.charges)
-    assert charges == dict.fromkeys(client_names(6), versions)
+    assert charges == dict.fromkeys(clients, versions)
 
 
 def test_it_takes_a_sequence_that_nobody_knows(tmp_path: Path) -> None:

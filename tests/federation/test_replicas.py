@@ -135,13 +135,14 @@ def versions_from(simulation: Simulation) -> int:
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_without_a_shard_that_never_comes_back_the_run_goes_on(cipher: str, tmp_path: Path) -> None:
     """Whatever step it was at: nobody trains again, and nothing is applied twice."""
-    expected, _ = unharmed("plain")
-    first = versions_from(small_federation(doubled(cipher), tmp_path / "first"))
-    events = events_of(small_federation(doubled(cipher), tmp_path / "whole"))
+    expected, _ = unharmed("plain", clients=FEWER)
+    whole = few_doubled(cipher, tmp_path / "whole")
+    first = versions_from(whole)
+    events = first + events_of(whole)
     losses = {"plain": 12, "bfv": 3, "rlwe": 3}[cipher]
     for number, moment in enumerate(range(first, events - 1, (events - first) // losses)):
         party = f"shard-{number % 3}"
-        simulation = small_federation(doubled(cipher), tmp_path / str(moment))
+        simulation = few_doubled(cipher, tmp_path / str(moment))
         gone_at(simulation, party, moment)
         assert same(simulation.model(), expected), f"{party} gone at event {moment}"
         federation = simulation.coordinator.federation

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from secureps.service.shard.noise import ShardNoise
 from tests.kits.cheats import journalled
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import (
+    FEWER,
+    Tensors,
     Walker,
     at_event,
     events_of,
@@ -42,11 +46,16 @@ NEW = "shard-2"
 
 
 def sharded(cipher: str = "plain", **changes: object) -> Plan:
-    return small_plan(cipher, **({"versions": 4} | changes))
+    return small_plan(cipher, **({"versions": 4, "clients": FEWER} | changes))
 
 
 def federation(plan: Plan, folder: Path) -> Simulation:
-    return small_federation(plan, folder, Conditions(spares=1))
+    return small_federation(plan, folder, Conditions(spares=1), clients=FEWER)
+
+
+def expected_model(versions: int = 4) -> Tensors:
+    """Of these plans, whatever they seal with and wherever their blocks are."""
+    return unharmed("plain", versions, clients=FEWER)[0]
 
 
 def say(play: Simulation, what: ShardDeed | Deed, shard: str = "") -> Future[Any]:
@@ -74,17 +83,19 @@ def placement(play: Simulation) -> Placement:
     return pinned.placement
 
 
-def begun(plan: Plan, folder: Path) -> int:
-    """Events until version 0 is there on all shards."""
-    play, events = federation(plan, folder), 0
+@cache
+def moments(plan: Callable[[str], Plan], cipher: str = "plain") -> tuple[int, int]:
+    """Events until version 0 is there on all shards, and until the end, where nothing moves."""
+    with TemporaryDirectory() as folder:
+        play, first = federation(plan(cipher), Path(folder)), 0
 
-    def made() -> bool:
-        nonlocal events
-        events += 1
-        return bool(play.coordinator.federation.checkpoints)
+        def made() -> bool:
+            nonlocal first
+            first += 1
+            return bool(play.coordinator.federation.checkpoints)
 
-    play.run(made)
-    return events
+        play.run(made)
+        return first, first + events_of(play)
 
 
 def play_out(play: Simulation) -> None:
@@ -116,12 +127,11 @@ def whole(play: Simulation, copies: int = 1, killed: str = "") -> None:
 def test_blocks_move_at_any_event_and_the_model_is_the_same(
     cipher: str, what: ShardDeed, tmp_path: Path
 ) -> None:
-    expected, _ = unharmed("plain")
+    expected = expected_model()
     shard = NEW if what is ShardDeed.ADD else "shard-1"
-    first = begun(sharded(cipher), tmp_path / "first")
-    events = events_of(federation(sharded(cipher), tmp_path / "whole"))
-    moments, moved = {"plain": 8, "bfv": 3, "rlwe": 3}[cipher], 0
-    for moment in range(first, events - 1, (events - first) // moments):
+    first, events = moments(sharded, cipher)
+    moves, moved = {"plain": 8, "bfv": 3, "rlwe": 3}[cipher], 0
+    for moment in range(first, events - 1, (events - first) // moves):
         play = federation(sharded(cipher), tmp_path / str(moment))
         acted(play, what, shard, moment)
         play_out(play)
@@ -165,10 +175,10 @@ def back(play: Simulation, party: str) -> None:
 def test_killed_at_any_event_of_a_move_ends_in_the_same_model(
     cipher: str, what: ShardDeed, tmp_path: Path
 ) -> None:
-    expected, _ = unharmed("plain")
+    expected = expected_model()
     gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
     parties = (COORDINATOR, gains, loses, "client-00")
-    first = begun(sharded(cipher), tmp_path / "first")
+    first, _ = moments(sharded, cipher)
     step, moved = {"plain": 19, "bfv": 95, "rlwe": 95}[cipher], 0
     for number, later in enumerate(range(1, 290, step)):
         party, moment = parties[number % 4], first + 17 * number
@@ -192,7 +202,8 @@ def followed(cipher: str, folder: Path, what: ShardDeed) -> Simulation:
     Versions go on while a shard that is to be added looks for the heir.
     """
     conditions = Conditions(standby=True, spares=1, delay=lambda *_: 0.05)
-    play = small_federation(sharded(cipher, versions=MANY), folder, conditions)
+    plan = sharded(cipher, versions=MANY)
+    play = small_federation(plan, folder, conditions, clients=FEWER)
     reigns = play.coordinator.federation.reigns
     play.run(lambda: bool(reigns.follower) and play.versions() == {"all": 1})
     acted(play, what, NEW if what is ShardDeed.ADD else "shard-1", 1)
@@ -222,7 +233,7 @@ def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
     cipher: str, what: ShardDeed, tmp_path: Path
 ) -> None:
     """Another party dies besides: the heir too, which is started again."""
-    expected, _ = unharmed("plain", MANY)
+    expected = expected_model(MANY)
     gains, loses = (NEW, "shard-0") if what is ShardDeed.ADD else ("shard-0", "shard-1")
     steps = {"due": STANDBY, "copied": gains, "kept": loses, "over": "client-00"}
     for number, (step, party) in enumerate(steps.items()):
@@ -241,7 +252,7 @@ def test_a_standby_that_takes_over_at_any_step_of_a_move_ends_it(
 
 
 def test_under_an_heir_a_move_to_a_shard_that_never_comes_back_is_given_up(tmp_path: Path) -> None:
-    expected, _ = unharmed("plain", MANY)
+    expected = expected_model(MANY)
     play = followed("rlwe", tmp_path, ShardDeed.ADD)
     play.run(lambda: play.coordinator.federation.moving.target is not None)
     play.run(at_event(3))
@@ -321,16 +332,16 @@ def summed(play: Simulation) -> list[tuple[Member, ...]]:
 # --- copies, and disks that are gone ----------------------------------------------
 
 
-def doubled(cipher: str = "plain") -> Plan:
-    return sharded(cipher, shards=3, replicas=2, shards_wait=5.0)
+def doubled(cipher: str = "plain", **changes: object) -> Plan:
+    return sharded(cipher, **({"shards": 3, "replicas": 2, "shards_wait": 5.0} | changes))
 
 
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_the_disk_of_who_gains_blocks_may_be_lost_while_they_move(
     cipher: str, tmp_path: Path
 ) -> None:
-    expected, _ = unharmed("plain")
-    first, lost = begun(sharded(cipher), tmp_path / "first"), 0
+    expected = expected_model()
+    (first, _), lost = moments(sharded, cipher), 0
     for number, later in enumerate(range(1, 40, {"plain": 3, "bfv": 12, "rlwe": 12}[cipher])):
         folder, moment = tmp_path / str(later), first + 31 * number
         play = federation(sharded(cipher), folder)
@@ -354,7 +365,7 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
     cipher: str, lost: str, tmp_path: Path
 ) -> None:
     """No other shard has its blocks: they are in the checkpoint that the move ends with."""
-    expected, _ = unharmed("plain")
+    expected = expected_model()
     what = ShardDeed.REMOVE if lost == "shard-0" else ShardDeed.ADD
     play = federation(sharded(cipher, checkpoint_every=100), tmp_path)
     play.run(lambda: play.versions() == {"all": 1})
@@ -372,10 +383,9 @@ def test_a_disk_may_be_lost_as_soon_as_a_move_is_over(
 @pytest.mark.parametrize("what", ShardDeed)
 @pytest.mark.parametrize("cipher", ["plain", "bfv", "rlwe"])
 def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path: Path) -> None:
-    expected, _ = unharmed("plain")
+    expected = expected_model()
     plan, shard = doubled(cipher), "shard-3" if what is ShardDeed.ADD else "shard-0"
-    first = begun(plan, tmp_path / "first")
-    events, moved = events_of(federation(plan, tmp_path / "whole")), 0
+    (first, events), moved = moments(doubled, cipher), 0
     for number in range({"plain": 6, "bfv": 2, "rlwe": 2}[cipher]):
         moment = first + number * (events - first) // 7
         play = federation(plan, tmp_path / str(number))
@@ -395,10 +405,9 @@ def test_both_copies_of_every_block_move(cipher: str, what: ShardDeed, tmp_path:
 
 def test_copies_that_went_with_a_shard_are_made_again_and_it_comes_back(tmp_path: Path) -> None:
     """What it has of the run does not count: it is told so, and added with nothing."""
-    expected, _ = unharmed("plain", versions=8)
-    plan = sharded(shards=3, replicas=2, shards_wait=0.5, versions=8)
-    play = federation(plan, tmp_path)
-    play.run(at_event(begun(plan, tmp_path / "first")))
+    expected = expected_model(MANY)
+    play = federation(doubled(shards_wait=0.5, versions=MANY), tmp_path)
+    play.run(at_event(moments(doubled)[0]))
     play.kill("shard-1")
     play.run(lambda: "shard-1" not in placement(play).shards)
     play.run(lambda: placement(play).epoch == 4)
@@ -430,7 +439,7 @@ def refused(play: Simulation, what: ShardDeed, shard: str) -> str:
 
 def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> None:
     play = federation(sharded(), tmp_path)
-    play.run(at_event(begun(sharded(), tmp_path / "first")))
+    play.run(at_event(moments(sharded)[0]))
     assert "no shard called 'shard-2' has come" in refused(play, ShardDeed.ADD, NEW)
     play.kill("shard-1")
     play.run(at_event(5))
@@ -448,13 +457,12 @@ def test_what_would_lose_a_block_is_refused_and_says_which(tmp_path: Path) -> No
     play.run(lambda: placement(play).shards == ("shard-0",))
     assert "without shard-0 there are 0 shards" in refused(play, ShardDeed.REMOVE, "shard-0")
     play_out(play)
-    assert same(play.model(), unharmed("plain")[0])
+    assert same(play.model(), expected_model())
 
 
 def test_checkpoints_from_before_and_after_have_all_blocks(tmp_path: Path) -> None:
-    plan = sharded("rlwe")
-    play = federation(plan, tmp_path)
-    acted(play, ShardDeed.ADD, NEW, begun(plan, tmp_path / "first"))
+    play = federation(sharded("rlwe"), tmp_path)
+    acted(play, ShardDeed.ADD, NEW, moments(sharded, "rlwe")[0])
     play.run(lambda: placement(play).epoch == 2)
     assert same(newest_model(play.checkpoints).tensors, play.model()), "of two shards"
     play_out(play)

@@ -290,3 +290,4 @@ TestBuffered = BufferedSchedules.TestCase
 TestPriority = PrioritySchedules.TestCase
 for case in (TestSpoilt, TestSsp, TestBuffered, TestPriority):
     case.settings = settings(max_examples=15, stateful_step_count=40, deadline=None)
+del case  # pytest would collect it, and play the last one twice

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -141,10 +143,15 @@ def test_a_version_changes_the_values_that_its_members_sent(cipher: str, tmp_pat
     assert behind, "the older cohort closed first at a border"
 
 
+@cache
+def events_of_seven() -> int:
+    with TemporaryDirectory() as folder:
+        return events_of(stream(plan("plain", FEW, versions=7), Path(folder), 9))
+
+
 @pytest.mark.parametrize("party", ["client-02", "shard-0", "coordinator"])
 def test_a_kill_changes_no_cohort_into_one_of_two_supports(party: str, tmp_path: Path) -> None:
-    whole = stream(plan("plain", FEW, versions=7), tmp_path / "whole", 9)
-    events = events_of(whole)
+    events = events_of_seven()
     for moment in range(20, events, max(1, events // 4)):
         broken = stream(plan("plain", FEW, versions=7), tmp_path / str(moment), 9)
         killed_at(broken, party, moment)

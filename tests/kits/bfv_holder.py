@@ -15,6 +15,8 @@ from secureps.roles.machine import (
     WORKER,
     Answered,
     Call,
+    Halt,
+    Machine,
     Step,
 )
 from tests.kits.roles_kit import (
@@ -72,6 +74,19 @@ class Keys:
         header = opened_header(PLAN, RUN, "all", number, block)
         self.give(WORKER, SumOpened(header, 0.5))
         return self.give(SHARDS[block % 2], Answered(requests.PutBlock(header), requests.Noted()))
+
+
+def last_word(machine: Machine, step: Step) -> Halt:
+    """How a holder ends that takes no part: the coordinator hears why first."""
+    (call,) = step.effects
+    assert isinstance(call, Call)
+    assert isinstance(call.message, requests.Trouble)
+    heard = Answered(call.message, requests.Noted())
+    (halt,) = machine.handle(0.0, COORDINATOR, heard).effects
+    assert isinstance(halt, Halt)
+    assert (call.to, f"this holder {call.message.reason}") == (COORDINATOR, halt.reason)
+    assert step.records == []
+    return halt
 
 
 def opening(cohort: Cohort | None = None, incarnation: int = 1, **changes: Any) -> orders.Open:

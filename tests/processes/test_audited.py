@@ -49,6 +49,7 @@ def test_a_running_coordinator_tells_what_it_did_and_when(tmp_path: Path) -> Non
 def test_what_a_server_turned_away_is_counted_in_its_log(tmp_path: Path) -> None:
     """Of a flood there are counts, and not an entry for each."""
     with Processes(tmp_path, "plain", clients=7, versions=100_000, insecure=True) as processes:
+        processes.pace = 0.3
         processes.start_all(clients=6)
         processes.wait(lambda: processes.reached(1), "a version")
         stranger = HostilePeer(processes, "client-05", "client-06")

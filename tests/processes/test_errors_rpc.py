@@ -323,7 +323,7 @@ CASES: dict[str, tuple[Send, str]] = {
     "no such group": (put(group="nobody's"), "no group is called ..."),
     "a sequence below 0": (
         put(sequence=-1),
-        "a block's header needs a 32-byte digest and a sequence >= 0",
+        "...: a sequence is at least 0, and at most ...",
     ),
     # --- about evaluations --------------------------------------------------------
     "a round of the model declined": (

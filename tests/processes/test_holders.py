@@ -159,6 +159,15 @@ def test_a_holder_that_insists_on_more_than_the_plan_ends_and_the_others_go_on(
         processes.start_all()
         processes.wait(lambda: not processes.alive("holder-3"), "its end")
         assert processes.stop("holder-3") == MISCONFIGURED
+        said = "takes no part in the run: by the plan 3 of 4 key holders open a sum together"
+
+        def known() -> bool:
+            status = processes.status()
+            found = () if status is None else status.servers
+            why = [each.trouble for each in found if each.name == "holder-3" and not each.live]
+            return bool(why) and why[0].startswith(said)
+
+        processes.wait(known, "the coordinator to know why")
         ends_as_unharmed(processes, tmp_path / "simulation")
         last = processes.log("holder-3").splitlines()[-1]
         assert processes.journal("holder-3", RunPinned) == []

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.conftest import FROZEN
+from secureps.run.simulate.garbage import SELDOM
 from tests.kits import slow
 from tests.kits.nursery import ROOT
 
@@ -37,9 +37,11 @@ def test_it_hears_it_now_and_so_will_its_children() -> None:
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
 
 
-def test_what_is_collected_stays_and_what_tests_make_goes(request: pytest.FixtureRequest) -> None:
+def test_what_is_collected_stays_and_what_tests_make_goes() -> None:
+    """Simulations that other tests played have given nothing of it back."""
     assert gc.isenabled()
-    assert request.config.stash[FROZEN] > 0
+    assert gc.get_threshold() == SELDOM
+    assert gc.get_freeze_count() > 0
 
 
 def test_no_process_of_a_test_compiles_what_another_has() -> None:

@@ -25,12 +25,13 @@ from secureps.messages.requests import (
     Noted,
     Payload,
     PutBlock,
+    Register,
     Status,
     Trouble,
 )
 from secureps.messages.run import COORDINATOR
 from secureps.roles.disk_reports import DiskReports
-from secureps.roles.machine import WORKER, Answer, Answered, Call, Step, Work
+from secureps.roles.machine import WORKER, Answer, Answered, Call, Step, Unwatched, Work
 from secureps.run.simulate.simulation import Conditions, Simulation
 from secureps.service.disk_faults import AGAIN_SECONDS
 from secureps.store import checkpoint
@@ -39,7 +40,7 @@ from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.executor_kit import TASK, Stage
 from tests.kits.federations import same, small_federation, small_plan, unharmed
-from tests.kits.roles_kit import World, make_plan, refused
+from tests.kits.roles_kit import HOLDER, World, make_plan, refused
 from tests.run.report.test_status_tables import asked
 from tests.service.test_executor import HEADER
 
@@ -346,6 +347,30 @@ def test_servers_alone_have_a_disk_that_matters() -> None:
     assert len(trouble) < 1000
     world.give("shard-a", Trouble("shard-a", ""))
     assert not any(each.trouble for each in world.coordinator.servers)
+
+
+def test_a_server_s_trouble_is_told_until_it_comes_anew() -> None:
+    """One that ended for it, as a key holder that takes no part, is away, and it says why."""
+    world = World(make_plan())
+    world.servers()
+    world.enter("c0")
+
+    def told() -> str:
+        (holder,) = [each for each in world.coordinator.servers if each.name == HOLDER]
+        return holder.trouble
+
+    register = Register(HOLDER, "", 1.0, world.federation.incarnation)
+    world.give(HOLDER, Trouble(HOLDER, "takes no part in the run: no"))
+    world.give(HOLDER, register)
+    assert told() == "takes no part in the run: no", "it is the same process, and says more"
+    world.give(COORDINATOR, Unwatched(HOLDER))
+    assert told() == "takes no part in the run: no"
+    (answer,) = world.give(COORDINATOR, AskStatus()).effects
+    assert isinstance(answer, Answer)
+    assert isinstance(answer.message, Status)
+    assert f"{HOLDER} takes no part in the run: no" in answer.message.groups[0].reason
+    world.give(HOLDER, register)
+    assert told() == ""
 
 
 # --- the stores -------------------------------------------------------------------

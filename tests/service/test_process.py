@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import errno
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from secureps.crypto.identity import Identity
 from secureps.crypto.roster import certify, sign_roster
-from secureps.errors import ConfigError, DiskFailed
+from secureps.errors import ConfigError, DiskFailed, OperatorError
 from secureps.run.processes.supervisor import GRACE
 from secureps.service import process
-from secureps.service.process import LAST_RESORT, settle
+from secureps.service.process import LAST_RESORT, settled
 from secureps.wire.grpc.links import PLAINTEXT
+from secureps.wire.grpc.servers import CoordinatorServer
+from secureps.wire.transport import Endpoint
 from tests.kits.nursery import ROOT
 
 PARTY = """
@@ -65,7 +69,8 @@ def run(state, machine):
     party = process.Party("shard-0", own, PLAINTEXT, roster, Path(state), kit.parent)
     def serve(link, endpoint, listen, authenticate):
         return ShardServer(link, "shard-0", endpoint, listen, authenticate, 1, 1)
-    return process.run_process(party, {}, build, serve, process.settle(Path(state), "127.0.0.1:0"))
+    with process.settled(Path(state), "127.0.0.1:0") as listen:
+        return process.run_process(party, {}, build, serve, listen)
 """
 
 
@@ -187,18 +192,50 @@ def test_after_a_halt_signals_mean_what_they_meant_before(tmp_path: Path) -> Non
 # --- where it listens -------------------------------------------------------------
 
 
+def drawn(address: str) -> bool:
+    """Whether somebody else could be given this port of 127.0.0.1 now."""
+    with socket.socket() as other, suppress(OSError):
+        other.bind(("127.0.0.1", int(address.rpartition(":")[2])))
+        return True
+    return False
+
+
 def test_a_port_is_kept(tmp_path: Path) -> None:
-    first = settle(tmp_path, "127.0.0.1:0")
-    assert first.startswith("127.0.0.1:")
+    with settled(tmp_path, "127.0.0.1:0") as first:
+        assert first.startswith("127.0.0.1:")
+        assert not drawn(first)
+    assert drawn(first)
     (tmp_path / "address").write_text(first + "\n")
-    assert settle(tmp_path, "127.0.0.1:0") == first
-    assert settle(tmp_path, "127.0.0.1:7") == "127.0.0.1:7"
+    with settled(tmp_path, "127.0.0.1:0") as again:
+        assert again == first
+        assert not drawn(first)
+    with settled(tmp_path, "127.0.0.1:7") as given:
+        assert given == "127.0.0.1:7"
+
+
+def test_a_chosen_port_is_its_servers_alone_before_and_after_it_listens(tmp_path: Path) -> None:
+    def server(listen: str) -> CoordinatorServer:
+        return CoordinatorServer(PLAINTEXT, cast(Endpoint, None), listen, lambda *_: None)
+
+    with settled(tmp_path, "127.0.0.1:0") as listen:
+        one = server(listen)
+        one.start()
+        assert not drawn(listen)
+        with pytest.raises(OperatorError, match=f"cannot listen on {listen}: in use"):
+            server(listen).start()
+        (tmp_path / "address").write_text(listen + "\n")
+        with settled(tmp_path, "127.0.0.1:0") as taken:  # as a second process of this party would
+            assert taken == listen
+        one.stop(0.0)
+        again = server(listen)  # as a coordinator that was alone, in the same process
+        again.start()
+        again.stop(0.0)
 
 
 @pytest.mark.parametrize("listen", ["127.0.0.1", "here", ":80", "127.0.0.1:x", "203.0.113.1:0"])
 def test_addresses_that_are_none(listen: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="listen: "):
-        settle(tmp_path, listen)
+    with pytest.raises(ConfigError, match="listen: "), settled(tmp_path, listen):
+        raise AssertionError
 
 
 # --- a disk that is full ----------------------------------------------------------

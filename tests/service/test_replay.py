@@ -25,6 +25,7 @@ class Compacted(MemoryJournal):
         super().__init__()
         self.known, self.full, self.wanted = fold, full, True
         self.rotten = False
+        self.pieces = 0
 
     @property
     def fold(self) -> Fold | None:
@@ -33,6 +34,10 @@ class Compacted(MemoryJournal):
     @property
     def due(self) -> bool:
         return self.wanted
+
+    def pack(self) -> bool:
+        self.pieces -= 1
+        return self.pieces <= 0
 
     def compact(self, fold: Fold) -> None:
         if self.rotten:
@@ -86,6 +91,16 @@ def test_it_is_compacted_when_it_is_due() -> None:
     journal.wanted = True
     compact_if_due("me", Puppet(silent), journal)
     assert journal.known == Fold((), {"numbers": [7]}), "another machine folds nothing"
+
+
+def test_what_takes_long_is_done_a_little_at_a_time() -> None:
+    journal, machine, looks = Compacted(), Counting(silent), 0
+    journal.pieces = 5
+    while journal.known is None:
+        machine.applied.append(Incarnated(looks))
+        compact_if_due("me", machine, journal)
+        looks += 1
+    assert (looks, journal.known) == (5, Fold((), {"numbers": [0, 1, 2, 3, 4]}))
 
 
 def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:

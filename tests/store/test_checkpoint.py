@@ -26,11 +26,13 @@ from secureps.messages.run import GroupPlacement, Placement, RunInfo
 from secureps.messages.schema import Schema, TensorSpec
 from secureps.store import checkpoint
 from secureps.store.checkpoint import (
+    HEADER_LIMIT,
     Manifest,
     ShardFile,
     Tally,
     checkpoint_directories,
     checkpoint_path,
+    header_end,
     latest_good,
     load_checkpoint,
     read_metadata,
@@ -380,3 +382,23 @@ def test_a_garbage_manifest(tmp_path: Path, content: bytes) -> None:
     (directory / "manifest.json").write_bytes(content)
     with pytest.raises(DamagedStore, match=r"manifest\.json"):
         load_checkpoint(directory)
+
+
+@pytest.mark.parametrize(
+    ("says", "size", "whole"),
+    [
+        (8, 16, True),
+        (9, 16, False),
+        (HEADER_LIMIT, 2 * HEADER_LIMIT, True),
+        (HEADER_LIMIT + 1, 2 * HEADER_LIMIT, False),
+    ],
+)
+def test_a_header_ends_within_its_file_and_is_no_longer_than_any(
+    says: int, size: int, whole: bool, tmp_path: Path
+) -> None:
+    begin = says.to_bytes(8, "little")
+    if whole:
+        assert header_end(tmp_path, begin + b"{", size) == 8 + says
+        begin = begin[:7]
+    with pytest.raises(DamagedStore, match="its header is not whole"):
+        header_end(tmp_path, begin, size)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -271,12 +272,42 @@ def test_after_a_refusal_it_is_due_when_as_much_was_written_again(
     assert twins.compacted.fold == fold(182)
 
 
+def test_rows_are_packed_between_other_things_and_once(
+    twins: Twins, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compaction then does at once reads none of them, also after a disk that refused it."""
+    monkeypatch.setattr(compaction, "ROWS_AT_ONCE", 7)
+    monkeypatch.setattr(compaction, "SEGMENT", 400)
+    assert twins.compacted.pack(), "no fold stands for any row yet"
+    twins.append(1.0, [make(n) for n in range(20) for make in (told, untold)])
+    twins.compacted.compact(fold(42))
+    for piece in range(5):
+        assert not twins.compacted.pack()
+        twins.append(2.0 + piece, [told(100 + piece)])
+    assert twins.compacted.pack()
+    assert list(read_rows(twins.path)) == rows_of(twins.whole), "nothing is written yet"
+
+    monkeypatch.setattr(compaction, "_packed", None)
+    with monkeypatch.context() as full:
+        full.setattr(compaction, "_fold_digest", Mock(side_effect=sqlite3.OperationalError))
+        with pytest.raises(OperatorError, match="cannot compact"):
+            twins.compacted.compact(fold(47))
+    twins.compacted.compact(fold(47))
+    assert compaction.gone(twins.path, twins.compacted._base).seq == 42
+    (segments,) = twins.compacted._base.execute("SELECT count(*) FROM archive").fetchone()
+    assert segments > 2
+    kept = [row for row in rows_of(twins.whole) if type(row.record) is not MemberAsked]
+    assert rows_of(twins.compacted) == kept
+
+
 def test_a_rotten_row_ends_a_compaction(twins: Twins) -> None:
     twins.append(1.0, [told(1)])
     twins.compacted.compact(fold(3))
     twins.compacted._base.execute("UPDATE journal SET body = '{}' WHERE seq = 2")
     twins.append(2.0, [told(2)])
     with pytest.raises(DamagedStore, match="row 2 does not match its digest"):
+        twins.compacted.pack()
+    with pytest.raises(DamagedStore, match="row 2 cannot be read"):
         twins.compacted.compact(fold(4))
     assert twins.compacted.fold == fold(3)
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from secureps.audit.entries import date_of, entries
 from secureps.errors import InternalError
+from secureps.messages.coordinator_records import RoundGivenUp, RoundOpened, StandbyFollows
 from secureps.messages.records import Dated, Incarnated, RefusedRequests, RequestsRefused
 from secureps.store.dated_journal import APART, EVERY, DatedJournal
 from secureps.store.journal import MemoryJournal
+from secureps.store.journal_height import START
+from secureps.store.journal_rows import Row
 
 
 def test_a_date_for_each_process_and_none_to_machines() -> None:
@@ -41,6 +45,20 @@ def test_a_host_that_slept_is_dated_anew() -> None:
     journal.append(0.0, [Incarnated(3)])
     dates = [each.unix for _, each in inner.rows if isinstance(each, Dated)]
     assert dates == [0.0, APART + 1.0, 0.0]
+
+
+def test_a_standby_s_own_rows_are_no_sooner_than_those_that_it_copied() -> None:
+    """Its clock began with its process; what it says of the calendar is of the later stamp."""
+    led, own = MemoryJournal(), MemoryJournal()
+    DatedJournal(led, lambda: 6000.0).append(5000.0, [RoundOpened("main", 1, 0, ("c",), "")])
+    standby = DatedJournal(own, lambda: 6100.0)
+    standby.take(led.after(START, 1))
+    standby.append(30.0, [Incarnated(7), StandbyFollows(b"")])
+    assert [at for at, _ in own.rows] == [5000.0] * 5
+    later = DatedJournal(MemoryJournal(own.rows), lambda: 6103.0)
+    later.append(own.last + 3.0, [RoundGivenUp("main", 1, "late")])
+    rows = [Row(k, at, each, b"") for k, (at, each) in enumerate(own.rows, 1)]
+    assert [entry.date for entry in entries(b"", rows)] == [date_of(6000.0), date_of(6103.0)]
 
 
 def test_a_date_that_was_not_written_is_written_with_what_comes_next() -> None:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from io import FileIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +113,41 @@ def test_what_is_no_state_file_is_damaged(tmp_path: Path, content: bytes) -> Non
             map_state(path, digest)
     with pytest.raises(DamagedStore):
         map_state(tmp_path / "absent", None)
+
+
+def test_a_pipe_in_a_files_place_is_damage_and_holds_nobody_up(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    os.mkfifo(path)
+    end = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # else whoever opened it would wait for this
+    os.write(end, bytes(64))
+    for read in (
+        lambda: filed_tensors(path, None),
+        lambda: map_state(path, bytes(32)),
+        lambda: read_tensors(path, bytes(32)),
+        lambda: checked(path, "all/0000", bytes(32)),
+        lambda: read_state(path),
+    ):
+        with pytest.raises(DamagedStore, match="no plain file"):
+            read()
+    os.close(end)
+
+
+def test_a_file_that_is_longer_than_it_says_is_damage_and_takes_no_memory(tmp_path: Path) -> None:
+    path, own = tmp_path / "file", payload_digest(TENSORS["all/0000"].tobytes())
+    digest = write_state(path, TENSORS, {})
+    for length in (path.stat().st_size + 1, 1 << 40):  # of a hole
+        os.truncate(path, length)
+        for read in (
+            lambda: map_state(path, None),
+            lambda: checked(path, "all/0000", own),
+            lambda: checked(path, "all/0000", own, room_of(28)),
+            lambda: read_state(path),
+        ):
+            with pytest.raises(DamagedStore, match="not a state file"):
+                read()
+    for whole in (map_state, read_tensors):
+        with pytest.raises(DamagedStore, match=f"not all of its {1 << 40} bytes"):
+            whole(path, digest)
 
 
 def test_one_bit_is_damage(tmp_path: Path) -> None:
@@ -221,6 +257,29 @@ def test_past_the_systems_memory_or_through_it_files_are_the_same(
         with pytest.raises(DamagedStore, match="not a state file"):
             checked(path, "all/0000", payload_digest(own), room_of(4 * values))
     assert bool(tried) == (has and way.startswith("does not"))
+
+
+@pytest.mark.parametrize("length", [1, 4096, 65_537])
+def test_what_is_read_past_the_systems_memory_comes_to_lie_in_whole_pages(length: int) -> None:
+    """Elsewhere a file system refuses, and the system's memory is gone through unseen."""
+    for room in (mapped_state._pages(length), room_of(length)):
+        assert np.asarray(room).ctypes.data % 4096 == len(room) % 4096 == 0
+        assert len(room) >= length
+
+
+def test_nothing_is_asked_for_behind_a_files_end(tmp_path: Path) -> None:
+    """Past the system's memory some file system may refuse that, and all would be read again."""
+    path, asked = tmp_path / "file", list[int]()
+    path.write_bytes(b"x" * 5000)
+
+    class Counted(FileIO):
+        def readinto(self, room: Any, /) -> int | None:
+            asked.append(len(room))
+            return super().readinto(room)
+
+    with Counted(path) as file:
+        assert mapped_state._read_into(file, 0, memoryview(bytearray(8192))).size == 5000
+    assert asked == [8192]
 
 
 def test_address_space_that_is_used_up_is_no_damage_and_no_full_disk(

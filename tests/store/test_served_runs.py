@@ -13,10 +13,10 @@ from secureps.messages.records import Incarnated, RunPinned
 from secureps.messages.run import COORDINATOR
 from secureps.roles.holder.committee import CommitteeHolder
 from secureps.roles.holder.ledger import HolderRules
-from secureps.roles.machine import Halt
 from secureps.roles.pinned_run import check_minimum
 from secureps.store.journal import MemoryJournal
 from secureps.store.served_runs import ServedJournal, served_runs
+from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import Bench
 from tests.kits.durable import durably
 from tests.kits.roles_kit import make_plan
@@ -79,9 +79,7 @@ def test_with_an_empty_ledger_a_run_that_was_served_before_is_refused(tmp_path: 
     machine.handle(0.0, COORDINATOR, order)
     machine, _ = started(MemoryJournal())
     step = machine.handle(0.0, COORDINATOR, order)
-    assert step.records == []
-    (halt,) = step.effects
-    assert isinstance(halt, Halt)
+    halt = last_word(machine, step)
     assert halt.error is WrongRun
     assert "has served this run, and its ledger is not here" in halt.reason
     assert not machine.configured
@@ -99,8 +97,7 @@ def test_a_plan_of_a_lower_threshold_than_its_own_is_refused() -> None:
 
     machine = insists(4)
     step = machine.handle(0.0, COORDINATOR, order)
-    (halt,) = step.effects
-    assert isinstance(halt, Halt)
+    halt = last_word(machine, step)
     assert halt.error is PlanRefused
     assert halt.reason.startswith(
         "this holder takes no part in the run: by the plan 3 of 4 key holders open a sum together, "
@@ -126,8 +123,7 @@ def test_a_plan_of_a_smaller_cohort_than_its_own_minimum_is_refused() -> None:
 
     machine = opens(3)
     step = machine.handle(0.0, COORDINATOR, order)
-    (halt,) = step.effects
-    assert isinstance(halt, Halt)
+    halt = last_word(machine, step)
     assert (halt.error, step.records, machine.configured) == (PlanRefused, [], False)
     assert halt.reason == (
         "this holder takes no part in the run: by the plan 2 members of all may be a cohort, and "

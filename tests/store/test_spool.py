@@ -271,6 +271,19 @@ class TestDiskSpool(SpoolContract):
         state = str(tmp_path / "state")
         assert done == [str(tmp_path), *[state, f"{state}/spool"] * 2]
 
+    def test_a_pipe_in_a_payloads_place_holds_nobody_up_and_goes(self, tmp_path: Path) -> None:
+        spool = DiskSpool(tmp_path)
+        os.mkfifo(spool.path("a"))
+        end = os.open(spool.path("a"), os.O_RDWR)  # else whoever opened it would wait for this
+        os.write(end, b"half")
+        for read in (lambda: spool.read("a", Buffers(0)), lambda: spool.get("a")):
+            with pytest.raises(OSError, match="no plain file"):
+                read()
+        os.close(end)
+        for keep in (spool.cache, spool.put):
+            keep("a", b"again")
+            assert spool.get("a") == b"again"
+
     def test_a_root_that_is_a_file(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_bytes(b"")
         with pytest.raises(OperatorError):

@@ -96,12 +96,17 @@ def hold_back(tx: Transaction, group: GroupState) -> Wait | None:
 
 
 def await_evaluator(tx: Transaction, at: int) -> Wait | None:
-    """A designated evaluator has one round's time; without it the evaluation is skipped."""
+    """A designated evaluator has one round's time, unless it has left the run; without it the
+    evaluation is skipped.
+    """
     name, rule = tx.plan.evaluator, tx.plan.section.group[0].rule
     until = tx.federation.evaluations.since + rule.deadline
-    if tx.now < until:
+    if name in tx.federation.retired | tx.federation.isolated.keys():
+        here = "takes part no more"
+    elif tx.now < until:
         return Wait(until, f"waits for {name} to evaluate version {at}")
-    here = "did not evaluate it in time" if name in tx.live else "is not there"
+    else:
+        here = "did not evaluate it in time" if name in tx.live else "is not there"
     tx.write(EvaluationSkipped(at, f"{name} {here}"))
     return None
 

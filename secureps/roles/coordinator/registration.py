@@ -47,7 +47,8 @@ def register(
 
     Raises:
         UnknownParty: it has left this run, for it was away.
-        Malformed: a weight or an address that is none, or an incarnation that cannot have been.
+        Malformed: a weight or an address that is none, two newest cohorts of a group, or an
+            incarnation that cannot have been.
         WrongRun: it holds another run than this one.
         Refused: its ledger ends before what it opened.
         Fenced: it is another coordinator, and this one rules.
@@ -62,6 +63,8 @@ def register(
         raise Malformed(f"{party}: an address has {LONGEST_ADDRESS} letters, no more")
     if role == "shard" and not (math.isfinite(event.weight) and event.weight > 0):
         raise Malformed(f"{party}: a shard's weight is finite and > 0, not {event.weight}")
+    if len({held.group for held in event.held}) < len(event.held):  # each takes a digest's time
+        raise Malformed(f"{party}: a group has one newest cohort of which there are sums")
     if elsewhere := _elsewhere(tx, event, role):
         return elsewhere
     ahead = event.seen > federation.incarnation + MOST_AHEAD
@@ -81,6 +84,8 @@ def register(
             tx.write(ShardLocated(address, unsafe))
     else:
         tx.sessions.holders.add(party)
+    if party not in tx.sessions.watchers:  # what is wrong now it says once it watches
+        tx.sessions.trouble(party, "")
     own = federation.incarnation
     unknown = event.seen > own or (event.seen == own and party not in tx.sessions.told)
     if unknown and (away := reign.begin_again(tx, event)):  # who ruled after our journal's end

@@ -7,10 +7,19 @@ for a cohort (`roles.holder.bfv`, `roles.holder.committee`).
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Generic, Protocol, TypeVar
 
-from secureps.errors import ClientError, Malformed, Refused, SecurepsError
+from secureps.errors import (
+    ClientError,
+    ConfigError,
+    Malformed,
+    PlanRefused,
+    Refused,
+    SecurepsError,
+    WrongRun,
+)
 from secureps.messages.orders import Configure, Finish, Open, RosterChanged
 from secureps.messages.records import Incarnated
 from secureps.messages.requests import Figure, Register, Request, Subscribe, Telemetry, Trouble
@@ -42,6 +51,10 @@ Name = tuple[str, int]
 """Of a cohort: its group and number."""
 
 
+LAST_WORD = 5.0
+"""Seconds within which the coordinator hears why a holder takes no part; then it ends anyhow."""
+
+
 class OfCohort(Protocol):
     """What is kept of a cohort while it is being opened."""
 
@@ -67,6 +80,8 @@ class Holder(ABC, Generic[T]):
         self.troubled = self._disk.troubled
         self._openings: dict[Name, T] = {}
         self._watches = False
+        self._end: Halt | None = None
+        self._until = math.inf
 
     # --- Machine ------------------------------------------------------------------
 
@@ -88,8 +103,8 @@ class Holder(ABC, Generic[T]):
         return self._ledger.greeting()
 
     def wake(self) -> float | None:
-        """Never: a key holder waits for orders alone."""
-        return None
+        """When it ends, if it takes no part: else a key holder waits for orders alone."""
+        return None if self._end is None else self._until
 
     def subscription(self) -> Subscribe:
         """What it says when it opens the stream of orders."""
@@ -114,6 +129,9 @@ class Holder(ABC, Generic[T]):
         return step
 
     def _handled(self, now: float, sender: str, event: Event) -> Step:
+        if self._end is not None:
+            over = isinstance(event, Answered | Failed) and isinstance(event.request, Trouble)
+            return Step(effects=[self._end] if over or now >= self._until else [])
         match event:
             case Answered(Trouble()):
                 return self._disk.heard(event)
@@ -139,7 +157,11 @@ class Holder(ABC, Generic[T]):
             case WorkFailed(task, error):
                 return self._spoilt(task, error)
             case Configure() if sender == COORDINATOR:
-                before, configured = self._ledger.placement, self._ledger.configure(event)
+                before = self._ledger.placement
+                try:
+                    configured = self._ledger.configure(event)
+                except (WrongRun, PlanRefused, ConfigError) as error:
+                    return self._refuse(now, error)
                 if before != self._ledger.placement:  # what it asked of a shard that left comes not
                     self._openings.clear()
                 return configured
@@ -184,6 +206,13 @@ class Holder(ABC, Generic[T]):
         return Step(effects=[self._ledger.refusal(opening.cohort, reason)])
 
     # --- orders -------------------------------------------------------------------
+
+    def _refuse(self, now: float, error: SecurepsError) -> Step:
+        """A holder that takes no part says so, and ends: it would wait in vain."""
+        self._end = Halt(f"this holder takes no part in the run: {error}", type(error))
+        self._until = now + LAST_WORD
+        trouble = Trouble(self._ledger.name, f"takes no part in the run: {error}")
+        return Step(effects=[Call(COORDINATOR, trouble)])
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """By another roster than before it hears of everything again, on a new stream."""

@@ -15,10 +15,8 @@ from dataclasses import dataclass
 
 from secureps.crypto.roster import Roster
 from secureps.errors import (
-    ConfigError,
     Fenced,
     InternalError,
-    PlanRefused,
     Refused,
     WrongRun,
 )
@@ -52,7 +50,7 @@ from secureps.roles.fold import Fold, from_state, to_state
 from secureps.roles.holder.grants import Grant, HolderFold, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
-from secureps.roles.machine import Call, Halt, Locate, Record, Step
+from secureps.roles.machine import Call, Locate, Record, Step
 from secureps.roles.pinned_run import Pinned, behind, check_minimum, check_run, founded
 from secureps.roles.roster_follower import RosterFollower
 from secureps.wording import named
@@ -228,16 +226,7 @@ class HolderLedger:
         return step
 
     def configure(self, order: Configure) -> Step:
-        """Pins the run, for good; a holder of another one ends, for it would wait in vain."""
-        try:
-            return self._pin(order)
-        except (WrongRun, PlanRefused, ConfigError) as error:
-            return Step(
-                effects=[Halt(f"this holder takes no part in the run: {error}", type(error))]
-            )
-
-    def _pin(self, order: Configure) -> Step:
-        """The run, in the ledger.
+        """Pins the run, for good: it is in the ledger from then on.
 
         Raises:
             WrongRun: it is not the one on record, or not of this holder's kit; or it was served

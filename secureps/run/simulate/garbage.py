@@ -20,12 +20,20 @@ outlived one, before older ones are looked at too (`gc.set_threshold`; in Python
 @contextmanager
 def seldom_collected() -> Iterator[Callable[[], None]]:
     """Looks for cycles seldom, and never among what is in memory at its beginning or at a call of
-    what it gives: once all clients are there, which stay, that is nearly all."""
-    before = gc.get_threshold()
-    gc.freeze()
+    what it gives: once all clients are there, which stay, that is nearly all.
+
+    In a process that holds objects back already (`gc.freeze`) seldom is all: Python gives back
+    all that is held or nothing, and what others hold stays held.
+    """
+    before, held = gc.get_threshold(), gc.get_freeze_count()
     gc.set_threshold(*SELDOM)
     try:
-        yield gc.freeze
+        if held:
+            yield lambda: None
+        else:
+            gc.freeze()
+            yield gc.freeze
     finally:
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not held:
+            gc.unfreeze()

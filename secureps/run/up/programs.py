@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -35,7 +35,7 @@ from secureps.run.up.folder import (
     write_pair,
     write_servers,
 )
-from secureps.service.process import settle
+from secureps.service.process import settled
 
 START_SECONDS = 60.0
 """Seconds until the coordinator must listen."""
@@ -157,10 +157,28 @@ class Programs:
         """The supervisor of all processes but the script's."""
         return Supervisor(self.folder.logs, spawner=self.spawner)
 
-    def start(self, supervisor: Supervisor, progress: Progress) -> str:
-        """Starts all processes; returns the coordinator's address, which the others need."""
+    @contextmanager
+    def pair(self) -> Iterator[tuple[str, ...]]:
+        """Where the coordinator and its standby listen, and nobody else while the `with` lasts.
+
+        Empty if it has no standby: then it chooses by itself.
+
+        Raises:
+            ConfigError: no port is free.
+        """
+        names = (COORDINATOR, STANDBY) if self.order.standby else ()
+        with ExitStack() as held:
+            states = [self.folder.state(name) for name in names]
+            yield tuple(held.enter_context(settled(state, LISTEN)) for state in states)
+
+    def start(self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...] = ()) -> str:
+        """Starts all processes; returns the coordinator's address, which the others need.
+
+        Args:
+            pair: as `pair` gives it.
+        """
         progress.doing("starts the coordinator")
-        address = self._start_coordinator(supervisor, progress)
+        address = self._start_coordinator(supervisor, progress, pair)
         cast = replace(self.cast, shards=(*self.cast.shards, *self.folder.further(self.cast)))
         servers = ", ".join((*cast.shards, *cast.holders))
         progress.doing(f"starts {servers} and {len(self.cast.clients)} clients")
@@ -192,16 +210,16 @@ class Programs:
             started.add(shard)
             supervisor.start(self._shard(shard))
 
-    def _start_coordinator(self, supervisor: Supervisor, progress: Progress) -> str:
+    def _start_coordinator(
+        self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...]
+    ) -> str:
         """Starts it, and its standby if it has one; returns its address, or those of both."""
-        folder, own = self.folder, (self.folder, self.order.plan.parent, self.copies)
-        if not self.order.standby:
+        own = (self.folder, self.order.plan.parent, self.copies)
+        if not pair:
             write_coordinator(*own)
             supervisor.start(self._server("coordinator", COORDINATOR))
             return self._await(supervisor, progress)
-        one = other = settle(folder.state(COORDINATOR), LISTEN)
-        while other == one:
-            other = settle(folder.state(STANDBY), LISTEN)
+        one, other = pair
         write_pair(*own, (one, other))
         for name, more in ((COORDINATOR, ()), (STANDBY, ("--standby",))):
             program = self._server("coordinator", name)

@@ -213,8 +213,12 @@ def _federate(
         script_process(programs.assignment, folder.logs, programs.spawner) as script,
     ):
         progress.say(f"the run's folder: {folder.root}")
-        with programs.supervisor() as supervisor, told_that_it_stops(progress):
-            address = programs.start(supervisor, progress)
+        with (
+            programs.pair() as pair,
+            programs.supervisor() as supervisor,
+            told_that_it_stops(progress),
+        ):
+            address = programs.start(supervisor, progress, pair)
             progress.doing(f"looks at {programs.script.name}, while they start")
             _look(programs, script, progress)
             so_far = (

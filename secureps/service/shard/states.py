@@ -172,7 +172,7 @@ class States:
 
     def _filed(self, group: str, version: int, block: int) -> FiledBlock | None:
         """Where a block lies; None if it is not on record here."""
-        with suppress(ClientError, KeyError, ValueError):
+        with suppress(ClientError, LookupError, ValueError):
             own, record = self._state.own(group), self._state.group(group).states[version]
             digest = record.blocks[own.index(block)]
             start, stop = self._state.pinned.layout.group(group).span(block)

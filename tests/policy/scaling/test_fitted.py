@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from secureps.policy.scaling.fitted import Fitted, Model, _lognormal, _stretches, _whole
-from secureps.policy.scaling.observation import Round, Waits
+from secureps.policy.scaling.observation import KEPT, Round, Waits
 from tests.kits.loads import LIMITS, decided, observed
 
 STRAGGLERS = (Round(10, (1.0, 1.0, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 18.0, 19.0), 19.0),) * 4
@@ -103,6 +103,13 @@ def test_a_change_is_judged_by_all_that_was_measured_while_it_stood() -> None:
     theta, _ = Fitted()._learned(before)
     missed = math.log(0.8) - math.log(1.2)
     assert theta == pytest.approx([0, -missed / 3, 0, missed / 3]), "by halving, and by any change"
+
+
+def test_what_was_in_force_before_all_that_is_known_is_no_stretch() -> None:
+    """Of the oldest decision that is kept nobody knows what it was made under."""
+    row = decided(deadline=0.5)
+    assert [each.setting[1] for each in _stretches([row] * (KEPT - 1))] == [1.0, 0.5]
+    assert [each.setting[1] for each in _stretches([row] * KEPT)] == [0.5]
 
 
 def test_a_shard_that_brings_nothing_is_given_back() -> None:

@@ -14,6 +14,7 @@ from secureps.roles.coordinator.transaction import Transaction
 from tests.kits.evaluations import evaluated_plan
 
 BEST = {"best": {"metric": "accuracy", "goal": "max"}}
+EVALUATOR = "client-05"
 
 
 def at(
@@ -48,6 +49,24 @@ def test_training_goes_on_beside_an_evaluation_that_has_begun() -> None:
     held = evaluation.hold_back(older, older.federation.groups["all"])
     assert held is not None
     assert held.reason == "waits for the evaluation of version 2"
+
+
+@pytest.mark.parametrize(
+    ("gone", "says"),
+    [("", ""), ("retired", "takes part no more"), ("isolated", "takes part no more")],
+)
+def test_a_designated_evaluator_that_has_left_is_not_waited_for(gone: str, says: str) -> None:
+    tx = at(4)
+    del tx.federation.groups[EVALUATION]
+    tx.plan = evaluated_plan(evaluation={"evaluator": EVALUATOR})
+    if gone == "retired":
+        tx.federation.retired.add(EVALUATOR)
+    elif gone:
+        tx.federation.isolated[EVALUATOR] = "its operator's word"
+    held = evaluation.hold_back(tx, tx.federation.groups["all"])
+    assert (held is None) == bool(gone)
+    reasons = [each.reason for each in tx.step.records if isinstance(each, EvaluationSkipped)]
+    assert reasons == ([f"{EVALUATOR} {says}"] if gone else [])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from secureps.errors import DamagedStore, NotReady, Refused, WrongRun
+from secureps.errors import DamagedStore, Malformed, NotReady, Refused, WrongRun
 from secureps.messages import coordinator_records, member_records, requests
 from secureps.messages.orders import GroupVersion
 from secureps.messages.records import REIGN
@@ -187,6 +187,17 @@ def test_a_coordinator_that_closed_a_cohort_once_more_ends() -> None:
     world.group().spoilt, world.group().making = (cohort,), None
     assert [e for e in summed(world, other).effects if isinstance(e, Halt)]
     assert [e for e in summed(world, cohort).effects if isinstance(e, Halt)] == []
+
+
+def test_a_shard_names_one_cohort_of_a_group() -> None:
+    """A digest of each of some thousand was a coordinator's hour."""
+    world = holding()
+    cohort = world.group().cohort
+    assert cohort is not None
+    name = CohortName("all", cohort.number, cohort_digest(world.run, cohort))
+    many = dataclasses.replace(register("shard-a", world.run), held=(name, name))
+    with pytest.raises(Malformed, match="shard-a: a group has one newest cohort"):
+        world.give("shard-a", many)
 
 
 def test_a_coordinator_that_forgot_where_blocks_lie_ends() -> None:

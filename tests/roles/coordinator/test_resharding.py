@@ -17,6 +17,7 @@ from secureps.messages.records import RunPinned
 from secureps.messages.requests import AskStatus, Noted, Prepared, Register, Status, Subscribe
 from secureps.messages.run import COORDINATOR, Placement
 from secureps.messages.submission import SubmissionId
+from secureps.roles.coordinator import checkpointing, resharding
 from secureps.roles.coordinator.checkpoint import CheckpointState
 from secureps.roles.coordinator.clocks import Clocks
 from secureps.roles.coordinator.group import GroupState, Phase
@@ -199,8 +200,9 @@ def test_what_waits_for_a_move_has_waited_no_longer_for_it(
     for group, *moments in ((moves, 40.0), (stays, 40.0, 65.0)):
         waits = {SubmissionId("c0", group.name, n): at for n, at in enumerate(moments)}
         group.open_stream.arrived.update(waits)
-    moving, both, known = Moving(), (moves, stays), Evaluations()
+    moving, both, known = Moving(overdue=3.0), (moves, stays), Evaluations()
     record = moving.apply(60.0, PlacementMoved(between, after), record, both, known)
+    assert moving.overdue is None, "that was of a move before"
     moving.overdue = overdue
     moving.apply(90.0, PlacementMoved(after), record, both, known)
     found = (*moves.open_stream.arrived.values(), *stays.open_stream.arrived.values())
@@ -221,7 +223,8 @@ def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
 ) -> None:
     pinned = configure(make_plan("plain", checkpoint_every=5))
     record = RunPinned(pinned.run, pinned.placement, pinned.shards)
-    known = [CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
+    older = CheckpointState(3, (GroupVersion("all", -1),), complete=at > 0 and kept)
+    known = [older, CheckpointState(4, (GroupVersion("all", at),), complete=kept)]
     for target, found in ((record.placement, overdue), (None, None)):
         moving = Moving(target=target)
         moving.made(7.0, GroupState("all", version), known, record)
@@ -230,6 +233,16 @@ def test_versions_beyond_the_newest_whole_checkpoint_are_counted(
     moving.made(7.0, GroupState("all", version), known, record)
     moving.stand_still(4.0, 9.0)
     assert (moving.since, moving.overdue) == (6.0, 8.0)
+
+
+def test_who_is_here_is_not_waited_for_with_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    at = world()
+    tx, due = at.coordinator._tx(at.now), [FIRST]
+    monkeypatch.setattr(checkpointing, "too_far", lambda *_: True)
+    monkeypatch.setattr(checkpointing, "parts_due", lambda tx: due)
+    assert checkpointing.awaited(tx) == ""
+    due.append("shard-away")
+    assert checkpointing.awaited(tx).startswith("waits for shard-away: too many versions")
 
 
 def test_one_move_at_a_time() -> None:
@@ -299,6 +312,21 @@ def test_no_cohort_closes_while_blocks_move_and_the_round_closes_afterwards() ->
     assert group.phase is Phase.HOLDING
     at.pump()
     assert at.group().version >= 1
+
+
+def test_a_group_of_which_nothing_moves_waits_for_the_end_of_a_move_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing may be between two versions then; while others copy, it goes on."""
+    at = world()
+    monkeypatch.setattr(Moving, "groups", frozenset[str]())
+    say(at, ADD)
+    tx = at.coordinator._tx(at.now)
+    assert set(resharding.fence(tx)[1]) == set()
+    monkeypatch.setattr(resharding, "_lacking", lambda tx: [])
+    reason, held = resharding.fence(tx)
+    assert set(held) == {"all"}
+    assert reason
 
 
 def test_what_another_shard_says_ends_no_move() -> None:

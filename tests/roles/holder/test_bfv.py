@@ -23,6 +23,7 @@ from secureps.messages.encoding import digest
 from secureps.messages.run import COORDINATOR, GroupPlacement
 from secureps.messages.submission import FOUNDING, Cohort, Member, SubmissionId, cohort_digest
 from secureps.roles.holder.bfv import received_key
+from secureps.roles.holder.holder import LAST_WORD
 from secureps.roles.holder.tasks import OpenSum, SumOpened
 from secureps.roles.machine import (
     WORKER,
@@ -48,6 +49,7 @@ from tests.kits.bfv_holder import (
     Keys,
     fetches,
     granted,
+    last_word,
     opening,
     refusal,
 )
@@ -97,12 +99,11 @@ def test_the_run_is_pinned_once() -> None:
     assert keys.order(order) == Step(effects=locations)
     assert keys.machine.pinned == Pinned.of(pinned)
     step = keys.order(configure(PLAN, incarnation=9, nonce=bytes(32)))
-    (halt,) = step.effects
-    assert isinstance(halt, Halt)
+    halt = last_word(keys.machine, step)
     assert halt.error is WrongRun
     assert halt.reason.startswith(f"{ENDS}{HOLDER} takes part in run {order.run.id.hex()[:16]}, ")
     assert "keep the one that it has" in halt.reason
-    assert keys.order(order) == Step(effects=locations), "the refused order left no incarnation"
+    assert keys.restarted().order(order) == Step(effects=locations), "no incarnation is left of it"
 
 
 def test_a_shard_that_left_is_asked_no_more() -> None:
@@ -124,13 +125,22 @@ def test_a_shard_that_left_is_asked_no_more() -> None:
 )
 def test_a_run_of_another_kit_is_refused(changes: dict[str, bytes], text: str) -> None:
     keys = Keys()
-    (halt,) = keys.order(configure(PLAN, incarnation=5, **changes)).effects
-    assert isinstance(halt, Halt)
+    halt = last_word(keys.machine, keys.order(configure(PLAN, incarnation=5, **changes)))
     assert halt.error is WrongRun
     assert halt.reason.startswith(ENDS)
     assert text in halt.reason
     assert keys.journal == []
-    assert keys.founded().journal != []
+    assert Keys().founded().journal != []
+
+
+def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing() -> None:
+    machine = Keys().machine
+    machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32)))
+    assert machine.wake() == 7.0 + LAST_WORD
+    assert machine.handle(8.0, COORDINATOR, opening()) == machine.handle(8.0, HOLDER, Tick())
+    (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
+    assert isinstance(halt, Halt)
+    assert halt.error is WrongRun
 
 
 def test_a_lower_incarnation_is_fenced() -> None:

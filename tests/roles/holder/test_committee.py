@@ -50,6 +50,7 @@ from secureps.roles.machine import (
 )
 from secureps.roles.tasks import Task
 from secureps.store.envelope_keys import EnvelopeKeys
+from tests.kits.bfv_holder import last_word
 from tests.kits.committee_kit import BASE, CLIENTS, Bench, Holder, Sent, said
 
 
@@ -116,8 +117,7 @@ def test_old_orders_and_other_runs_are_refused() -> None:
             holder.begin(order)
     other = dataclasses.replace(bench().run, nonce=bytes([1]) * 32)
     wrong = orders.Configure(3, other, bench().placement, bench().addresses)
-    (halt,) = holder.begin(wrong).effects
-    assert isinstance(halt, Halt)
+    halt = last_word(holder.machine, holder.begin(wrong))
     assert halt.error is WrongRun
     assert "keep the one that it has while its run goes on" in halt.reason
 

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from secureps.errors import Conflict
-from secureps.messages.member_records import Sealed
+from secureps.messages.member_records import Sealed, SequencesBegun
 from secureps.messages.orders import GroupVersion
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import PutBlock
@@ -90,6 +90,8 @@ def test_it_goes_on_in_one_step_after_all_that_a_shard_knows(free: int, then: in
     step = client.give("shard-a", Failed(PutBlock(update.headers[1]), known))
     (again,) = (task for task in works(step) if isinstance(task, Contribute))
     assert again.aims == (Aim("all", 0, then),)
+    begun = (SequencesBegun((GroupVersion("all", then),)),) if then > 1 else ()
+    assert tuple(r for r in step.records if isinstance(r, SequencesBegun)) == begun
     more = Conflict("known with other bytes; begin a new sequence", free + 5)
     client.give("shard-b", Failed(PutBlock(update.headers[2]), more))
     client.contributed(client.sealed(0, then))

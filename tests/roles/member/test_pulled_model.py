@@ -229,6 +229,16 @@ def test_the_same_block_in_two_places_is_pulled_once_and_kept_for_both() -> None
     assert not puller.lacks
 
 
+def test_what_lies_in_two_places_is_asked_for_again_where_one_of_them_is_gone() -> None:
+    """Nobody notes of which of the two it was asked."""
+    puller = Puller(w=2)
+    publish(puller.pulled, "w", 0, "same", "same")
+    assert len(puller.asks()) == 1
+    for gone, asked in ((-1, 0), (0, 1), (1, 1)):
+        puller.pulled.ask_again(lambda group, block: block == gone)  # noqa: B023
+        assert len(puller.asks()) == asked
+
+
 def test_groups_that_are_no_concern_of_its_own_are_not_asked_for() -> None:
     puller = Puller(w=1)
     publish(puller.pulled, "elsewhere", 4, "a")

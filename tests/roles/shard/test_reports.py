@@ -45,6 +45,8 @@ def test_of_the_newest_cohort_and_of_another_one_under_its_number() -> None:
     assert step.effects == []
     assert another(step, dataclasses.replace(cohort, version=2), address, state, False)
     assert step.effects[1:] == [call]
+    state.apply(shard_records.SumsMade(make_cohort(number=1), ()))
+    assert [(each.group, each.number) for each in state.held] == [("all", 1)]
 
 
 def test_of_a_version() -> None:

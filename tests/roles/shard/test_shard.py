@@ -43,6 +43,9 @@ from secureps.roles.shard.reports import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.tasks import Sweep
+from secureps.roles.validation import LAST_SEQUENCE
+from secureps.wire.grpc.framing import refusal
+from secureps.wire.protobuf import decode
 from tests.kits.roles_kit import (
     HOLDER,
     IDENTITIES,
@@ -153,6 +156,20 @@ def test_blocks_of_a_submission_come_in_once() -> None:
     with pytest.raises(Conflict) as known:
         desk.give("c0", requests.PutBlock(other))
     assert known.value.free == 3, "after its own newest"
+    last = desk.header(id=SubmissionId("c0", "all", LAST_SEQUENCE))
+    desk.give("c0", requests.PutBlock(last))
+    with pytest.raises(Conflict) as known:
+        desk.give("c0", requests.PutBlock(other))
+    told = decode(refusal(known.value))
+    assert (told.error, told.free) == ("Conflict", LAST_SEQUENCE + 1)
+
+
+def test_what_is_in_sums_is_among_what_a_client_hears_of() -> None:
+    desk, cohort = Desk().founded(), make_cohort()
+    desk.holding(cohort)
+    for id in (member.id for member in cohort.members):
+        assert id.sequence not in desk.shard.state.unsummed(id.client, "all")
+        assert desk.shard.state.free(id.client, "all") == id.sequence + 1
 
 
 @pytest.mark.parametrize("cipher", PLANS)
@@ -163,7 +180,8 @@ def test_blocks_of_a_submission_come_in_once() -> None:
         ("c0", {"run": bytes(32)}, WrongRun, "made for another run"),
         ("c0", {"purpose": "opened"}, UnknownParty, "a client sends no 'opened' blocks"),
         ("c0", {"digest": b"short"}, Malformed, "a 32-byte digest"),
-        ("c0", {"sequence": -1}, Malformed, "a sequence >= 0"),
+        ("c0", {"sequence": -1}, Malformed, "c0/all/-1: a sequence is at least 0"),
+        ("c0", {"sequence": LAST_SEQUENCE + 1}, Malformed, f"at most {LAST_SEQUENCE}"),
         ("c0", {"block": 1}, NotReady, "block 1 of all is not placed on shard-a"),
         ("c0", {"block": 4}, Malformed, "block 4 of all is not placed"),
         ("c0", {"block": -1}, Malformed, "block -1 of all is not placed"),

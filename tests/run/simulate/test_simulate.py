@@ -281,6 +281,8 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
     )
     fake._gather = fake._publish = nothing
     fake._watch = CoordinatorWatch()
+    monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
+    monkeypatch.setattr(gc, "unfreeze", lambda: None)
     Play.run(cast(Play, fake), nothing)
     assert len(frozen) == 3, "at the beginning, the first model and the first version"

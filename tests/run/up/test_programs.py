@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import socket
 import typing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,18 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: P
     for _ in range(2):
         programs.start_further(typing.cast(Supervisor, Running()), known)
     assert started == ["shard-9"]
+
+
+def test_the_places_of_a_coordinator_and_its_standby_are_theirs_while_the_run_lasts(
+    run: Prepared,
+) -> None:
+    programs = run.programs()
+    with programs.pair() as none:
+        assert none == ()
+    followed = replace(programs, order=replace(programs.order, standby=True))
+    with followed.pair() as pair:
+        assert len(set(pair)) == 2
+        for address in pair:
+            host, _, port = address.rpartition(":")
+            with socket.socket() as other, pytest.raises(OSError, match="in use"):
+                other.bind((host, int(port)))

@@ -53,6 +53,17 @@ def test_memory_of_blocks_that_nobody_has_any_more_is_used_again(tmp_path: Path)
     assert buffers.kept(room_for(block.alone)) is not None, "it is a buffer of theirs"
 
 
+def test_a_long_block_is_mapped_and_takes_no_buffer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(length: int) -> memoryview:
+        raise AssertionError(f"{length} bytes are taken")
+
+    buffers = Buffers(0)
+    monkeypatch.setattr(buffers, "lend", refuse)
+    assert BlockReads(buffers).now(filed(tmp_path / "a", SHORT // 4 + 1)) is not None
+
+
 def test_what_is_not_whole_is_nothing_and_no_error(tmp_path: Path) -> None:
     reads, block = BlockReads(Buffers(0)), filed(tmp_path / "a", 500)
     for broken in (

@@ -120,6 +120,18 @@ def test_what_is_kept_is_found_after_a_restart(tmp_path: Path) -> None:
     assert disk.made == []
 
 
+def test_a_block_that_comes_while_it_is_looked_for_is_nowhere_yet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread looks while the loop folds that blocks moved: it may see half of it."""
+    disk = Disk(tmp_path)
+    disk.keep("a-b", 0, 1)
+    disk.restarted()
+    monkeypatch.setattr(disk.state, "own", lambda group: (*GROUPS[group], 7))
+    assert disk.states.read_ahead("a-b", 1, 7) is None
+    assert disk.states._as_it_lies("a-b", 1, 7) is None
+
+
 A, B = ("shard-a", "shard-b"), ("shard-b", "shard-a")
 
 
