@@ -159,8 +159,8 @@ class Coordinator(Seat):
                     "given; start a new run in an empty folder"
                 )
         gone = self._federation.why_gone
-        known = [client for client in self._federation.members if client not in gone]
-        self._sessions.begin(now, known, now + self._plan.section.lease)
+        here = [client for client in self._federation.members if client not in gone]
+        self._sessions.begin(now, here, now + self._plan.section.lease)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
         reign.begin(tx, self._settings.elsewhere)
