@@ -211,8 +211,7 @@ def test_a_flower_app_joins_and_its_holders_judge(
     assert summary["score"]["measure"] == "accuracy"
     assert summary["score"]["examples"] > 300, "what all holders held out"
     assert set(summary["baselines"]["alone"]) == set(summary["updates"])
-    left_out = "central training: left out, a Flower app trains in its clients alone"
-    assert summary["baselines"]["notes"] == [left_out]
+    assert "a Flower app trains in its clients alone" in summary["baselines"]["notes"][0]
     assert "alembic" not in (tmp_path / "run" / "logs" / "client-00.log").read_text()
 
 
