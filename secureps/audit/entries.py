@@ -147,6 +147,7 @@ NOT_TOLD: frozenset[type] = frozenset(
         member.SequencesBegun,
         member.BudgetCharged,  # of the ledger over all runs, which is no journal of a run
         member.BudgetLowered,
+        member.SentWithoutPrivacy,
         # parts of other records
         holder.BaseModel,
         RefusedRequests,

@@ -1,7 +1,8 @@
 """A signed statement of a ledger over all runs: what one site's records have spent, run by run.
 
 One JSON object: whose ledger it is, how many rows it had and when, what each run spent, and what
-they come to together. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
+they come to together; besides, how many updates left with no privacy, at most, which is in no
+epsilon. Its signature is Ed25519 in the domain DOMAIN (`crypto.identity.framed`),
 over the object's bytes with an empty signature. What must not live here: what a fact costs
 (`privacy.accountant`), and the ledger itself (`store.budget`).
 """
@@ -9,14 +10,15 @@ over the object's bytes with an empty signature. What must not live here: what a
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from secureps.audit.entries import Json, date_of
 from secureps.audit.spending import DIGITS
 from secureps.crypto.identity import Identity, PublicIdentity
 from secureps.errors import DamagedStore, Unsigned
-from secureps.messages.member_records import BudgetCharged
+from secureps.messages.member_records import BudgetCharged, SentWithoutPrivacy
 from secureps.privacy.ledger import OWN_DELTA
-from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
+from secureps.store.budget import BudgetLedger, epsilon_of, unit_of, without_privacy
 from secureps.wording import finite
 
 DOMAIN = b"secureps-ledger-statement"
@@ -29,7 +31,8 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         DamagedStore, OperatorError: the ledger cannot be read.
     """
     rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
-    charged = [(at, row.run) for at, row in rows if isinstance(row, BudgetCharged)]
+    kinds, runs = (BudgetCharged, SentWithoutPrivacy), ledger.spent()
+    charged = [(at, row.run) for at, row in rows if isinstance(row, kinds)]
     dates = {run: [at for at, other in charged if other == run] for _, run in charged}
     body: dict[str, Json] = {
         "party": party,
@@ -38,19 +41,31 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
         "delta": OWN_DELTA,
         "unit": unit_of(facts),
         "epsilon": finite(round(epsilon_of(facts, OWN_DELTA), DIGITS)),
+        "without_privacy": sum(each.exact for each in runs),
         "runs": [
             {
                 "run": each.run.hex(),
                 "first": date_of(min(dates[each.run])),
                 "last": date_of(max(dates[each.run])),
-                "updates": each.facts,
-                "epsilon": finite(round(each.epsilon, DIGITS)),
+                "updates": each.facts + each.exact,
+                "epsilon": finite(each.epsilon if each.exact else round(each.epsilon, DIGITS)),
+                "without_privacy": each.exact,
             }
-            for each in ledger.spent()
+            for each in runs
         ],
         "signature": "",
     }
     return _encoded(body | {"signature": me.sign(DOMAIN, _encoded(body)).hex()})
+
+
+def summary(told: Mapping[str, object]) -> str:
+    """What a statement says, in one line; one of 0.1.0 counts no updates without privacy."""
+    number = told.get("without_privacy", 0)
+    exact = without_privacy(number) if isinstance(number, int) else ""
+    return (
+        f"{told['party']} on {told['date']}: epsilon {told['epsilon']} at delta {told['delta']}, "
+        f"of {told['unit']}{exact and f', and {exact}'}"
+    )
 
 
 def party_of(data: bytes) -> str:

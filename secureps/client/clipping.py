@@ -7,12 +7,13 @@ here: telemetry, receipts or journals, because no noise covers an update's norm.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from secureps.client.update import Update, furthest
+from secureps.client.update import Update, furthest, pieces
 from secureps.codec.moving_range import MovingRange
 from secureps.config.plan import PrioritySection
 from secureps.errors import NotFinite
@@ -127,7 +128,9 @@ def tell_range(
     share: float,
     most: float,
 ) -> None:
-    """Tells the client how many values of its share exceed the grid's range, and in which tensor.
+    """Tells the client how many values of its share exceed the grid's range, where, and how far.
+
+    A range that holds the largest is named: a client of `join` tells it to whoever makes the plan.
 
     Args:
         update, share: the values that are put on the grid are `share` times these, in float64.
@@ -140,7 +143,16 @@ def tell_range(
         worst = max(count, key=lambda name: count[name])
         text = f"{beyond:,} of the update's {update.size:,} values are beyond range"
         whose = f", {count[worst]:,} of them in {worst}"
-        tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}")
+        # after the clip, and exactly: `update.largest` may be of the values before it
+        largest = share * max(map(furthest, pieces(update.part, 0, update.size)))
+        remedy = f"the largest is {largest:.3g}: range = {_room(largest):g} in the plan's [[group]]"
+        tell(party, EVENT, f"{where}{text} {most:.3g}: cut to it{whose}; {remedy} holds it")
+
+
+def _room(largest: float) -> float:
+    """The next number of one digit: the next update may be a little larger."""
+    digit = 10.0 ** math.floor(math.log10(largest))
+    return float(f"{math.ceil(largest / digit) * digit:.0e}")
 
 
 def within(parts: Sequence[slice], first: int, last: int) -> Iterator[slice]:

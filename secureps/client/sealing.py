@@ -31,6 +31,7 @@ from secureps.crypto.suite import on_backend
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
+from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -96,7 +97,8 @@ class OutboxSealer:
         committee: for which key holders an update of a group from a version is sealed.
         outbox: keeps payloads until they are durable elsewhere.
         threads: that seal pieces; the integers do not depend on their number.
-        ledger: charged with what an update spends, before a key of its own is made.
+        ledger: charged with what an update spends, or told that no epsilon bounds it, before a key
+            of its own is made.
         announced: the newest keys of holders, where these have announced any after the kit's.
         backend: seals ring elements; None for the processor.
     """
@@ -158,11 +160,14 @@ class OutboxSealer:
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
-            BudgetSpent: over all runs more would be spent than this client allows.
+            BudgetSpent: over all runs more would be spent than this client allows, or this one
+                has no privacy and there is a budget.
         """
         # Charged before it is sealed: a kill may waste budget, but leaves no update uncharged.
         privacy, group = pinned.plan.section.privacy, receipt.id.group
-        if self._ledger is not None and receipt.fact is not None and privacy is not None:
+        if self._ledger is not None and group != EVALUATION and privacy is None:
+            self._ledger.expose(pinned.run.id, receipt.id)
+        elif self._ledger is not None and receipt.fact is not None and privacy is not None:
             # The same update, sealed again after a kill, costs nothing more.
             self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
@@ -179,21 +184,34 @@ class OutboxSealer:
         made = (sealed(*each) for each in blocks)
         return (yield from self._put(pinned, receipt, made, sealer.key))
 
-    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> None:
+    def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
         """Checks that the budget over all runs covers a task, before the task is done.
 
+        Returns:
+            what its data holder is to know of that budget.
         Raises:
             BudgetSpent: it does not.
         """
         privacy = pinned.plan.section.privacy
-        if self._ledger is None or privacy is None:
-            return
+        if self._ledger is None:
+            return ()
+        if privacy is None:
+            self._ledger.look_exact()
+            return ()
         if isinstance(task, Evaluate):
             aims: tuple[Aim, ...] = () if task.aim is None else (task.aim,)
         else:  # without aims it counts its examples: by the training of the first ones
             aims = task.aims or tuple(Aim(at.group, at.version, 0) for at in task.model)
         ahead = Budget(pinned.plan, client, None).planned(pinned.layout, aims)
         self._ledger.look(pinned.run.id, ahead, privacy.delta)
+        return tuple(filter(None, (self._ledger.warning(),)))
+
+    def standing(self, pinned: Pinned) -> str:
+        """What all runs came to by now, in words; empty where no budget bounds it."""
+        privacy = pinned.plan.section.privacy
+        if self._ledger is None or privacy is None:
+            return ""
+        return self._ledger.standing(privacy.delta)
 
     def seal_again(
         self, pinned: Pinned, receipt: Receipt, headers: Sequence[BlockHeader], sequence: int

@@ -224,7 +224,7 @@ class ClientWorker(Worker):
         # For the data holder's own terminal alone: no noise covers these numbers.
         loss = result.metrics.get("loss")
         told = f"{result.examples:,} records" + ("" if loss is None else f", loss {loss:.4g}")
-        return Contributed(updates, figures, others, told)
+        return Contributed(updates, figures, others, told, self._sealer.standing(pinned))
 
     def _count(self, task: Count) -> Counted:
         """Trains to learn the number of examples; the first contribution reuses the result."""
@@ -247,7 +247,7 @@ class ClientWorker(Worker):
 
     def _trained(self, task: Contribute, staying: Tensors) -> tuple[FitResult, float]:
         """The trained model and the seconds of its training, which may have been done before."""
-        self._sealer.afford(self._machine.pinned, self._site.name, task)
+        self._note(self._sealer.afford(self._machine.pinned, self._site.name, task))
         early, self._early = self._early, None
         if early is not None and self._labels(early[0]) == self._labels(task):
             return early[1:]

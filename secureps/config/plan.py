@@ -32,6 +32,10 @@ def _scalar(value: Any) -> Any:
 Scalar = Annotated[bool | int | float | str, BeforeValidator(_scalar)]
 
 
+MOST_CAPACITY = 4096
+"""The largest total weight of a cohort that a plan may ask room for."""
+
+
 class CipherSection(Table):
     """How updates are sealed. `capacity` is W, the largest total weight of a cohort.
 
@@ -42,7 +46,7 @@ class CipherSection(Table):
     """
 
     name: str = "rlwe"
-    capacity: int = Field(default=32, ge=1, le=4096)
+    capacity: int = Field(default=32, ge=1, le=MOST_CAPACITY)
     holders: int | None = Field(default=None, ge=1, le=64)
     threshold: int | None = Field(default=None, ge=1, le=64)
     security: Literal["standard", "conservative"] = "standard"
@@ -464,6 +468,11 @@ class PlanSection(Table):
         """What of it stands in the files of shards; nothing if they have no limit."""
         memory = None if self.federation is None else self.federation.memory
         return {} if memory is None else {"memory": memory}
+
+    @property
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """The row-blocks of the groups that are cut into any, by the group's name."""
+        return {g.name: g.sparse.names(g.name) for g in self.group if g.sparse is not None}
 
     @model_validator(mode="before")
     @classmethod

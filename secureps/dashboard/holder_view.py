@@ -22,7 +22,7 @@ from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.leaving import Departure
-from secureps.store.budget import RunSpent
+from secureps.store.budget import RunSpent, without_privacy
 from secureps.store.journal_rows import Row
 from secureps.wording import finite
 
@@ -44,12 +44,22 @@ class SentUpdate:
 
 @dataclass(frozen=True, slots=True)
 class RunSpending:
-    """What one run spent of the records; `this`: the one that the page is of."""
+    """What one run spent of the records; `this`: the one that the page is of.
+
+    `exact`: its updates had no privacy, and were so many at most.
+    """
 
     run: str
     updates: int
     epsilon: float | None
     this: bool
+    exact: bool
+
+    @classmethod
+    def of(cls, spent: RunSpent, this: bytes) -> RunSpending:
+        """What the ledger says of a run; `this`: the id of the page's own."""
+        updates, run = spent.facts + spent.exact, spent.run
+        return cls(run.hex()[:16], updates, finite(spent.epsilon), run == this, bool(spent.exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +68,7 @@ class OwnLedger:
 
     Args:
         runs: in the order in which they began.
-        epsilon: of all runs together, at `delta`; None if nothing bounds it.
+        epsilon: of all private runs together, at `delta`; None if nothing bounds it.
         budget: the data holder's own; None: it has none.
         trouble: why the ledger cannot be read.
     """
@@ -68,6 +78,11 @@ class OwnLedger:
     budget: float | None = None
     trouble: str = ""
 
+    @property
+    def exact(self) -> str:
+        """How many updates left with no privacy, in words; empty if none did."""
+        return without_privacy(sum(run.exact for run in self.runs))
+
 
 @dataclass(frozen=True, slots=True)
 class HolderView:
@@ -76,7 +91,8 @@ class HolderView:
     Args:
         epsilon: in this run at the plan's delta; None: nothing bounds it; `budget` the plan's, None
             for a plan without privacy.
-        total, own_budget: over all runs, as the ledger has them.
+        total, own_budget: over all runs, as the ledger has them; `exact`: how many updates left
+            with no privacy, in words, which `total` does not count.
         updates: newest first; `bytes` of all that was ever sealed.
         open: who could open a single update; `holders` who hold shares of its keys, `threshold` of
             whom must agree.
@@ -94,6 +110,7 @@ class HolderView:
     unit: str
     unsafe: bool
     total: float | None
+    exact: str
     own_budget: float | None
     own_delta: float
     ledger_trouble: str
@@ -169,13 +186,11 @@ class OwnRows:
             unit=adjacency(plan),
             unsafe=unsafe,
             total=None if unsafe else ledger.epsilon,
+            exact=ledger.exact,
             own_budget=ledger.budget,
             own_delta=OWN_DELTA,
             ledger_trouble=ledger.trouble,
-            runs=tuple(
-                RunSpending(r.run.hex()[:16], r.facts, finite(r.epsilon), r.run == run.id)
-                for r in ledger.runs
-            ),
+            runs=tuple(RunSpending.of(each, run.id) for each in ledger.runs),
             updates=tuple(islice(reversed(self._sent.values()), KEPT)),
             count=len(self._sent),
             bytes=self._bytes,

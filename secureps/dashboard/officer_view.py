@@ -14,17 +14,17 @@ from secureps.dashboard.course import Course, HolderRecord
 from secureps.dashboard.holder_view import OwnLedger, RunSpending
 from secureps.dashboard.observation import Cost, Seen
 from secureps.run.report.status_tables import spent
-from secureps.wording import finite
 
 
 @dataclass(frozen=True, slots=True)
 class ClientSpending:
     """What a client spent: in this run by its status, and in all runs by its ledger, if that is
-    at hand."""
+    at hand. `exact`: how many updates left with no privacy, in words, which no total counts."""
 
     name: str
     epsilon: str
     total: float | None
+    exact: str
     runs: tuple[RunSpending, ...]
     trouble: str
 
@@ -108,10 +108,8 @@ def _clients(
             name,
             spent(members[name]) if name in members else "takes no part",
             None if ledger is None else ledger.epsilon,
-            tuple(
-                RunSpending(r.run.hex()[:16], r.facts, finite(r.epsilon), r.run == this)
-                for r in (() if ledger is None else ledger.runs)
-            ),
+            "" if ledger is None else ledger.exact,
+            tuple(RunSpending.of(each, this) for each in (() if ledger is None else ledger.runs)),
             "" if ledger is None else ledger.trouble,
         )
 

@@ -31,6 +31,17 @@ class BudgetLowered:
     budget: float
 
 
+@dataclass(frozen=True, slots=True)
+class SentWithoutPrivacy:
+    """In the same ledger: a run's updates of one group, by no more than so many sequences of its
+    client, leave with no privacy. The newest row counts, not the sum."""
+
+    run: bytes
+    client: str
+    group: str
+    most: int
+
+
 class OwnDeed(StrEnum):
     """What a data holder has its own client do.
 

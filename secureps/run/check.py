@@ -36,6 +36,7 @@ from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
 from secureps.policy.explain.memory import MemoryUse, Service
+from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
 from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
@@ -156,7 +157,8 @@ def refuse_several(path: Path, plan: Plan) -> None:
 
 
 MOST_ASKED = 64
-"""The most data holders whose trainers are made, to ask how many examples they have."""
+"""The most data holders whose trainers are made, to ask how many examples they have, and what
+they touch."""
 
 
 def model(
@@ -189,8 +191,9 @@ def model(
     settings = {**clients.settings, "partitions": clients.count}
     if plan.section.initial is not None and speaks_flower(clients.script):
         settings["initial"] = plan.section.initial
-    exact = counts(plan.section) and clients.count <= MOST_ASKED
-    numbers = range(clients.count if exact else 1)
+    exact, asked = counts(plan.section), clients.count <= MOST_ASKED
+    asked = asked and (exact or bool(plan.section.tables))
+    numbers = range(clients.count if asked else 1)
     holders = {f"client-{number:02d}": {**settings, "partition": number} for number in numbers}
     assignment = Assignment(clients.script, plan, holders, settings, {}, None, None)
     with (
@@ -199,11 +202,13 @@ def model(
         naming(path, ConfigError, clients.script.absolute()),
     ):
         schema, kinds = script.look()
-        examples = script.count() if exact else ()
+        examples, touching = script.count() if asked else ((), {})
     schema = initial or schema
     refuse_statistics(plan, schema, kinds)
     refuse_trained(plan, schema, kinds)
-    return plan, schema, remarks(plan, schema, kinds), examples
+    few = touched_by_few(plan, touching) if asked else ()
+    notes = (*remarks(plan, schema, kinds), *row_block_words(plan, few))
+    return plan, schema, notes, examples if exact else ()
 
 
 def record(explanation: Explanation) -> dict[str, Any]:
@@ -338,6 +343,7 @@ def _costs(groups: tuple[GroupCost, ...]) -> Table:
         "blocks": lambda g: str(g.blocks),
         "bits": lambda g: str(g.bits),
         "bits left in a mean": lambda g: "-" if g.bits_left is None else f"{g.bits_left:.1f}",
+        "range of a value": lambda g: f"+- {g.range:.3g}",
         "step": lambda g: f"{g.step:.2g}",
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
         "up per update": lambda g: size(g.bytes_up),

@@ -371,15 +371,14 @@ def restore(
 ) -> None:
     """Bring a copy back, if nothing is forgotten by that; killed midway, do it again.
 
-    A shard's may always come back. A copy of a coordinator's, a key holder's
-    or a client's that is older than the party has come is refused.
+    A shard's may always come back; what it may lack is said. A copy of a
+    coordinator's, a key holder's or a client's that is older than the party
+    has come is refused.
     """
-    from secureps.store.backup import restore as bring_back
-    from secureps.store.keyring import load_public
+    from secureps.run.restore import bring_back
 
-    role = load_public(kit).roster.find(name).role
-    rows = bring_back(copy, state, role, kit / "private" / name)
-    typer.echo(f"restored {state}: {rows} rows of its journal")
+    for line in bring_back(copy, state, kit, name):
+        typer.echo(line)
 
 
 budget = typer.Typer(
@@ -395,15 +394,16 @@ def show(
     """List what every run spent, and what they come to together."""
     from secureps.privacy.ledger import OWN_DELTA
     from secureps.run.audit_log import demand_ledger
-    from secureps.store.budget import BudgetLedger, epsilon_of, unit_of
+    from secureps.store.budget import BudgetLedger, epsilon_of, unit_of, without_privacy
 
     demand_ledger(ledger)
     own = BudgetLedger(ledger)
-    for run in own.spent():
-        typer.echo(f"run {run.run.hex()[:16]}  {run.facts} updates  epsilon {run.epsilon:.3f}")
+    for run in (runs := own.spent()):
+        typer.echo(f"run {run.run.hex()[:16]}  {run.told}")
     facts = [fact for _, fact in own.facts()]
-    total = epsilon_of(facts, OWN_DELTA)
-    typer.echo(f"together  epsilon {total:.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}")
+    told = f"epsilon {epsilon_of(facts, OWN_DELTA):.3f} at delta {OWN_DELTA:g}, of {unit_of(facts)}"
+    exact = without_privacy(sum(run.exact for run in runs))
+    typer.echo(f"together  {told}{exact and f', and {exact}'}")
 
 
 @budget.command("export")
@@ -436,10 +436,9 @@ def verify_ledger(
 
 
 def _say_statement(told: Mapping[str, object], before: str = "") -> None:
-    typer.echo(
-        f"{before}{told['party']} on {told['date']}: epsilon {told['epsilon']} at delta "
-        f"{told['delta']}, of {told['unit']}"
-    )
+    from secureps.audit.ledger_statement import summary
+
+    typer.echo(f"{before}{summary(told)}")
 
 
 audit_log = typer.Typer(

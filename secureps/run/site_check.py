@@ -23,7 +23,7 @@ from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
 from secureps.run.check import model, read
 from secureps.run.report.tables import filled
-from secureps.store.budget import BudgetLedger, epsilon_of
+from secureps.store.budget import BudgetLedger, epsilon_of, without_privacy
 from secureps.wording import counted
 
 
@@ -66,7 +66,8 @@ def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
 
 def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
     """What is left of a site's budget: none refuses every plan, little ends a client early."""
-    known = [fact for _, fact in BudgetLedger(path).facts()]
+    own = BudgetLedger(path)
+    known = [fact for _, fact in own.facts()]
     privacy, objection = plan.section.privacy, ""
     has = "nothing" if privacy is None else f"up to {privacy.budget:g} ({privacy.unit})"
     spent = epsilon_of(known, OWN_DELTA)
@@ -78,7 +79,9 @@ def _of_ledger(path: Path, budget: float, plan: Plan) -> Verdict:
             f"it counts by {unit}, and the plan by {privacy.unit}: no epsilon is the sum of both; "
             "name another file as ledger for this plan"
         )
-    return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent", has, objection)
+    exact = without_privacy(sum(run.exact for run in own.spent()))
+    more = exact and f", and {exact}"
+    return Verdict("ledger", f"{spent:.3f} of {budget:g} is spent{more}", has, objection)
 
 
 def tables(verdicts: tuple[Verdict, ...], site: Path) -> Iterable[Table | Text]:

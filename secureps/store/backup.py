@@ -186,16 +186,20 @@ def _demand_whole(path: Path) -> None:
 
 def run_of(journal: Path) -> bytes | None:
     """The run that a journal is of; None if it is of none yet. DamagedStore if nobody can tell."""
+    pinned = pinned_in(journal)
+    return None if pinned is None else pinned.run.id
+
+
+def pinned_in(journal: Path) -> RunPinned | None:
+    """The same with plan and model."""
     try:
         with read_only(journal) as reader:
             reader.execute("BEGIN")  # rows, fold and archive are of one moment: it may be written
             query = "SELECT body FROM journal WHERE kind = ? LIMIT 1"
             row = reader.execute(query, (RunPinned.__name__,)).fetchone()
             if row is None:
-                pinned = run_pinned(journal, reader)
-            else:
-                pinned = from_plain(RunPinned, json.loads(row[0]))
-        return None if pinned is None else pinned.run.id
+                return run_pinned(journal, reader)
+            return from_plain(RunPinned, json.loads(row[0]))
     except (Malformed, ValueError, TypeError, RecursionError) as error:
         raise DamagedStore(f"{journal}: {error}") from None
 

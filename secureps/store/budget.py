@@ -4,6 +4,8 @@ A run's own journal knows nothing of the run before it, and the records are the 
 written here first, under a lock that the clients of other runs take too: two at once spend no more
 than one after the other. It is a journal with a height (`store.journal`), and never goes back. What
 was charged and then not sealed stays charged: it is counted once, however often it is tried again.
+Updates with no privacy are on record too, before they are sealed. No epsilon bounds what they tell,
+so that only their number is: at most so many, for a row stands for some ahead (AHEAD).
 What must not live here: what a fact costs (`privacy.accountant`).
 """
 
@@ -19,16 +21,23 @@ from pathlib import Path
 from secureps.errors import BudgetSpent, ConfigError, DiskFailed, OperatorError, PlanRefused
 from secureps.messages.charge import CLIENT_ADJACENCY, Charge, Release
 from secureps.messages.format import OLDEST_LEDGER
-from secureps.messages.member_records import BudgetCharged, BudgetLowered
+from secureps.messages.member_records import BudgetCharged, BudgetLowered, SentWithoutPrivacy
+from secureps.messages.submission import SubmissionId
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.store.atomic_file import make_directory, one_at_a_time
 from secureps.store.journal import SqliteJournal
-from secureps.store.journal_height import NO_SPACE, START, Mark
+from secureps.store.journal_height import NO_SPACE, START, Mark, height_path, read_height
+from secureps.wording import counted
 
 Fact = Charge | Release
+OnRecord = BudgetCharged | BudgetLowered | SentWithoutPrivacy
 
-Rows = list[tuple[float, BudgetCharged | BudgetLowered]]
+Rows = list[tuple[float, OnRecord]]
 """All that is on record, with Unix seconds, in order."""
+
+AHEAD = 16
+"""Of so many updates with no privacy one more is put on record ahead: a row for each of thousands
+would be a wait for the disk each."""
 
 HOUR = 3600.0
 """Seconds in which a site counts trainings."""
@@ -36,11 +45,21 @@ HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class RunSpent:
-    """What one run spent: its id, how many facts, and their epsilon alone."""
+    """What one run spent: its id, how many facts, and their epsilon alone.
+
+    `exact`: how many updates left with no privacy, at most; where there are any, the epsilon is
+    infinite.
+    """
 
     run: bytes
     facts: int
     epsilon: float
+    exact: int = 0
+
+    @property
+    def told(self) -> str:
+        """How many updates, and what they spent, in words."""
+        return without_privacy(self.exact) or f"{self.facts} updates  epsilon {self.epsilon:.3f}"
 
 
 def default_ledger(kit: Path, name: str) -> Path:
@@ -85,14 +104,32 @@ class BudgetLedger:
             ConfigError: a later version wrote it, in another format.
             OperatorError: it cannot be written.
         """
-        with self._tx():
-            rows = self._read()
+        with self._tx() as journal:
+            rows = self._read(journal)
             known = _facts(rows)
             if (run, fact) in known:
                 return
             self._demand(rows, [fact], delta)
             by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
-            self._append(BudgetCharged(run, *by_unit))
+            self._append(journal, BudgetCharged(run, *by_unit))
+
+    def expose(self, run: bytes, id: SubmissionId) -> None:
+        """Has an update with no privacy on record, durably when it returns.
+
+        Raises:
+            BudgetSpent: there is a budget, which it would be beyond.
+            DamagedStore, ConfigError, OperatorError: as `charge`.
+        """
+        key, rows = (run, id.client, id.group), self._unchanged()
+        self._refuse_exact(rows)
+        if id.sequence < _exact(rows).get(key, 0):
+            return
+        with self._tx() as journal:
+            rows = self._read(journal)
+            self._refuse_exact(rows)
+            if id.sequence >= _exact(rows).get(key, 0):
+                most = id.sequence + 1 + id.sequence // AHEAD
+                self._append(journal, SentWithoutPrivacy(run, id.client, id.group, most))
 
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
@@ -107,14 +144,14 @@ class BudgetLedger:
         """
         if self.updates_per_hour is None:
             return 0.0
-        with self._tx():
-            rows = self._read()
+        with self._tx() as journal:
+            rows = self._read(journal)
             now, begun = self.clock(), (at for at, row in rows if _training(row))
             # Of a clock that was wrong by more than an hour, and is set back, nothing is counted.
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
                 return min(counted[0] + HOUR - now, HOUR)
-            self._append(BudgetCharged(run, None, None))
+            self._append(journal, BudgetCharged(run, None, None))
             return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
@@ -128,6 +165,10 @@ class BudgetLedger:
         new = [fact for fact in ahead if (run, fact) not in known]
         if new:
             self._demand(rows, new, delta)
+
+    def look_exact(self) -> None:
+        """Refuses what `expose` would, and writes nothing. Raises as that does."""
+        self._refuse_exact(self.rows())
 
     @property
     def limit(self) -> float | None:
@@ -143,11 +184,11 @@ class BudgetLedger:
         """
         if not 0 < budget < math.inf:
             raise ConfigError(f"a budget is a finite epsilon above 0, got {budget:g}")
-        with self._tx():
-            limit = self._limit(self._read())
+        with self._tx() as journal:
+            limit = self._limit(self._read(journal))
             if limit is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
-            self._append(BudgetLowered(budget))
+            self._append(journal, BudgetLowered(budget))
 
     def _limit(self, rows: Rows) -> float | None:
         lowered = [row.budget for _, row in rows if isinstance(row, BudgetLowered)]
@@ -164,6 +205,40 @@ class BudgetLedger:
                 f"counts, and the budget is {limit:g}, of {unit_of(new)}: nothing more is sealed"
             )
 
+    def _refuse_exact(self, rows: Rows) -> None:
+        if (limit := self._limit(rows)) is not None:
+            raise BudgetSpent(
+                f"the plan trains without privacy, and {self.path} has a budget of {limit:g} for "
+                "all runs: nothing more is sealed"
+            )
+
+    def standing(self, delta: float) -> str:
+        """What all runs came to, and of which budget, in words; empty if there is none.
+
+        Raises:
+            DamagedStore, OperatorError: as `charge`.
+        """
+        rows = self.rows()
+        if (limit := self._limit(rows)) is None:
+            return ""
+        total = epsilon_of([fact for _, fact in _facts(rows)], min(delta, OWN_DELTA))
+        return f"{total:.3f} of {limit:g} over all runs"
+
+    def warning(self) -> str:
+        """What a budget cannot bound any more; empty if there is no budget, or no such thing.
+
+        Raises:
+            DamagedStore, OperatorError: as `charge`.
+        """
+        rows = self.rows()
+        limit, exact = self._limit(rows), without_privacy(sum(_exact(rows).values()))
+        if limit is None or not exact:
+            return ""
+        return (
+            f"{self.path} has {exact} on record, which no epsilon bounds: the budget of {limit:g} "
+            "bounds what is spent besides"
+        )
+
     def others(self, run: bytes) -> tuple[Fact, ...]:
         """What other runs spent."""
         return tuple(fact for other, fact in self.facts() if other != run)
@@ -176,32 +251,49 @@ class BudgetLedger:
         """All that is on record, with Unix seconds, in order; raises as `charge` does."""
         if not self.path.is_file():
             return []
-        with self._tx():
-            return self._read()
+        if rows := self._unchanged():
+            return rows
+        with self._tx() as journal:
+            return self._read(journal)
 
     def spent(self) -> tuple[RunSpent, ...]:
         """What each run spent, in the order in which they began."""
-        runs: dict[bytes, list[Fact]] = {}
-        for run, fact in self.facts():
-            runs.setdefault(run, []).append(fact)
+        rows = self.rows()
+        kinds = (BudgetCharged, SentWithoutPrivacy)
+        facts: dict[bytes, list[Fact]] = {
+            row.run: [] for _, row in rows if isinstance(row, kinds) and not _training(row)
+        }
+        exact = dict.fromkeys(facts, 0)
+        for run, fact in _facts(rows):
+            facts[run].append(fact)
+        for (run, *_), most in _exact(rows).items():
+            exact[run] += most
         return tuple(
-            RunSpent(run, len(own), epsilon_of(own, OWN_DELTA)) for run, own in runs.items()
+            RunSpent(
+                run, len(own), math.inf if exact[run] else epsilon_of(own, OWN_DELTA), exact[run]
+            )
+            for run, own in facts.items()
         )
 
-    def _read(self) -> Rows:
-        kinds, known = (BudgetCharged, BudgetLowered), self._known
-        with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-            new = journal.replay(known.upto)
-            known.rows += [(at, row) for at, row in new if isinstance(row, kinds)]
-            known.upto = journal.mark
+    def _unchanged(self) -> Rows:
+        """What this process has read, if nobody has written since; empty if it is to be read."""
+        known = self._known
+        if not known.rows or read_height(height_path(self.path)) != known.upto:
+            return []
         return [*known.rows]
 
-    def _append(self, record: BudgetCharged | BudgetLowered) -> None:
-        with closing(SqliteJournal(self.path, OLDEST_LEDGER)) as journal:
-            journal.append(self.clock(), [record])
+    def _read(self, journal: SqliteJournal) -> Rows:
+        known = self._known
+        new = journal.replay(known.upto)
+        known.rows += [(at, row) for at, row in new if isinstance(row, OnRecord)]
+        known.upto = journal.mark
+        return [*known.rows]
+
+    def _append(self, journal: SqliteJournal, record: OnRecord) -> None:
+        journal.append(self.clock(), [record])
 
     @contextmanager
-    def _tx(self) -> Iterator[None]:
+    def _tx(self) -> Iterator[SqliteJournal]:
         """Waits until no other client is at it."""
         beside = self.path.with_name(self.path.name + ".turn")
         with ExitStack() as stack:
@@ -211,7 +303,7 @@ class BudgetLedger:
                 stack.enter_context(one_at_a_time(beside))
             except OSError as error:
                 raise self._refused(error) from None
-            yield
+            yield stack.enter_context(closing(SqliteJournal(self.path, OLDEST_LEDGER)))
 
     def _refused(self, error: OSError) -> OperatorError:
         if error.errno in NO_SPACE:
@@ -228,7 +320,18 @@ def _facts(rows: Rows) -> list[tuple[bytes, Fact]]:
     return [(row.run, fact) for row in charged for fact in (row.charge, row.release) if fact]
 
 
-def _training(row: BudgetCharged | BudgetLowered) -> bool:
+def _exact(rows: Rows) -> dict[tuple[bytes, str, str], int]:
+    """How many updates left with no privacy, at most, by run, client and group."""
+    found = (row for _, row in rows if isinstance(row, SentWithoutPrivacy))
+    return {(row.run, row.client, row.group): row.most for row in found}
+
+
+def without_privacy(number: int) -> str:
+    """How many updates left with no privacy, in words; empty if none did."""
+    return f"at most {counted(number, 'update')} with no privacy" if number else ""
+
+
+def _training(row: OnRecord) -> bool:
     """Whether a row counts a training that began."""
     return isinstance(row, BudgetCharged) and not (row.charge or row.release)
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from secureps.audit.ledger_statement import party_of, statement, verified
+from secureps.audit.ledger_statement import party_of, statement, summary, verified
 from secureps.crypto.identity import Identity
 from secureps.errors import ConfigError, DamagedStore, KitError
 from secureps.messages.charge import Charge
+from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.run.cli import app
@@ -52,6 +53,31 @@ def test_it_says_what_each_run_spent_and_when(tmp_path: Path) -> None:
         ("2001-09-09", "2001-09-10"),
         ("2001-09-11", "2001-09-13"),  # a beginning looks at the clock twice
     ]
+
+
+def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
+    ledger = filled(tmp_path / "own.db")
+    before = json.loads(statement(ledger, "one", ME))
+    assert (before["without_privacy"], summary(before)[-5:]) == (0, " says")
+    days = iter(range(10))
+    clock = lambda: 1.5e9 + 86400.0 * next(days)  # noqa: E731
+    for sequence in range(2):
+        id = SubmissionId("one", "all", sequence)
+        BudgetLedger(ledger.path, clock=clock).expose(b"\3" * 32, id)
+    told = json.loads(statement(ledger, "one", ME))
+    assert (told["epsilon"], told["without_privacy"]) == (before["epsilon"], 2)
+    assert told["runs"][:2] == before["runs"]
+    assert told["runs"][2] == {
+        "run": "03" * 32,
+        "first": "2017-07-14T02:40:00Z",
+        "last": "2017-07-15T02:40:00Z",
+        "updates": 2,
+        "epsilon": None,
+        "without_privacy": 2,
+    }
+    assert summary(told).endswith(" says, and at most 2 updates with no privacy")
+    del before["without_privacy"]  # as 0.1.0 wrote it
+    assert summary(before).endswith(" says")
 
 
 def test_whoever_changes_it_is_found(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from typing import Any
 
@@ -49,8 +50,23 @@ def test_an_update_that_is_cut_is_told_once(caplog: pytest.LogCaptureFixture) ->
     tell_range("c0", "", group(), made_of(values(0, 0, 6, -8)), 0.5, 3.5)
     assert caplog.messages == [
         "c0: update norm 10, clip 5: cut to 50 %",
-        "c0: 1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight",
+        "c0: 1 of the update's 4 values are beyond range 3.5: cut to it, 1 of them in weight; the "
+        "largest is 4: range = 4 in the plan's [[group]] holds it",
     ]
+
+
+@pytest.mark.parametrize(
+    ("value", "range_"),
+    [(4.6, "5"), (1.02, "2"), (0.513, "0.6"), (96, "100"), (1.2e6, "2e+06"), (3e-5, "3e-05")],
+)
+def test_the_range_that_is_named_holds_the_largest_value_after_the_clip(
+    value: float, range_: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="secureps")
+    made = dataclasses.replace(made_of(values(0, 0, 0, -value)), largest=1e9)
+    tell_range("c0", "", group(), made, 1.0, 1e-6)
+    assert f"the largest is {value:.3g}: range = {range_} in the plan's" in caplog.text
+    assert float(range_) >= value
 
 
 def test_a_clip_counts_no_running_statistics() -> None:

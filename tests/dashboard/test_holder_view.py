@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -88,6 +89,19 @@ def test_all_runs_are_the_ledgers(rows: list[Row]) -> None:
     assert view is not None
     assert [(each.epsilon, each.this) for each in view.runs] == [(0.5, False), (0.25, True)]
     assert (view.own_budget, view.ledger_trouble) == (8.0, "")
+
+
+def test_runs_without_privacy_are_among_them(rows: list[Row]) -> None:
+    ledger = OwnLedger(
+        (RunSpent(b"\x02" * 32, 0, math.inf, 30), RunSpent(b"\x03" * 32, 4, 0.5)), 0.5
+    )
+    view = holder_view("client-00", rows, ledger, HOLDERS)
+    assert view is not None
+    assert [(e.updates, e.epsilon, e.exact) for e in view.runs] == [
+        (30, None, True),
+        (4, 0.5, False),
+    ]
+    assert (view.total, view.exact) == (0.5, "at most 30 updates with no privacy")
 
 
 def test_nobody_else_is_on_it(rows: list[Row]) -> None:

@@ -69,14 +69,18 @@ def test_every_client_is_shown_exactly_the_versions_that_are_evaluated(tmp_path:
     cast = {name: Examiner(i) for i, name in enumerate(client_names(6))}
     simulation = examined(evaluated_plan(), tmp_path, trainers=cast)
     published: dict[int, Tensors] = {}
+    reasons = set[str]()
 
     def over() -> bool:
         version = simulation.versions()["all"]
         if version >= 0 and version not in published:
             published[version] = simulation.model()
+        if EVALUATION in simulation.coordinator.federation.groups:
+            reasons.add(simulation.coordinator.federation.groups[EVALUATION].reason)
         return finished(simulation)
 
     simulation.run(over)
+    assert {"version 2 is evaluated", "version 4 is evaluated"} <= reasons
     for examiner in cast.values():
         shown = [{n: v for n, v in s.items() if n != "body.count"} for s in examiner.shown]
         assert len(shown) == 3

@@ -221,3 +221,24 @@ def test_a_kill_and_another_run_change_nothing_about_the_rate(
     sites.run()
     assert sites.trained(OWN) == 1
     assert most_in_an_hour(ledgers[OWN]) == 3
+
+
+def test_runs_without_privacy_and_with_it_are_in_one_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What left without privacy no budget takes back: its data holder hears it, and goes on."""
+    ledgers = {OWN: tmp_path / "own.db"}
+    ledger = BudgetLedger(ledgers[OWN])
+    Sites(plan_of(), tmp_path / "exact", {}, ledgers, monkeypatch).run()
+    ((_, facts, exact),) = [(run.run, run.facts, run.exact) for run in ledger.spent()]
+    assert (facts, exact) == (0, 4)
+    monkeypatch.undo()
+    with caplog.at_level("INFO"):
+        own = {OWN: Terms(budget=1e5)}
+        Sites(plan_of(**OF_RECORDS), tmp_path / "private", own, ledgers, monkeypatch).run()
+    assert [(run.facts, run.exact) for run in ledger.spent()] == [(0, 4), (4, 0)]
+    notes = [line for line in caplog.messages if "which no epsilon bounds" in line]
+    assert notes == [
+        f"{OWN}: {ledger.path} has at most 4 updates with no privacy on record, which no epsilon "
+        "bounds: the budget of 100000 bounds what is spent besides"
+    ], "once, and nobody else"

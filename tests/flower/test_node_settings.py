@@ -56,12 +56,12 @@ ALLOWS = Terms(messages=("query.ages",))
         ("train", NO_TERMS, "", ""),
         ("evaluate", NO_TERMS, "", ""),
         ("query.ages", ALLOWS, "", ""),
-        ("query.Ages", ALLOWS, "the run uses query.Ages", "by its site's policy: messages"),
-        ("query", ALLOWS, "the run uses query of the app", "by its site's policy: messages"),
-        ("train.other", ALLOWS, "the run uses train.other", "by its site's policy: messages"),
-        ("evaluate.other", NO_TERMS, "the run uses evaluate.other", "site's policy: messages"),
-        ("evaluate", Terms(evaluation=False), "evaluation = false", "site's policy: evaluation"),
-        ("evaluate", Terms(evaluation=False, reveal="nothing"), "evaluation", "by its site's po"),
+        ("query.Ages", ALLOWS, "the run uses query.Ages", "by its own terms: messages"),
+        ("query", ALLOWS, "the run uses query of the app", "by its own terms: messages"),
+        ("train.other", ALLOWS, "the run uses train.other", "by its own terms: messages"),
+        ("evaluate.other", NO_TERMS, "the run uses evaluate.other", "its own terms: messages"),
+        ("evaluate", Terms(evaluation=False), "evaluation = false", "its own terms: evaluation"),
+        ("evaluate", Terms(evaluation=False, reveal="nothing"), "evaluation", "by its own te"),
     ],
 )
 def test_an_app_is_given_what_its_site_allows(

@@ -120,7 +120,7 @@ def _journals(folder: Path) -> list[Target]:
         for name, kind in RECORDS.items()
         for make in (full, unset)
     )
-    copies = ("store.backup:run_of", "store.backup:_copy_journal")
+    copies = ("store.backup:pinned_in", "store.backup:_copy_journal")
     writes = ("store.journal:SqliteJournal._connect", "store.journal_height:_parsed")
     parts = ("store.compaction:_fold", "store.compaction:_unpacked")
     reads = ("store.journal_rows:read_only", "store.journal_rows:read_row", *parts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 ACTS = "roles/coordinator/test_acts.py"
 CHOICE, STEPS = "gpu/test_choice.py", "service/shard/test_devices.py"
+BUDGET = "store/test_budget.py"
 ELSEWHERE = {
     'memory = "..." is too little for what this shard holds: it works with "..." or more, ... '
     "(the operator's fault)": ("policy/test_tiers.py", "it works with "),
@@ -380,17 +381,16 @@ ELSEWHERE = {
         "start it again",
     ),
     "another update would bring epsilon to ... over all runs that ... counts, and the budget is "
-    "...: nothing more is sealed (the operator's fault)": (
-        "store/test_budget.py",
-        "nothing more is sealed",
-    ),
+    "...: nothing more is sealed (the operator's fault)": (BUDGET, "nothing more is sealed"),
+    "the plan trains without privacy, and ... has a budget of ... for all runs: nothing more is "
+    "sealed (the operator's fault)": (BUDGET, "plan trains without privacy, and"),
     "the ledger counts single records in some runs and whole clients in others, and no epsilon is "
     "the sum of both: name another file by --ledger for this plan (the operator's fault)": (
-        "store/test_budget.py",
+        BUDGET,
         "no epsilon is the sum of both",
     ),
     "...: what is spent must be kept over all runs; name another file by --ledger (the operator's "
-    "fault)": ("store/test_budget.py", "name another file by --ledger"),
+    "fault)": (BUDGET, "name another file by --ledger"),
     "this copy ends at row ..., and this ... has come to row ...: ...": (
         "store/test_backup.py",
         "ends at row ",

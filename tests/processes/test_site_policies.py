@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from secureps.messages.coordinator_records import MemberRetired, Received
+from secureps.messages.member_records import BudgetCharged, SentWithoutPrivacy
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import INSECURE
 from tests.kits.nursery import ROOT, prepare
@@ -44,15 +45,16 @@ def test_who_refuses_and_who_rests_hold_nobody_up(tmp_path: Path) -> None:
         status = processes.status()
         assert status is not None
         states = {member.name: member.state for member in status.members}
-        assert states[REFUSES] == "stopped: by its site's policy: threshold"
+        assert states[REFUSES] == "stopped: by its own terms: threshold"
         assert "4: ask for a plan with cipher.threshold = 4 or more" in processes.log(REFUSES)
         assert "updates_per_hour" in processes.log(RESTS)
-        assert len(BudgetLedger(processes.folder / "rests.db").rows()) == 1
-        said = "takes part no more: by its site's policy: threshold"
+        on_record = [row for _, row in BudgetLedger(processes.folder / "rests.db").rows()]
+        assert [type(row) for row in on_record] == [BudgetCharged, SentWithoutPrivacy]
+        said = "takes part no more: by its own terms: threshold"
         assert f"{REFUSES} {said}" in processes.log("coordinator")
         retired = processes.journal("coordinator", MemberRetired, Received)
         gone = [each for each in retired if isinstance(each, MemberRetired)]
-        assert MemberRetired(REFUSES, "by its site's policy: threshold") in gone
-        assert MemberRetired(RESTS, "by its site's policy", returns=True) in gone
+        assert MemberRetired(REFUSES, "by its own terms: threshold") in gone
+        assert MemberRetired(RESTS, "by its own terms", returns=True) in gone
         sent = {r.receipt.id.client for r in retired if isinstance(r, Received)}
         assert REFUSES not in sent

@@ -53,7 +53,7 @@ FLOORS = (
     ("run",),
     ("run/script",),
     ("run/report",),
-    ("run/audit_log", "run/export", "run/join", "run/run_lock", "run/server_app"),
+    ("run/audit_log", "run/export", "run/join", "run/restore", "run/run_lock", "run/server_app"),
     ("run/simulate",),
     ("run/check", "run/study"),
     ("run/deploy", "run/profile", "run/site_check", "run/up"),

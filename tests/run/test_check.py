@@ -101,7 +101,7 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     assert explanation.price is not None
     for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
-    for said in (explanation.price.against, explanation.opened, "6 clients connected"):
+    for said in (explanation.price.against, explanation.opened, "6 clients connected", "+- 1 "):
         assert said in page
     read = json.loads(json.dumps(record(explanation)))
     assert read["price"]["epsilon_run"] == explanation.price.epsilon_run
@@ -349,3 +349,40 @@ def test_a_folder_and_a_text_are_no_plans() -> None:
         check(ROOT / "policies")
     with pytest.raises(ConfigError, match=r"README\.md: no TOML file: "):
         check(ROOT / "README.md")
+
+
+SHOP = """
+import numpy as np
+
+
+class Shop:
+    def __init__(self, partition):
+        self.rows = np.arange(8 if partition == 0 else 4)
+
+    def touches(self):
+        return {"table": self.rows}
+
+    def parameters(self, seed):
+        return {"table": np.zeros((12, 2), np.float32)}
+
+    def fit(self, parameters, config):
+        raise AssertionError("nobody trains here")
+
+    evaluate = fit
+
+
+def make(settings):
+    return Shop(settings["partition"])
+"""
+
+
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+def test_row_blocks_that_nobody_will_train_are_counted(weighting: str, tmp_path: Path) -> None:
+    """Of three the first is touched by all, the second by one client, the third by nobody."""
+    (tmp_path / "shop.py").write_text(SHOP)
+    text = PLAN.replace("bfv", "plain").replace("quorum = 6", "quorum = 3, minimum = 2")
+    text += f'weighting = "{weighting}"\nsparse = {{ rows = 12, block = 4 }}\n'
+    text += '[federation]\nscript = "shop.py"\nclients = 3\n'
+    told = [remark for remark in check(write(tmp_path, text)).remarks if "row-blocks" in remark]
+    assert len(told) == 1
+    assert told[0].startswith("2 of 3 row-blocks of all are touched by fewer than 3 clients")

@@ -9,6 +9,7 @@ import pytest
 
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
+from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import load_plan
 from secureps.run.site_check import accepted, held_against
 from secureps.store.budget import BudgetLedger
@@ -68,6 +69,14 @@ def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
     found = verdicts(tmp_path, KEPT)
     assert [key for key, objection in found.items() if objection] == ["ledger"]
     assert "of 8 is spent: nothing more is sealed at this site" in found["ledger"]
+
+
+def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> None:
+    BudgetLedger(tmp_path / "own.db").expose(bytes(32), SubmissionId("a", "all", 2))
+    (tmp_path / "site.toml").write_text(KEPT)
+    (found,) = [v for v in held_against(PLAN, tmp_path / "site.toml") if v.key == "ledger"]
+    assert found.own == "0.000 of 8 is spent, and at most 3 updates with no privacy"
+    assert found.objection == ""
 
 
 def test_a_ledger_of_the_other_unit_refuses_it(tmp_path: Path) -> None:

@@ -27,6 +27,7 @@ from secureps.errors import (
     exit_status,
 )
 from secureps.messages.charge import Charge, Release
+from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
@@ -291,7 +292,7 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     """Refused, it has made no key and put nothing into the outbox."""
     from secureps.crypto.identity import Identity
     from secureps.messages.orders import KeyCommittee
-    from secureps.messages.submission import UPDATE, SubmissionId
+    from secureps.messages.submission import UPDATE
     from secureps.roles.pinned_run import Pinned
     from secureps.store.spool import MemorySpool
     from tests.kits.roles_kit import make_plan, make_run
@@ -310,6 +311,11 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
         whole(sealer.seal(pinned, receipt, None, 1))  # type: ignore[arg-type]
     assert outbox.keys("") == []
     assert ledger.facts() == []
+    plan = make_plan("plain")
+    pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
+    receipt = draft(pinned.run.id, id, UPDATE, 0, b"", None, False)
+    with pytest.raises(BudgetSpent, match="trains without privacy"):
+        whole(sealer.seal(pinned, receipt, None, 1))  # type: ignore[arg-type]
 
 
 PRIVATE: dict[str, Any] = {
@@ -348,6 +354,101 @@ def test_it_is_shown(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match="no ledger"):
         said(app, "budget", "show", tmp_path / "none")
+
+
+# --- updates with no privacy -------------------------------------------------------
+
+
+def sends(ledger: BudgetLedger, updates: range, run: bytes = ONE, group: str = "all") -> None:
+    for sequence in updates:
+        ledger.expose(run, SubmissionId("client-00", group, sequence))
+
+
+def exact(path: Path) -> list[tuple[bytes, int, int]]:
+    return [(run.run, run.facts, run.exact) for run in BudgetLedger(path).spent()]
+
+
+def test_updates_with_no_privacy_are_on_record_before_they_leave(tmp_path: Path) -> None:
+    """Never fewer than left, and no row for each; the same again, after a kill, adds none."""
+    path = tmp_path / "own.db"
+    ledger = BudgetLedger(path)
+    for sequence in range(16):
+        sends(ledger, range(sequence, sequence + 1))
+        assert exact(path) == [(ONE, 0, sequence + 1)]
+    sends(ledger, range(16, 200))
+    before = len(ledger.rows())
+    sends(BudgetLedger(path), range(190, 200))
+    assert len(ledger.rows()) == before < 80
+    ((_, _, most),) = exact(path)
+    assert 200 <= most <= 200 + 200 // 16
+    sends(ledger, range(3), group="head")
+    sends(ledger, range(1), TWO)
+    assert exact(path) == [(ONE, 0, most + 3), (TWO, 0, 1)]
+
+
+def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    told = SENDER.format(path=str(path))
+    process = subprocess.run([sys.executable, "-c", told], capture_output=True, text=True)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    assert exact(path) == [(ONE, 0, 3)]
+
+
+SENDER = """
+import os, signal
+from pathlib import Path
+from secureps.messages.submission import SubmissionId
+from secureps.store.budget import BudgetLedger
+ledger = BudgetLedger(Path({path!r}))
+for sequence in range(3):
+    ledger.expose(bytes([1]) * 32, SubmissionId("client-00", "all", sequence))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    ledger = BudgetLedger(path)
+    sends(ledger, range(3))
+    for version in range(2):
+        ledger.charge(TWO, spent(version))
+    assert exact(path) == [(ONE, 0, 3), (TWO, 2, 0)]
+    first, second, total = said(app, "budget", "show", path).splitlines()
+    assert first == f"run {ONE.hex()[:16]}  at most 3 updates with no privacy"
+    assert second == f"run {TWO.hex()[:16]}  2 updates  epsilon {cost(2):.3f}"
+    assert total.startswith(f"together  epsilon {cost(2):.3f} at delta 1e-05, of one record")
+    assert total.endswith(" as the plan of each run says, and at most 3 updates with no privacy")
+
+
+def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:
+    path = tmp_path / "own.db"
+    sends(BudgetLedger(path), range(1))
+    assert BudgetLedger(path).warning() == ""
+    with_one = BudgetLedger(path, cost(3))
+    assert with_one.warning() == (
+        f"{path} has at most 1 update with no privacy on record, which no epsilon bounds: the "
+        f"budget of {cost(3):g} bounds what is spent besides"
+    )
+    with_one.charge(TWO, spent(0))
+    assert with_one.standing(1e-5) == f"{cost(1):.3f} of {cost(3):g} over all runs"
+    assert BudgetLedger(path).standing(1e-5) == ""
+    assert BudgetLedger(tmp_path / "none.db", 1.0).warning() == ""
+
+
+def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) -> None:
+    """Lowered in another run, it holds in this one too, from the next update on."""
+    path = tmp_path / "own.db"
+    ledger = BudgetLedger(path)
+    sends(ledger, range(17))
+    ledger.look_exact()
+    BudgetLedger(path).lower(2.5)
+    assert exact(path) == [(ONE, 0, 18)]
+    with pytest.raises(
+        BudgetSpent, match=r"plan trains without privacy, and .* has a budget of 2.5"
+    ):
+        ledger.look_exact()
+    with pytest.raises(BudgetSpent):
+        sends(ledger, range(17, 18))  # one that is on record
 
 
 # --- a budget that is lowered ------------------------------------------------------

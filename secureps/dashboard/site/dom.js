@@ -52,4 +52,6 @@ export function seconds(count) {
   return count < 7200 ? `${(count / 60).toFixed(1)} min` : `${(count / 3600).toFixed(1)} h`;
 }
 
+export const also = (exact) => (exact ? `, and ${exact}` : "");
+
 export const epsilon = (value) => (value === null ? "nothing bounds it" : value.toFixed(3));

@@ -1,7 +1,7 @@
 // The privacy officer's page: the plan explained, what was spent, opened and refused, and by whom.
 
 import { columns } from "./chart.js";
-import { epsilon, h, list, p, table } from "./dom.js";
+import { also, epsilon, h, list, p, table } from "./dom.js";
 
 export const title = "Privacy officer";
 
@@ -33,10 +33,10 @@ function plan(told) {
 }
 
 function spent([clients, unit, delta]) {
-  const runs = (each) => each.trouble || each.runs.map((run) => `${run.run}: ${epsilon(run.epsilon)} (${run.updates} updates)`).join("; ");
+  const runs = (each) => each.trouble || each.runs.map((run) => run.exact ? `${run.run}: at most ${run.updates} updates with no privacy` : `${run.run}: ${epsilon(run.epsilon)} (${run.updates} updates)`).join("; ");
   return [
     p(unit ? `Of ${unit}, at delta ${delta}.` : "Nothing is private: no epsilon bounds what sums and models tell.", unit ? "dim" : "warn"),
-    table("By client", ["client", "in this run", "over all runs", "run by run"], clients.map((each) => [each.name, each.epsilon, each.runs.length ? epsilon(each.total) : "-", runs(each)])),
+    table("By client", ["client", "in this run", "over all runs", "run by run"], clients.map((each) => [each.name, each.epsilon, each.runs.length ? `${epsilon(each.total)}${also(each.exact)}` : "-", runs(each)])),
   ];
 }
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from secureps.codec.grid import MOST_BITS, levels
+from secureps.config.plan import MOST_CAPACITY
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.hardness import ML_KEM_768, core_svp
 from secureps.crypto.ring import COEFFICIENT_BYTES, GUIDELINES_LOG_Q, HINTED_SIGMA, choose
@@ -150,10 +151,8 @@ def _most_bits(own: CipherParameters) -> int:
 
 
 def _most_capacity(own: CipherParameters) -> int:
-    """By bisection: a larger capacity never takes fewer bytes."""
-    fits, not_fits = own.capacity, 2 * own.capacity
-    while _fits(own, not_fits, own.levels):
-        fits, not_fits = not_fits, 2 * not_fits
+    """Of those that a plan may have, by bisection: a larger one never takes fewer bytes."""
+    fits, not_fits = own.capacity, MOST_CAPACITY + 1
     while not_fits - fits > 1:
         middle = (fits + not_fits) // 2
         fits, not_fits = (middle, not_fits) if _fits(own, middle, own.levels) else (fits, middle)

@@ -23,7 +23,7 @@ from secureps.policy.explain.committee_cost import CommitteeCost, advice, commit
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
-from secureps.policy.explain.visibility import Sight, collusion, sights, withstood
+from secureps.policy.explain.visibility import Sight, collusion, opened, sights, withstood
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 from secureps.wording import counted
@@ -35,7 +35,8 @@ class GroupCost:
 
     Args:
         values: of the model in this group; blocks: how many they are cut into.
-        bits: of one integer; step: distance of two of them, in the model's units.
+        bits: of one integer; step: distance of two of them, in the model's units; range: the
+            largest change of a value that they carry (what is sent of it, under a codec).
         bytes_value: of one value on the wire.
         cohort: members of the smallest and of the largest cohort that is opened.
         bytes_up: of one client's update; ratio: to the same values as plain fp32.
@@ -50,6 +51,7 @@ class GroupCost:
     blocks: int
     bits: int
     step: float
+    range: float
     bytes_value: float
     cohort: tuple[int, int]
     bytes_up: int
@@ -146,14 +148,19 @@ def explain(
         replicas=plan.section.replicas,
         sights=sights(plan),
         collusion=collusion(plan),
-        opened=_opened(plan),
+        opened=opened(plan),
         rules=rule_words(plan),
         price=price,
         groups=tuple(_cost(plan, group, numbers) for group in layout),
         committee=committee_cost(plan, layout),
         shard=footprint(plan, layout, service),
         fewest=fewest(plan, layout, service),
-        remarks=(*_short(plan, price), *_remarks(plan, layout), *_counting(plan, numbers)),
+        remarks=(
+            *_short(plan, price),
+            *_drowned(plan, layout, price),
+            *_remarks(plan, layout),
+            *_counting(plan, numbers),
+        ),
     )
 
 
@@ -205,13 +212,14 @@ def _counting(plan: Plan, numbers: Sequence[int]) -> Iterator[str]:
 
 def _cost(plan: Plan, group: GroupLayout, numbers: Sequence[int]) -> GroupCost:
     section, rule = plan.group(group.name), plan.bounds(group.name)
-    up = _bytes_up(plan.fitted(group), group)
+    up, grid = _bytes_up(plan.fitted(group), group), plan.grid(group.name, group.sent)
     return GroupCost(
         name=group.name,
         values=group.size,
         blocks=group.blocks,
         bits=section.bits,
-        step=plan.grid(group.name, group.sent).step,
+        step=grid.step,
+        range=grid.range,
         bytes_value=up / group.size,
         cohort=(rule.minimum, rule.most),
         bytes_up=up,
@@ -226,20 +234,6 @@ def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
     sealed = cipher(parameters).block_bytes
     full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
     return (group.blocks - 1) * full + sealed(last)
-
-
-def _opened(plan: Plan) -> str:
-    privacy = plan.section.privacy
-    if privacy is None:
-        return "the whole update: nothing protects it but the cipher"
-    if isinstance(privacy, RecordPrivacySection):
-        return "an update whose noise protects each record to the epsilon below, and nothing else"
-    if privacy.placement == "local":
-        return "an update whose own noise protects it to the epsilon below"
-    if privacy.placement == "aggregator":
-        return "the whole update, without noise: the shards add theirs to sums"
-    shares = max(plan.honest(name) for name in plan.groups) - 1
-    return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"
 
 
 def _price(
@@ -400,6 +394,20 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
         )
 
 
+def _drowned(plan: Plan, layout: Sequence[GroupLayout], price: Price | None) -> Iterator[str]:
+    """Says where the noise of a mean is longer than any update."""
+    noise = {} if price is None else price.noise
+    for group in _one_of_each(plan, layout):
+        if (longer := noise.get(group.name, 0.0)) > 1:
+            yield (
+                f"{plan.head(group.name)}the noise is {longer:.3g} times as long as an update of "
+                f"the whole clip ({plan.group(group.name).clip:g}), in the mean of the smallest "
+                f"cohort ({counted(plan.bounds(group.name).minimum, 'member')}): it drowns what "
+                "one version learns; take larger cohorts (minimum), a smaller noise_multiplier "
+                "or fewer values, and a clip no longer than updates are"
+            )
+
+
 LARGE_DELTA = 1e-3
 """What no epsilon should be stated at."""
 
@@ -449,6 +457,11 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     blocks = [group.blocks for group in layout if group.name != EVALUATION]
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
+    if section.checkpoint_every > 1 and section.replicas == 1:
+        remarks.append(
+            "a shard's disk that is lost between checkpoints ends the run: "
+            "checkpoint_every = 1, or replicas = 2"
+        )
     remarks += scaling_words(section, sum(blocks))
     return tuple(remarks)
 

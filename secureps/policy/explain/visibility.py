@@ -1,6 +1,6 @@
 """Who sees what under a plan, and who must work together to open a single update.
 
-What must not live here: what privacy's noise still hides from them (`policy.explain.explanation`).
+What must not live here: how much privacy's noise hides (`policy.explain.explanation`).
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from secureps.config.plan import RecordPrivacySection
 from secureps.crypto.cipher import Opening
 from secureps.policy.plan import Plan
 
@@ -97,3 +98,18 @@ def _issuers(plan: Plan) -> str:
         f"whoever issued the keys, if it kept those of {plan.threshold} key holders or invents "
         "clients that do not exist, together with a shard"
     )
+
+
+def opened(plan: Plan) -> str:
+    """What whoever opens a single update learns from it."""
+    privacy = plan.section.privacy
+    if privacy is None:
+        return "the whole update: nothing protects it but the cipher"
+    if isinstance(privacy, RecordPrivacySection):
+        return "an update whose noise protects each record to the epsilon below, and nothing else"
+    if privacy.placement == "local":
+        return "an update whose own noise protects it to the epsilon below"
+    if privacy.placement == "aggregator":
+        return "the whole update, without noise: the shards add theirs to sums"
+    shares = max(plan.honest(name) for name in plan.groups) - 1
+    return f"an update with 1/{shares} of the noise's variance: hardly protected by itself"

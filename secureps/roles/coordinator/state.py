@@ -472,8 +472,12 @@ class CoordinatorState:
         self.undurable |= dict.fromkeys(included, version)
         if version > 0 and group.name != EVALUATION:
             self.included.update(id.client for id in included)
-        self._drop(group, late, f"version {version} closed without it")
-        group.end_cohort(at, f"version {version} is committed")
+        done, without = f"version {version} is committed", f"version {version} closed without it"
+        if version > 0 and group.name == EVALUATION:  # its versions number evaluations: 1, 2, ...
+            done = f"version {self.evaluations.subject} is evaluated"
+            without = f"{done} without it"
+        self._drop(group, late, without)
+        group.end_cohort(at, done)
 
     def _complete(self, number: int) -> None:
         for id in self.covered(number):

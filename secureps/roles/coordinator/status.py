@@ -194,11 +194,16 @@ def why(
     many = (server for server in servers if server.accuses > BELIEVED)
     reason = "; ".join([reason, *(f"{each.name} {told(each.accuses)}" for each in many)])
     names = [server.name for server in servers if not server.live and server.role != COORDINATOR]
-    if group.phase is Phase.WAITING:
-        names += sorted(federation.members.keys() - live)
-    if not names:
-        return reason
-    return f"{reason}; {named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away"
+    away = federation.members.keys() - live if group.phase is Phase.WAITING else set[str]()
+    names += sorted(away - federation.why_gone.keys())
+    stopped = sorted(away & federation.retired)
+    rest = sorted(away & federation.why_gone.keys() - federation.retired)
+    absent = (
+        f"{named(names, SHOWN)} {'is' if len(names) == 1 else 'are'} away" if names else "",
+        f"{named(stopped, SHOWN)} stopped" if stopped else "",
+        f"{named(rest, SHOWN)} {'rests' if len(rest) == 1 else 'rest'}" if rest else "",
+    )
+    return "; ".join([reason, *filter(None, absent)])
 
 
 def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, servers: Servers) -> str:

@@ -22,6 +22,9 @@ from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.transaction import Transaction
 from secureps.wording import named
 
+TOO_FEW = " it, a cohort needs "
+"""What the reason of a row-block has that fewer touch."""
+
 
 def over(tx: Transaction, group: GroupState) -> bool:
     """Whether a group has made its last version."""
@@ -48,7 +51,7 @@ def too_few(tx: Transaction, group: GroupState) -> str:
     if len(able) >= least:
         return ""
     here = "1 member touches" if len(able) == 1 else f"{len(able)} members touch"
-    return f"{here} it, a cohort needs {least}: it stays at {group.version}"
+    return f"{here}{TOO_FEW}{least}: it stays at {group.version}"
 
 
 def _made(tx: Transaction, group: GroupState) -> bool:

@@ -17,7 +17,7 @@ from secureps.model.layout import Layout
 from secureps.policy.plan import Plan
 from secureps.policy.spending import Fact, adjacency, after, fact, spent
 from secureps.privacy.ledger import OWN_DELTA, Ledger
-from secureps.roles.member.tasks import Aim
+from secureps.roles.member.tasks import Aim, Contributed
 from secureps.wording import size
 
 
@@ -86,23 +86,23 @@ class Budget:
             facts.append(fact(self.plan, self.client, aim.group, size, aim.version, attempt))
         return [each for each in facts if each is not None]
 
-    def tells(self, ledger: Ledger, trained: str, sent: Sequence[Receipt]) -> str:
+    def tells(self, ledger: Ledger, came: Contributed, sent: Sequence[Receipt]) -> str:
         """What a version took of the data holder, for its own terminal.
 
-        `ledger` has what was `sent`; `trained` says what the training was.
+        `ledger` has what was `sent` in this run; `came` says what the training was, and what all
+        runs came to.
         """
         versions = sorted({receipt.version + 1 for receipt in sent})
         named = f"version {versions[0]}" + (f" to {versions[-1]}" if versions[1:] else "")
-        parts = [trained, f"{size(sum(receipt.size for receipt in sent))} to send"]
+        parts = [came.told, f"{size(sum(receipt.size for receipt in sent))} to send"]
         privacy = self.plan.section.privacy
         if any(receipt.unsafe for receipt in sent):
             parts.append(NO_PRIVACY)
         elif privacy is not None:
-            budget, most_delta = privacy.budget, 1.0
-            if self.budget is not None and self.budget < budget:
-                budget, most_delta = self.budget, OWN_DELTA
-            epsilon = spent(self.plan, ledger.tally(self.client), most_delta)
-            parts.append(f"epsilon {epsilon:.3f} of {budget:g} ({adjacency(self.plan)})")
+            epsilon = spent(self.plan, ledger.tally(self.client))
+            parts.append(f"epsilon {epsilon:.3f} of {privacy.budget:g} in this run")
+            parts += [came.standing] if came.standing else []
+            parts[-1] += f" ({adjacency(self.plan)})"
         return f"{named}: {', '.join(parts)}"
 
     def excess(self, ledger: Ledger, facts: list[Fact]) -> str:

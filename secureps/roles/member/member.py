@@ -373,7 +373,7 @@ class Member(MemberFold):
             if (error := self._out.moving[update.receipt.id].refused) is not None:
                 self._refused(step, update.receipt.id, error)  # before all of it was sealed
         if event.told and (sent := [update.receipt for update in event.updates]):
-            step.effects.append(Say(self._budget.tells(self._ledger, event.told, sent)))
+            step.effects.append(Say(self._budget.tells(self._ledger, event, sent)))
         for aim in event.others:
             invite = self._invites.followed[aim.group]
             self._appraiser.decline(step, invite, evaluation.unsent(aim.group))

@@ -140,14 +140,16 @@ class Contributed(TaskResult):
     """What came of `Contribute`, `Offer`, `Reseal`, or `Evaluate` with an aim.
 
     `figures` are what it took; `others` are aims of which another update came than was wanted;
-    `told` is what the data holder alone is told of the training. `again` are aims that are to be
-    sealed anew: the disk failed when blocks of theirs had left.
+    `told` is what the data holder alone is told of the training, and `standing` of its budget over
+    all runs. `again` are aims that are to be sealed anew: the disk failed when blocks of theirs had
+    left.
     """
 
     updates: tuple[SealedUpdate, ...]
     figures: tuple[Figure, ...]
     others: tuple[Aim, ...] = ()
     told: str = ""
+    standing: str = ""
     again: tuple[Aim, ...] = ()
 
 

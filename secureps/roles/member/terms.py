@@ -183,5 +183,5 @@ def _of_evaluation(plan: Plan, client: str) -> Verdict:
 
 
 NO_TERMS = Terms()
-NO_REASON = "by its site's policy"
-"""What a coordinator hears of any refusal."""
+NO_REASON = "by its own terms"
+"""What a coordinator hears of any refusal: not whether they are its options' or its site's."""

@@ -12,6 +12,7 @@ import socket
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -67,7 +68,7 @@ class ScriptHost:
             case "look":
                 return self._answer_look()
             case "count":
-                return {"examples": self._count()}, {}
+                return self._count(), {}
             case "judge":
                 return {"note": self._judge.note}, {}
             case "score":
@@ -111,11 +112,16 @@ class ScriptHost:
         schema = [[s.name, list(s.shape), s.dtype] for s in self._look.schema.tensors]
         return {"schema": schema, "kinds": dict(self._look.kinds)}, {}
 
-    def _count(self) -> list[int | None]:
-        """The number of records of each holder; None if only training can tell it."""
-        made = (self._script.make(settings) for settings in self._holders.values())
-        with blamed("examples"):
-            return [counted(trainer) for trainer in made]
+    def _count(self) -> Record:
+        """Counts each holder's records (None if training alone tells), and who touches what."""
+        examples, touching = list[int | None](), Counter[str]()
+        for name, settings in self._holders.items():
+            trainer = self._script.make(settings)
+            with blamed("examples"):
+                examples.append(counted(trainer))
+            if self._plan.section.tables and name != self._plan.evaluator:
+                touching.update(self._look.touched(self._plan, trainer))
+        return {"examples": examples, "touching": touching}
 
     def step(self) -> None:
         """Trains a holder alone for one version, ahead, until steps are too long for that.

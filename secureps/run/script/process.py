@@ -125,14 +125,18 @@ class ScriptProcess:
         specs = (TensorSpec(name, tuple(shape), dtype) for name, shape, dtype in answer["schema"])
         return Schema(tuple(specs)), answer["kinds"]
 
-    def count(self) -> tuple[int, ...]:
+    def count(self) -> tuple[tuple[int, ...], dict[str, int]]:
         """Asks for the number of records of each holder; empty if one cannot tell.
+
+        Returns:
+            these, and how many holders that train touch each row-block, if there are any.
 
         Raises:
             ScriptFailed: as `look`.
         """
-        found = self._ask({"do": "count"})["examples"]
-        return () if None in found else tuple(found)
+        answer = self._ask({"do": "count"})
+        found = answer["examples"]
+        return () if None in found else tuple(found), answer["touching"]
 
     def prepare(self) -> None:
         """Has the script make its evaluator; a failure is noted."""

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from secureps.client.flower.pooled_evaluation import PooledEvaluation
 from secureps.client.initial_model import schema_of
+from secureps.client.runner import touched_rows
 from secureps.client.script import Script
 from secureps.client.script_errors import blamed
 from secureps.client.trainer import EvaluateResult, Evaluator, Setting, Trainer, kinds_of
@@ -96,6 +97,11 @@ class Look:
                 for spec, view in group.views(self.initial):
                     if not np.isfinite(view).all():
                         raise NotFinite(f"tensor {spec.name!r} has values that are NaN or infinite")
+
+    def touched(self, plan: Plan, trainer: Trainer) -> tuple[str, ...]:
+        """The groups that a client with this trainer contributes to (ScriptFailed)."""
+        with blamed("touches"):
+            return plan.touched(touched_rows(trainer, self.schema))
 
     def staying(self, plan: Plan) -> dict[str, NDArray[Any]]:
         """The initial values of the plan's local and frozen tensors."""

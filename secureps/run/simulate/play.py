@@ -7,6 +7,7 @@ folder (`run.simulate.simulate`).
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -19,6 +20,7 @@ from secureps.errors import ConfigError, naming
 from secureps.messages.outcome import Outcome
 from secureps.messages.requests import Prepared
 from secureps.messages.run import COORDINATOR
+from secureps.policy.explain.row_block_text import row_block_words, touched_by_few
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency, spent
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained
@@ -91,6 +93,14 @@ class Play:
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
                 size = sealed_bytes(self.charged, own, clear)
+            touching = Counter(
+                block
+                for name, trainer in trainers.items()
+                if scenario.plan.section.tables and name != scenario.plan.evaluator
+                for block in look.touched(scenario.plan, trainer)
+            )
+        few = touched_by_few(scenario.plan, touching) if scenario.plan.section.tables else ()
+        self._remarks = tuple(row_block_words(scenario.plan, few))
         self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards, size)
         self.judge = Judge(
             *(scenario.plan, script, holders, holders[first], look),
@@ -120,6 +130,8 @@ class Play:
 
     def run(self, say: Say) -> None:
         """Plays to the end."""
+        for remark in self._remarks:
+            say(remark)
 
         def until() -> bool:
             watch = self._watch

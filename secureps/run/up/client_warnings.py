@@ -1,20 +1,24 @@
-"""Repeats the warnings of clients' own terminals once, under `up`.
+"""Repeats the warnings of clients' own terminals once, under `up`, and counts them.
 
 A clip or a range that cuts most of an update off is told by its client alone, for no noise covers
 it. Under `up` all clients are one user's, whose terminal this is: so the first such line is
-repeated, with the client's name. What must not live here: what is a cut (`client.clipping`), and
-anything that would leave this machine.
+repeated, with the client's name, and the furthest one under the final tables. What must not live
+here: what is a cut (`client.clipping`), and anything that would leave this machine, as a run's
+summary does where it goes to a tracker.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from secureps.run.up.party_logs import LogReader
 from secureps.tracebacks import TEXT_LIMIT
+from secureps.wording import counted
 
 MOST_LEFT = 50.0
 """Percent of an update: a cut that leaves more of it is not repeated."""
@@ -22,14 +26,31 @@ MOST_LEFT = 50.0
 PIECE = 1 << 16
 """The most bytes of a log that are read at a time."""
 
+LONGEST = 4 * TEXT_LIMIT
+"""Characters of a line that are looked at: a script may write lines of any length."""
+
+_NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
+
 _KINDS = {
-    "clip": re.compile(r"update norm \S+, clip \S+: cut to (?P<left>\d+(\.\d+)?(e[+-]?\d+)?) %"),
-    "range": re.compile(r"\S+ of the update's \S+ values are beyond range \S+: cut to it.*"),
+    "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
+    "range": re.compile(
+        r"\S+ of the update's \S+ values are beyond range \S+: cut to it.*"
+        rf"; the largest is (?P<largest>{_NUMBER}): .*"
+    ),
 }
 
 
+@dataclass
+class _Cuts:
+    """Those of one kind: how many there were, of whom, and the furthest with what was said."""
+
+    times: int = 0
+    clients: set[str] = field(default_factory=set)
+    furthest: tuple[float, str] = (-math.inf, "")
+
+
 class ClientWarnings:
-    """Follows the logs of clients, and finds the first far cut of each kind.
+    """Follows the logs of clients, finds the first far cut of each kind, and counts them.
 
     Args:
         logs: the folder; that of client NAME is NAME.log.
@@ -37,20 +58,37 @@ class ClientWarnings:
 
     def __init__(self, logs: Path, clients: Iterable[str]) -> None:
         self._logs = {client: LogReader(logs / f"{client}.log", False) for client in clients}
-        self._left = dict(_KINDS)
+        self._cuts = {kind: _Cuts() for kind in _KINDS}
 
     def news(self) -> Iterator[str]:
         """Yields a line for each kind that was not told before."""
-        for client, log in self._logs.items() if self._left else ():
+        for client, log in self._logs.items():
             with suppress(OSError):  # it has none yet
                 for _, line in log.news(True, PIECE):
                     yield from self._told(client, line)
 
+    def notes(self) -> tuple[str, ...]:
+        """What there was until now, a line for each kind: how often, and the furthest cut."""
+        done = {"clip": "to half or less", "range": "in single values"}
+        return tuple(
+            f"{kind} cut {counted(cuts.times, 'update')} of "
+            f"{counted(len(cuts.clients), 'client')} {done[kind]}; the furthest: {cuts.furthest[1]}"
+            for kind, cuts in self._cuts.items()
+            if cuts.times
+        )
+
     def _told(self, client: str, line: str) -> Iterator[str]:
-        for kind, pattern in list(self._left.items()):
-            found = pattern.search(line)
-            if found is None or float(found.groupdict().get("left", 0)) > MOST_LEFT:
+        for kind, pattern in _KINDS.items():
+            if (found := pattern.search(line[:LONGEST])) is None:
                 continue
-            del self._left[kind]
-            said = line[line.find(f"{client}: ") + len(client) + 2 :][:TEXT_LIMIT]
-            yield f"{client} says: {said} (its log has every such line, this is said once)"
+            number = {name: float(text) for name, text in found.groupdict().items()}
+            if number.get("left", 0) > MOST_LEFT:
+                continue
+            far = number["largest"] if kind == "range" else -number["left"]
+            own = line[line.find(f"{client}: ") + len(client) + 2 :]
+            cuts, said = self._cuts[kind], f"{client} says: {own[:TEXT_LIMIT]}"
+            cuts.times += 1
+            cuts.clients.add(client)
+            cuts.furthest = max(cuts.furthest, (far, said))
+            if cuts.times == 1:
+                yield f"{said} (its log has every such line, this is said once)"

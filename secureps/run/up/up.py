@@ -179,6 +179,8 @@ def _play(programs: Programs, heading: Heading, console: Console) -> None:
         sinks.close(summary.record())
     for part in tables(summary):
         console.print(part)
+    for cut in outcome.cuts:
+        console.print(Text(f"note: {cut}", "yellow"), soft_wrap=True)
     replace_text(folder.summary, json.dumps(summary.record(), indent=1) + "\n")
     why_no_curves = undrawable()
     if not why_no_curves:

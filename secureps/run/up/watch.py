@@ -17,9 +17,11 @@ from typing import Any
 from secureps.errors import PeerError, SecurepsError, TooFew
 from secureps.messages.evaluation import EvaluationStatus
 from secureps.messages.requests import GroupStatus, MemberStatus, Status
+from secureps.policy.explain.row_block_text import row_block_words
 from secureps.policy.plan import Plan
 from secureps.policy.spending import adjacency
 from secureps.roles.coordinator.telemetry import UP
+from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.export import Model, read_model
 from secureps.run.processes.supervisor import Finished, Supervisor
 from secureps.run.report.group_labels import folded
@@ -81,6 +83,7 @@ class Outcome:
         score: of the model of these versions; notes: what else to know.
         evaluation: the federation's own, as the last status had it.
         failure: names the error that it is; empty if the plan foresees this end.
+        cuts: what clients' own terminals said, for this one alone.
     """
 
     finished: str
@@ -92,6 +95,7 @@ class Outcome:
     notes: tuple[str, ...] = ()
     evaluation: EvaluationStatus | None = None
     failure: str = ""
+    cuts: tuple[str, ...] = ()
 
     def on_disk(self, model: Model, score: Score | None) -> Outcome:
         """The outcome with the newest checkpoint's model, and its score if there was none."""
@@ -131,6 +135,7 @@ class Watch:
         self._gone: dict[str, str] = {}
         self._told: set[str] = set()
         self._echo = ClientWarnings(watched.folder.logs, watched.clients)
+        self._few: frozenset[str] | None = frozenset()
         self._unprotected = math.inf if watched.plan.section.privacy is None else None
         self._ahead = watched.compared
 
@@ -170,7 +175,8 @@ class Watch:
         outcome = Outcome(finished, versions, self._status.members, self._metrics.totals, score)
         # a run that its coordinator did not end was left by its clients
         failure = self._status.failure if self._status.finished else TooFew.__name__
-        return dataclasses.replace(outcome, evaluation=self._status.evaluation, failure=failure)
+        ended = dataclasses.replace(outcome, failure=failure, cuts=self._echo.notes())
+        return dataclasses.replace(ended, evaluation=self._status.evaluation)
 
     # --- one look -----------------------------------------------------------------
 
@@ -198,6 +204,7 @@ class Watch:
         self._metrics.settle()
         self._notice(status)
         self._tell_leavers(status)
+        self._tell_row_blocks(status)
         self._judge_newest(status)
         self._train_ahead()
         self._progress.show(self._view(status))
@@ -223,6 +230,18 @@ class Watch:
             self._told.add(name)
             why = self._gone[name] or "it said nothing; its script ended the process"
             self._progress.say(f"{name} has ended by itself: {why}", "yellow")
+
+    def _tell_row_blocks(self, status: Status) -> None:
+        """Says once, when all clients are there, how many row-blocks too few of them touch."""
+        if self._few is None or len(status.members) < len(self._watched.clients):
+            return
+        few = frozenset(g.name for g in status.groups if TOO_FEW in g.reason)
+        if not few or few != self._few:  # one look more: all may not have been looked at since
+            self._few = few
+            return
+        self._few = None
+        for remark in row_block_words(self._watched.plan, few):
+            self._progress.say(remark, "yellow")
 
     def _judge_newest(self, status: Status) -> None:
         versions = {group.name: group.version for group in status.groups}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from secureps.config.plan import PlanSection
+from secureps.config.plan import MOST_CAPACITY, PlanSection
 from secureps.config.sections import parse
 from secureps.crypto.cipher import CipherParameters, Opening
 from secureps.crypto.envelope import OVERHEAD, EnvelopeKey, seal
@@ -124,6 +124,12 @@ def test_what_costs_the_same_is_the_most_that_does(bits: int, capacity: int) -> 
     assert of(bits, found.capacity) == now
     assert of(found.bits + 1, capacity) > now
     assert of(bits, found.capacity + 1) > now
+
+
+def test_no_capacity_is_named_that_no_plan_may_have() -> None:
+    """A coefficient that holds two values has room for a hundred thousand clients and more."""
+    for capacity in (600, MOST_CAPACITY):
+        assert cost(committee_plan(capacity=capacity)).capacity == MOST_CAPACITY
 
 
 LARGE = GroupLayout("all", (), 1 << 20, 1 << 18)

@@ -33,7 +33,7 @@ def test_bytes_are_those_of_the_sealed_blocks(name: str) -> None:
     assert group.ratio == sealed / (4 * layout.size)
     assert group.bytes_down == 4 * layout.size
     assert group.client_memory == 2 * 4 * layout.size
-    assert group.step == Grid(16, 1.0).step
+    assert (group.step, group.range) == (Grid(16, 1.0).step, 1.0)
     assert group.cohort == (2, 4)
 
 
@@ -217,6 +217,35 @@ def test_a_large_delta_is_remarked() -> None:
         for p in (client_plan("local", delta=0.01), client_plan("local"))
     ]
     assert told == [True, False]
+
+
+def test_noise_that_is_longer_than_an_update_is_remarked() -> None:
+    plan, found = client_plan("aggregator"), {}
+    for values in (16, 60):
+        explanation = explain(plan, {"all": values})
+        assert explanation.price is not None
+        noise = explanation.price.noise["all"]
+        told = [remark for remark in explanation.remarks if "drowns" in remark]
+        found[values] = (noise > 1, len(told))
+    assert found == {16: (False, 0), 60: (True, 1)}
+    assert told[0].startswith(
+        f"the noise is {noise:.3g} times as long as an update of the whole clip (1), in the mean "
+        "of the smallest cohort (5 members): "
+    )
+
+
+def test_a_lost_disk_between_checkpoints_is_remarked_where_it_ends_the_run() -> None:
+    told = {
+        (every, replicas): any(
+            "a shard's disk that is lost between checkpoints ends the run" in remark
+            for remark in explain(
+                make_plan("plain", checkpoint_every=every, replicas=replicas), {"all": 60}
+            ).remarks
+        )
+        for every in (1, 2)
+        for replicas in (1, 2)
+    }
+    assert told == {(1, 1): False, (1, 2): False, (2, 1): True, (2, 2): False}
 
 
 def test_one_client_is_no_plural() -> None:

@@ -62,9 +62,9 @@ from tests.kits.roles_kit import (
 # --- what the data holder is told -------------------------------------------------
 
 
-def told(plan: Plan, terms: Terms | None = None, unsafe: bool = False) -> list[str]:
+def told(plan: Plan, standing: str = "", unsafe: bool = False) -> list[str]:
     """After a training, on the client's own terminal."""
-    kit = MemberSettings("c0", ROSTER, SCHEMA, terms or Terms())
+    kit = MemberSettings("c0", ROSTER, SCHEMA, Terms())
     client = Client(plan, kit=kit).joined()
     client.publish(0)
     client.invite(0)
@@ -72,7 +72,8 @@ def told(plan: Plan, terms: Terms | None = None, unsafe: bool = False) -> list[s
     update = client.sealed(0, 0)
     receipt = dataclasses.replace(update.receipt, unsafe=unsafe)
     update = dataclasses.replace(update, receipt=receipt)
-    step = client.give(WORKER, Contributed((update,), (), told="120 records, loss 0.4123"))
+    came = Contributed((update,), (), (), "120 records, loss 0.4123", standing)
+    step = client.give(WORKER, came)
     return [effect.text for effect in step.effects if isinstance(effect, Say)]
 
 
@@ -80,13 +81,10 @@ def test_a_data_holder_has_a_line_a_version() -> None:
     (line,) = told(make_plan())
     assert re.fullmatch(r"version 1: 120 records, loss 0.4123, \d+ B to send", line)
     (line,) = told(private_plan())
-    assert re.fullmatch(
-        r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06 \(one record .*\)", line
-    )
-    (line,) = told(private_plan(), Terms(budget=99.0))
-    assert line.endswith(" of 99 (one record added or removed)"), (
-        "its own budget is the smaller one"
-    )
+    spent = r"version 1: .*, \d+ B to send, epsilon \d+\.\d{3} of 1e\+06 in this run"
+    assert re.fullmatch(rf"{spent} \(one record .*\)", line)
+    (line,) = told(private_plan(), "26.680 of 40 over all runs")
+    assert re.fullmatch(rf"{spent}, 26.680 of 40 over all runs \(one record .*\)", line)
     (line,) = told(private_plan(), unsafe=True)
     assert line.endswith(", unsafe seed: no privacy")
 

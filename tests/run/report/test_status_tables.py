@@ -255,6 +255,11 @@ def test_members_that_a_round_waits_for_are_named() -> None:
     gone = tuple(ServerStatus(name, "shard", True, False) for name in SHARDS)
     told = status.status(tx, (), gone).groups[0].reason
     assert told == "waits; shard-a, shard-b, c0 and 2 more are away"
+    state = world.coordinator.federation
+    state.why_gone.update(c1="by its own terms: budget", c2="by its own terms")
+    state.retired.add("c1")
+    told = status.status(tx, ()).groups[0].reason
+    assert told == "waits; c0 is away; c1 stopped; c2 rests"
     world.group().phase = Phase.COLLECTING
     assert status.status(tx, ()).groups[0].reason == "waits"
 

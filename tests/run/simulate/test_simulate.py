@@ -280,9 +280,47 @@ def test_what_is_no_longer_used_is_collected_though_a_group_has_no_version(
         simulation=Simulation(), _seen={"table": -1, "network": -1}, copies=None, metrics=None
     )
     fake._gather = fake._publish = nothing
+    fake._remarks = ()
     fake._watch = CoordinatorWatch()
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(dict(versions)))
     monkeypatch.setattr(gc, "unfreeze", lambda: None)
     Play.run(cast(Play, fake), nothing)
     assert len(frozen) == 3, "at the beginning, the first model and the first version"
+
+
+class Said(Exception):
+    """What a play says first."""
+
+
+def test_row_blocks_that_no_version_will_be_made_of_are_said_before_anybody_trains(
+    tmp_path: Path,
+) -> None:
+    """Of three the first is touched by all, the second by one client, the third by nobody."""
+    (tmp_path / "shop.py").write_text(
+        "import numpy as np\n"
+        "class Shop:\n"
+        "    def __init__(self, partition):\n"
+        "        self.touches = lambda: {'table': np.arange(8 if partition == 0 else 4)}\n"
+        "    def parameters(self, seed):\n"
+        "        return {'table': np.zeros((12, 2), np.float32)}\n"
+        "    def fit(self, parameters, config):\n"
+        "        raise AssertionError\n"
+        "    evaluate = fit\n"
+        "def make(settings):\n"
+        "    return Shop(settings['partition'])\n"
+    )
+    plan = PLAN.replace('"bfv"', '"plain"')
+    plan = plan.replace("most_examples = 512", "sparse = { rows = 12, block = 4 }")
+    (tmp_path / "plan.toml").write_text(plan)
+    path = tmp_path / "shops.toml"
+    path.write_text(
+        'name = "shops"\nplan = "plan.toml"\nscript = "shop.py"\nclients = 10\nseed = 1\n'
+    )
+    play = Play(load_scenario(path), tmp_path / "out", lambda line: None)
+
+    def say(text: str) -> None:
+        raise Said(text)
+
+    with pytest.raises(Said, match="2 of 3 row-blocks of all are touched by fewer than 7 clients"):
+        play.run(say)

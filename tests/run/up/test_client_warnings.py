@@ -11,7 +11,9 @@ from secureps.run.up.client_warnings import PIECE, ClientWarnings
 AT = "2026-11-22 10:00:00,000 "
 FAR = "update norm 12.3, clip 3: cut to 24 %"
 NEAR = "update norm 3.1, clip 3: cut to 97 %"
-BEYOND = "1,200 of the update's 4,000 values are beyond range 0.5: cut to it, 900 of them in head"
+CUT = "1,200 of the update's 4,000 values are beyond range 0.5: cut to it, 900 of them in head"
+BEYOND = f"{CUT}; the largest is 0.92: range = 1 in the plan's [[group]] holds it"
+FURTHER = f"{CUT}; the largest is 1.2e+03: range = 2000 in the plan's [[group]] holds it"
 ONCE = " (its log has every such line, this is said once)"
 
 
@@ -33,6 +35,21 @@ def test_the_first_far_cut_of_each_kind_is_said_once_with_its_clients_name(tmp_p
     assert list(echo.news()) == [f"a says: {BEYOND}{ONCE}"]
     write(tmp_path, "b", FAR, BEYOND)
     assert list(echo.news()) == []
+
+
+def test_at_the_end_it_is_said_how_often_and_how_far(tmp_path: Path) -> None:
+    echo = ClientWarnings(tmp_path, ("a", "b"))
+    assert echo.notes() == ()
+    write(tmp_path, "a", BEYOND, NEAR, FURTHER, BEYOND)
+    write(tmp_path, "b", "update norm 30, clip 3: cut to 10 %", FAR)
+    assert len(list(echo.news())) == 2
+    write(tmp_path, "b", BEYOND, "x" * 5000 + FAR)
+    assert list(echo.news()) == []
+    assert echo.notes() == (
+        "clip cut 2 updates of 1 client to half or less; the furthest: "
+        "b says: update norm 30, clip 3: cut to 10 %",
+        f"range cut 4 updates of 2 clients in single values; the furthest: a says: {FURTHER}",
+    )
 
 
 def test_a_line_is_read_when_it_is_whole_and_a_log_without_any_stops_nobody(

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 
 from secureps.messages.requests import Status
+from secureps.roles.coordinator.termination import TOO_FEW
 from secureps.run.report.totals import Totals
 from secureps.run.up.folder import RunFolder
 from secureps.run.up.watch import Watch, Watched
 from tests.kits.federations import small_plan
+from tests.kits.shoppers import BUFFERED, sparse_plan
 
 
 def test_nobody_is_started_once_the_run_is_over(
@@ -31,9 +33,10 @@ def test_nobody_is_started_once_the_run_is_over(
     )
     watch._observer = SimpleNamespace(status=lambda: statuses.pop(0))
     watch._metrics = SimpleNamespace(totals=Totals(), take=len, settle=tuple)
-    watch._echo, watch._deaths = SimpleNamespace(news=tuple), SimpleNamespace(tell=len)
+    watch._echo = SimpleNamespace(news=tuple, notes=lambda: ("range cut 2 updates",))
+    watch._deaths = SimpleNamespace(tell=len)
     watch._progress = SimpleNamespace(show=lambda view: said.append("looks"))
-    watch._gone, watch._scored, watch._judged = {}, (None, ""), {}
+    watch._gone, watch._scored, watch._judged, watch._few = {}, (None, ""), {}, None
     watch._moved_at = time.monotonic()
 
     def notice(watch: Any, status: Status) -> None:
@@ -44,5 +47,30 @@ def test_nobody_is_started_once_the_run_is_over(
         monkeypatch.setattr(Watch, name, lambda watch, status: None)
     monkeypatch.setattr(Watch, "_train_ahead", lambda watch: None)
     monkeypatch.setattr("secureps.run.up.watch.POLL", 0.0)
-    assert watch.until_over().finished == "all 2 versions are made"
+    outcome = watch.until_over()
+    assert outcome.finished == "all 2 versions are made"
+    assert outcome.cuts == ("range cut 2 updates",), "after the last look"
     assert said == ["looks", "starts", "looks", "starts", "looks", "ends", "looks"]
+
+
+def test_row_blocks_that_too_few_touch_are_told_once_all_clients_are_there(tmp_path: Path) -> None:
+    def status(clients: int, *few: str) -> Any:
+        reasons = dict.fromkeys(few, f"2 members touch{TOO_FEW}3: it stays at 0")
+        groups = [SimpleNamespace(name=g, reason=reasons.get(g, "waits")) for g in plan.groups]
+        return SimpleNamespace(members=range(clients), groups=groups)
+
+    plan, said = sparse_plan("plain", BUFFERED), list[str]()
+    watch: Any = object.__new__(Watch)
+    watch._few = frozenset()
+    folder, names = RunFolder(tmp_path), ("a", "b", "c")
+    watch._watched = Watched(plan, folder, "", names, 0.0, False, lambda: None)
+    watch._progress = SimpleNamespace(say=lambda text, style: said.append(text))
+    whole = status(3, "table.2", "table.3")
+    few = [status(2, *plan.groups), status(3), status(3, "table.3"), whole]
+    for each in few:
+        watch._tell_row_blocks(each)
+    assert said == [], "one may join, or have joined since its row-blocks were looked at"
+    for _ in range(3):
+        watch._tell_row_blocks(whole)
+    (text,) = said
+    assert text.startswith("2 of 4 row-blocks of table are touched by fewer than 3 clients")

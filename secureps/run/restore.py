@@ -1,0 +1,75 @@
+"""`secureps restore`: brings a copy back, and says of a shard's which versions it has.
+
+With one replica, and checkpoints of some versions alone, a copy of seconds before does not help if
+the run has made a version since. What must not live here: whether a copy may come back at all
+(`store.backup`), and what the shard does then (`service.shard.states`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from secureps.errors import DamagedStore
+from secureps.policy.plan import Plan
+from secureps.run.report.group_labels import folded
+from secureps.service.shard.folders import ShardFolders
+from secureps.store.backup import JOURNAL, pinned_in, restore
+from secureps.store.checkpoint import checkpoint_directories, read_metadata
+from secureps.store.keyring import load_public
+
+
+def bring_back(copy: Path, state: Path, kit: Path, name: str) -> Iterator[str]:
+    """Brings a copy back into the state folder of a party of a kit; yields what to say of it.
+
+    Raises:
+        ConfigError, DamagedStore, OperatorError: as `store.backup.restore`.
+    """
+    role = load_public(kit).roster.find(name).role
+    rows = restore(copy, state, role, kit / "private" / name)
+    yield f"restored {state}: {rows} rows of its journal"
+    if role == "shard":
+        yield from _versions(state, name)
+
+
+def _versions(state: Path, name: str) -> Iterator[str]:
+    """At which versions a run goes on with this shard, where that depends on what it has."""
+    if (pinned := pinned_in(state / JOURNAL)) is None:
+        return
+    plan = Plan.from_text(pinned.run.plan)
+    every, checkpoints = plan.section.checkpoint_every, _checkpoints(state)
+    if every == 1 or plan.section.replicas > 1:
+        return
+    own = _newest(ShardFolders(state / "states", checkpoints), plan.groups)
+    has = f"version {folded(own)}" if own else "no version"
+    yield (
+        f"note: the copy has {has}, {_part(checkpoints, name, plan.groups)}: with checkpoint_every "
+        f"= {every} and replicas = 1 the run goes on if it is at one of these, or at a version of "
+        f"another part of a checkpoint. If it has come to any other, {name} says so once it is "
+        "started, and no cohort is opened: begin a new run from the newest checkpoint then "
+        "(secureps export)"
+    )
+
+
+def _checkpoints(state: Path) -> Path:
+    """Where checkpoints lie under `up`, and by the guide: beside the folder of all states."""
+    return state.resolve().parent.parent / "checkpoints"
+
+
+def _newest(folders: ShardFolders, groups: Iterable[str]) -> dict[str, int]:
+    """The newest version of each group that has a file."""
+    found = {group: [at for _, at, _ in folders.state_files(group)] for group in groups}
+    return {group: max(versions) for group, versions in found.items() if versions}
+
+
+def _part(checkpoints: Path, name: str, groups: Iterable[str]) -> str:
+    """What the shard's newest part of a checkpoint has."""
+    for directory in checkpoint_directories(checkpoints):
+        part = directory / f"{name}.safetensors"
+        with suppress(DamagedStore, ValueError):
+            told = read_metadata(part)
+            known = {g: int(told[key]) for g in groups if (key := f"version.{g}") in told}
+            if known:
+                return f"{part} version {folded(known)}"
+    return f"no part of a checkpoint is in {checkpoints}"
