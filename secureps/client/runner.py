@@ -39,7 +39,7 @@ from secureps.errors import (
     naming,
 )
 from secureps.gpu.choice import sealing_backend
-from secureps.messages.run import COORDINATOR
+from secureps.messages.run import COORDINATOR, each_address
 from secureps.messages.schema import Schema
 from secureps.policy.counting import MOST_EXAMPLES
 from secureps.roles.machine import Halt
@@ -229,9 +229,9 @@ class Joining:
         return self.site.ledger_of(self.ledger) or default_ledger(self.kit, self.name)
 
     def __post_init__(self) -> None:
-        host, _, port = self.server.rpartition(":")
-        if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
-            raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
+        for host, _, port in (each.rpartition(":") for each in each_address(self.server)):
+            if not host or not port.isdigit() or not 1 <= int(port) <= 65535:
+                raise ConfigError(f"server {self.server}: expected HOST:PORT, the coordinator's")
         if self.threads < 1:
             raise ConfigError(f"blocks are sealed by 1 thread or more, got {self.threads}")
         if self.sealing not in SEALING:

@@ -129,9 +129,12 @@ class Script:
         return "" if isinstance(self._source, ModuleType) else self._source.own_code
 
     @property
-    def trains_centrally(self) -> bool:
-        """Whether the script has a `central` baseline."""
-        return getattr(self._source, "central", None) is not None
+    def not_central(self) -> str:
+        """Why there is no `central` baseline; empty if the script has one."""
+        if not isinstance(self._source, ModuleType):
+            return "a Flower app trains in its clients alone"
+        has = getattr(self._source, "central", None) is not None
+        return "" if has else "the script has no central(settings)"
 
     def make_evaluator(self, settings: Mapping[str, Setting]) -> Evaluator | None:
         """Makes the evaluator of the federation's held-out records; None if there is none."""

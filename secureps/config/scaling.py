@@ -26,7 +26,7 @@ class WorkSection(Table):
 class ScalingSection(Table):
     """How the servers follow the load while a run trains (`policy.scaling`).
 
-    `policy` decides on shards, deadlines and buffers, `every` so many seconds at most; with
+    `policy` decides on shards, deadlines and buffers, at most once in `every` seconds; with
     `balance` row-blocks move from shards that have too much to do. Shards are never fewer than
     `least_shards` and never more than `most_shards` (default: the plan's `shards`). Deadlines and
     buffers are the plan's times a factor: from `least_deadline` to `most_deadline`, and from

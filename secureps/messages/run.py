@@ -20,12 +20,17 @@ STANDBY = "standby"
 _LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 
 
+def each_address(address: str) -> tuple[str, ...]:
+    """The addresses of a server: HOST:PORT, or with its standby's HOST:PORT,HOST:PORT."""
+    return tuple(address.split(","))
+
+
 def on_loopback(address: str) -> bool:
     """Whether nobody is between the ends of a connection to HOST:PORT but this machine.
 
-    Of several addresses, with commas between them, to none.
+    Of several addresses to none.
     """
-    return all(each.rpartition(":")[0] in _LOOPBACK for each in address.split(","))
+    return all(each.rpartition(":")[0] in _LOOPBACK for each in each_address(address))
 
 
 @dataclass(frozen=True, slots=True)

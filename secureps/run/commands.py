@@ -149,7 +149,8 @@ def preflight(
         ),
     ] = None,
     server: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="The coordinator that it would dial.")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="The coordinator; after a comma its standby."),
     ] = None,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Its state. Default: KIT/state/NAME.")

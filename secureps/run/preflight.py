@@ -12,7 +12,7 @@ import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
@@ -22,6 +22,7 @@ from secureps.config.serve import ServeSection
 from secureps.crypto.roster import Certificate
 from secureps.errors import SecurepsError
 from secureps.messages.requests import Status
+from secureps.messages.run import each_address
 from secureps.run.status_client import StatusClient
 from secureps.store.keyring import (
     PublicKit,
@@ -67,7 +68,8 @@ class Departure:
 
     Args:
         kit, name: its start-up kit, and who it is on the roster.
-        server: HOST:PORT of the coordinator; None: nobody is dialled.
+        server: HOST:PORT of the coordinator, or of it and its standby, HOST:PORT,HOST:PORT; None:
+            nobody is dialled.
         state: where it would keep its state; None: where it does by default.
         site, plan: files; the one is held against the other, if both are given.
     """
@@ -166,11 +168,15 @@ def _certificate(whom: Departure, public: PublicKit) -> Finding:
 
 
 def _dialled(whom: Departure, server: str) -> Iterator[Finding]:
-    """The coordinator, and then every shard where it says that it is."""
-    reached = _reached("coordinator", server)
-    yield reached
-    if reached.outcome == "no":
+    """The coordinator, perhaps with its standby, and then every shard where that says that it is.
+
+    Of several addresses one is enough: where the others are, nobody need be now.
+    """
+    reached = [_reached("coordinator", address) for address in each_address(server)]
+    if all(each.outcome == "no" for each in reached):
+        yield from reached
         return
+    yield from (replace(each, outcome="look") if each.outcome == "no" else each for each in reached)
     status: Status | None = None
     seconds = 0.0
 

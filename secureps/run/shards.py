@@ -22,9 +22,14 @@ if TYPE_CHECKING:
 
     from secureps.messages.moves import Move
     from secureps.messages.requests import Status
+    from secureps.run.status_client import StatusClient
 
 EVERY = 0.5
 """Seconds between two looks at a move."""
+
+
+class RunOver(Exception):
+    """The run was over first, or is at its end: nobody's fault, and nothing to be done about."""
 
 
 def shards(
@@ -59,20 +64,45 @@ def shards(
     with as_coordinator(run, server, kit, insecure, passphrase_fd) as own:
         act = Act(deed.value, name, reason)
         try:
-            own.act(act)
-        except UnknownParty:
-            if run is None or deed is not ShardDeed.ADD:
-                raise
-            from secureps.run.up.further_shards import bring
+            try:
+                _say(own, act)
+            except UnknownParty:
+                if run is None or deed is not ShardDeed.ADD:
+                    raise
+                from secureps.run.up.further_shards import bring
 
-            typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
-            bring(run, name)
-            own.act(act)
-        try:
+                _demand_going(own.status())
+                typer.echo(f"{name} is new: it gets keys, and whoever plays the run starts it")
+                _demand_going(bring(run, name))
+                _say(own, act)
             typer.echo(follow(own.status, act, Console()))
+        except RunOver as over:
+            typer.echo(f"{over}: nothing came of it, {name} is as it was", err=True)
+            raise typer.Exit(1) from None
         except KeyboardInterrupt:
             typer.echo("the move goes on without this: secureps status shows it", err=True)
             raise
+
+
+def _say(own: StatusClient, act: Act) -> None:
+    """Says it to the coordinator; RunOver if that is why it is refused."""
+    from secureps.errors import Refused
+
+    try:
+        own.act(act)
+    except Refused:
+        _demand_going(own.status())
+        raise
+
+
+def _demand_going(status: Status) -> None:
+    """RunOver if a run makes no more versions."""
+    from secureps.wording import printable
+
+    if status.finished:
+        raise RunOver(f"the run is over ({printable(status.finished)})")
+    if status.groups and all(group.step == "done" for group in status.groups):
+        raise RunOver(f"the run is at its end ({printable(status.groups[0].reason)})")
 
 
 def follow(
@@ -88,7 +118,8 @@ def follow(
         pause: between two looks, for EVERY seconds.
 
     Raises:
-        OperatorError: it was given up, or the run was over first.
+        OperatorError: it was given up.
+        RunOver: the run was over first.
     """
     from secureps.errors import PeerError
     from secureps.run.report.moves import shown
@@ -115,7 +146,7 @@ def follow(
 
 def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str:
     from secureps.errors import OperatorError
-    from secureps.wording import counted, duration, printable, size
+    from secureps.wording import counted, duration, size
 
     name, moved = act.party, ""
     held = next((h for h in status.holdings if h.shard == name), None)
@@ -133,7 +164,5 @@ def _outcome(act: Act, status: Status, last: Move | None, seconds: float) -> str
         return f"{name} holds nothing: it may be stopped, and added again later{moved}"
     if act.what == ShardDeed.REMOVE and not here:
         return f"{name} has left the run, and its process ends{moved}"
-    if status.finished:
-        over = printable(status.finished)
-        raise OperatorError(f"the run is over ({over}), and {name} is as it was")
+    _demand_going(status)
     raise OperatorError(f"nothing came of it: {name} is as it was; the coordinator's log says why")

@@ -116,7 +116,9 @@ def test_a_missing_setting_is_a_key_error_of_its_key() -> None:
     assert raised.value.args == ("rows",)
 
 
-@pytest.mark.parametrize("server", ["ps.example", "ps.example:0", "ps.example:70000", ":7600"])
+@pytest.mark.parametrize(
+    "server", ["ps.example", "ps.example:0", "ps.example:70000", ":7600", "a,ps.example:1"]
+)
 def test_a_server_has_a_host_and_a_port(server: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"server {server}: expected HOST:PORT"):
         Joining(server, tmp_path, "me", tmp_path)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 
 from secureps.crypto.sampling import UnsafeSeed
+from secureps.messages.coordinator_records import RoundOpened
+from secureps.messages.run import COORDINATOR
 from secureps.roles.coordinator import status
 from secureps.run.party_names import client_names
 from secureps.run.simulate.simulation import Cast, Simulation
 from secureps.service.metrics import Metrics, unnamed
 from secureps.service.snapshot import Snapshot
+from tests.kits.cheats import journalled
 from tests.kits.federations import Walker
 from tests.kits.streams import ASYNC, BUFFERED, PRIORITY, SSP, seconds, stream, stream_plan
 
@@ -91,3 +94,27 @@ def test_a_stream_without_members_waits_for_members(rule: dict[str, Any], tmp_pa
 )
 def test_metrics_name_no_client(reason: str, told: str) -> None:
     assert unnamed(reason, {"ada", "eve", "eve.b"}) == told
+
+
+def test_who_went_before_a_restart_is_not_invited_for_its_lease(tmp_path: Path) -> None:
+    """The journal does not say who has gone: nobody waits to a deadline to find that out."""
+    rule, gone = SYNC | {"deadline": 100.0}, "client-05"
+    play = stream(stream_plan("plain", rule, versions=9, lease=20.0), tmp_path)
+
+    def version() -> int:
+        return play.versions().get("all", -1)
+
+    play.run(lambda: version() == 1)
+    play.kill(gone)
+    play.run(lambda: gone not in play.coordinator.live(play.loop.now()) and version() >= 2)
+    play.kill(COORDINATOR)
+    play.start(COORDINATOR)
+    play.run(lambda: play.coordinator.federation.incarnation == 2)
+    at, reached = play.loop.now(), version()
+    assert gone in play.coordinator.live(at), "for all that the journal says"
+    before = len(journalled(play, RoundOpened))
+    play.run(lambda: version() >= reached + 3)
+    rounds = journalled(play, RoundOpened)[before:]
+    assert [gone in each.invited for each in rounds] == [False] * len(rounds)
+    assert all(len(each.invited) == 5 for each in rounds)
+    assert play.loop.now() - at < 100.0

@@ -155,6 +155,26 @@ def test_a_coordinator_that_is_not_there(kit: Path, address: str, text: str) -> 
     assert the_only_no(Departure(kit, ME, address), "coordinator").startswith(text)
 
 
+@pytest.mark.parametrize("first", [True, False])
+def test_of_a_coordinator_and_its_standby_one_is_enough(
+    kit: Path, server: tuple[Asked, int], first: bool
+) -> None:
+    here, gone = f"127.0.0.1:{server[1]}", "127.0.0.1:1"
+    both = f"{here},{gone}" if first else f"{gone},{here}"
+    found = list(preflight(Departure(kit, ME, both)))
+    dialled = {each.text.partition(" ")[0]: each for each in found if each.what == "coordinator"}
+    assert (dialled[here].outcome, dialled[gone].outcome) == ("ok", "look")
+    assert "is it up" in dialled[gone].text
+    assert next(each for each in found if each.what == "answer").outcome == "ok"
+
+
+def test_a_coordinator_and_a_standby_that_are_both_away(kit: Path) -> None:
+    found = list(preflight(Departure(kit, ME, "127.0.0.1:1,127.0.0.1:2")))
+    wrong = [(each.what, each.text[:12]) for each in found if each.outcome == "no"]
+    assert wrong == [("coordinator", "127.0.0.1:1 "), ("coordinator", "127.0.0.1:2 ")]
+    assert "answer" not in {each.what for each in found}
+
+
 def test_a_server_of_another_kit_a_shard_behind_a_wall(
     kit: Path, tmp_path: Path, server: tuple[Asked, int]
 ) -> None:

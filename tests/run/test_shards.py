@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,11 @@ from rich.console import Console
 from secureps.errors import OperatorError, Refused, UnknownParty, Unreachable
 from secureps.messages.acts import Act, ShardDeed
 from secureps.messages.moves import Holding, Move
-from secureps.messages.requests import Status
+from secureps.messages.requests import GroupStatus, Status
 from secureps.messages.run import ShardAddress
 from secureps.run import shards
 from secureps.run.run_lock import ORIGIN, claimed
-from secureps.run.shards import follow
+from secureps.run.shards import RunOver, follow
 from secureps.run.status_client import StatusClient
 from secureps.run.up import further_shards
 from secureps.run.up.folder import RunFolder
@@ -100,16 +101,17 @@ def test_another_shards_move_is_not_followed() -> None:
         (ADD, status(shard_0=4), "nothing came of it: shard-1 is as it was"),
         (DRAIN, status(shard_0=1, shard_1=3), "nothing came of it: shard-1 is as it was"),
         (REMOVE, status(shard_0=1, shard_1=3), "nothing came of it: shard-1 is as it was"),
-        (
-            DRAIN,
-            status(None, "all is\nmade", shard_0=1, shard_1=3),
-            r"the run is over \(all is made\), and shard-1 is as it was",
-        ),
     ],
 )
 def test_a_move_that_was_given_up_is_an_error(act: Act, after: Status, why: str) -> None:
     with pytest.raises(OperatorError, match=why):
         followed(act, status(PARTS[0], shard_0=1, shard_1=3) if act is DRAIN else after, after)
+
+
+def test_a_run_that_is_over_first_is_nobodys_fault() -> None:
+    under_way = status(PARTS[0], shard_0=1, shard_1=3)
+    with pytest.raises(RunOver, match=r"the run is over \(all is made\)"):
+        followed(DRAIN, under_way, status(None, "all is\nmade", shard_0=1, shard_1=3))
 
 
 def test_a_coordinator_that_is_started_again_is_asked_on() -> None:
@@ -139,7 +141,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     }
     monkeypatch.setattr(StatusClient, "__init__", made)
     monkeypatch.setattr(StatusClient, "act", lambda self, act: found.append(act))
-    monkeypatch.setattr(StatusClient, "status", lambda self: after[found[-1].what])
+    monkeypatch.setattr(
+        StatusClient, "status", lambda self: after.get(getattr(found[-1], "what", ""), status())
+    )
     monkeypatch.setattr(StatusClient, "close", lambda self: None)
     return found
 
@@ -223,11 +227,57 @@ def test_of_a_run_of_up(
         assert run(monkeypatch, "shards", "drain", "shard-9", tmp_path) == 1
         assert "no shard named shard-9 is here" in capsys.readouterr().err
 
-        def bring(root: Path, name: str) -> None:
+        def bring(root: Path, name: str) -> Status:
             said.append(("brought", root, name))
+            return status(shard_9=0)
 
         monkeypatch.setattr(further_shards, "bring", bring)
         assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
         told = capsys.readouterr()
         assert told.out.startswith("shard-9 is new: it gets keys, and whoever plays the run")
         assert said[-1] == Act("add-shard", "shard-9")
+
+
+DONE = GroupStatus("all", 3, "done", "all 3 versions are made", ())
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([replace(status(), groups=(DONE,))], "the run is at its end (all 3 versions are made)"),
+        ([status(), status(None, "all is made")], "the run is over (all is made)"),
+        ([status(), status(), status(None, "all is made")], "the run is over (all is made)"),
+    ],
+)
+def test_a_new_shard_that_comes_too_late(
+    answers: list[Status],
+    told: str,
+    said: list[Any],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """It gets no keys of a run at its end, and where that comes meanwhile nobody is at fault."""
+    (tmp_path / ORIGIN).write_text(
+        '{"plan": "plan.toml", "directory": ".", "unsafe_seed": null, "began": 0.0}'
+    )
+    ask, keys = asks(*answers), len(answers) > 1
+
+    def act(self: StatusClient, act: Act) -> None:
+        if "brought" in said:
+            raise Refused("the run is over: all is made")
+        raise UnknownParty("no shard named shard-9 is here")
+
+    def bring(root: Path, name: str) -> Status:
+        said.append("brought")
+        return ask()
+
+    monkeypatch.setattr(RunFolder, "address", lambda self, party: "127.0.0.1:9")
+    monkeypatch.setattr(StatusClient, "act", act)
+    monkeypatch.setattr(StatusClient, "status", lambda self: ask())
+    monkeypatch.setattr(further_shards, "bring", bring)
+    with claimed(tmp_path):
+        assert run(monkeypatch, "shards", "add", "shard-9", tmp_path) == 1
+    out, err = capsys.readouterr()
+    assert err == f"{told}: nothing came of it, shard-9 is as it was\n"
+    assert out.startswith("shard-9 is new") == ("brought" in said) == keys

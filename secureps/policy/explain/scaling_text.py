@@ -28,7 +28,7 @@ def scaling_words(section: PlanSection, blocks: int) -> list[str]:
             parts.append(f"buffers of {own.least_buffer:g} to 1 times")
     parts += ["row-blocks move"] if own.balance else []
     text = ", ".join(parts) or "nothing"
-    words = [f"scaling by {own.policy}, every {own.every:g} s at most: {text}"]
+    words = [f"scaling by {own.policy}, at most once in {own.every:g} s: {text}"]
     if own.policy != "fixed" and blocks < most:
         words.append(
             f"the model has {counted(blocks, 'block')}, and a shard holds one at least: no more "

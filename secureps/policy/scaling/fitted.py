@@ -203,10 +203,17 @@ def _words(seen: Observation, to: Action, goal: int, limits: Limits) -> str:
         later = f", and {goal} in the end" if goal != to.shards else ""
         parts.append(f"{to.shards} shards instead of {len(seen.shards)}{later}")
     if to.deadline != seen.deadline:
-        parts.append(f"a deadline of {limits.deadline * to.deadline:.3g} s")
+        deadline = f"{limits.deadline * to.deadline:.3g} s"
+        parts.append(_factor("deadline", deadline, to.deadline, limits))
     if to.buffer != seen.buffer:
-        parts.append(f"a buffer of {buffer_of(limits, to.buffer)}")
+        parts.append(_factor("buffer", f"{buffer_of(limits, to.buffer)}", to.buffer, limits))
     return ", ".join(parts)
+
+
+def _factor(what: str, value: str, factor: float, limits: Limits) -> str:
+    if not limits.group:
+        return f"a {what} of {value}"
+    return f"{what}s of {factor:.2g} times the plan's, of {limits.group} {value}"
 
 
 class Model:

@@ -70,6 +70,7 @@ class Limits:
         buffer: of the plan, 0 where no rule has one; a version needs `minimum` updates always, and
             under rounds `quorum` at the deadline, or at one of so many `extensions` of it; power:
             of staleness.
+        group: whose deadline and buffer these are, where there are several; factors are of all.
     """
 
     least_shards: int
@@ -83,6 +84,7 @@ class Limits:
     buffer: int = 0
     least_buffer: float = 1.0
     power: float = 0.0
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,8 +158,9 @@ class Coordinator(Seat):
                     "this folder holds another run: its plan or roster differs from what was "
                     "given; start a new run in an empty folder"
                 )
-        for client in self._federation.members:
-            self._renew_if_client(now, client)
+        gone = self._federation.why_gone
+        here = [client for client in self._federation.members if client not in gone]
+        self._sessions.begin(now, here, now + self._plan.section.lease)
         tx = self._tx(now)
         tx.write(Incarnated(tx.federation.incarnation + 1))
         reign.begin(tx, self._settings.elsewhere)

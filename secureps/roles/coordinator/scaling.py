@@ -37,6 +37,7 @@ from secureps.roles.coordinator.load import Load
 from secureps.roles.coordinator.scaled import BY_ITSELF
 from secureps.roles.coordinator.shard_memory import too_little
 from secureps.roles.coordinator.transaction import Transaction
+from secureps.wording import counted
 
 LEAST_VERSIONS = 3
 """Versions of each group that clients send to, on average, between two decisions of a policy."""
@@ -173,6 +174,7 @@ def _limits(tx: Transaction, section: ScalingSection) -> Limits:
         buffer=rule.buffer if isinstance(rule, BufferedSection | PrioritySection) else 0,
         least_buffer=section.least_buffer,
         power=staleness_power(rule),
+        group=tx.plan.section.group[0].name if len(tx.plan.section.group) > 1 else "",
     )
 
 
@@ -200,7 +202,7 @@ def seen(tx: Transaction) -> ScalingStatus | None:
 def told(record: ScalingDecided) -> str:
     """What a decision does, in a few words."""
     if record.blocks:
-        return f"balance {len(record.blocks)} blocks"
+        return f"balance {counted(len(record.blocks), 'block')}"
     if record.what:
         return f"{record.what} {record.shard}"
     if (record.deadline, record.buffer) != (1.0, 1.0):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from secureps.messages.requests import Subscribe
@@ -65,6 +66,9 @@ class Sessions:
     """Clients that came, went or moved, for `attendance` to follow."""
     attendance: dict[str, Attendance] = field(default_factory=dict)
     """Who takes part in each group, by name (`Transaction.attendance`)."""
+    unheard: set[str] = field(default_factory=set)
+    """Clients that have a lease since this incarnation began, and were not heard of since."""
+    began: float = 0.0
     _leases: dict[str, float] = field(default_factory=dict)
     _live: set[str] = field(default_factory=set)
     _first: float = math.inf
@@ -85,12 +89,19 @@ class Sessions:
         self.adopted = {each for each in self.adopted if each[2] != shard}
 
     def renew(self, client: str, until: float) -> None:
-        """A client's lease runs until then."""
+        """A client was heard of: its lease runs until then."""
+        self.unheard.discard(client)
         self._leases[client] = until
         self._first = min(self._first, until)
         if client not in self._live:
             self._live.add(client)
             self.changes.add(client)
+
+    def begin(self, now: float, clients: Iterable[str], until: float) -> None:
+        """These were here by the journal, which does not say who has gone since."""
+        for client in clients:
+            self.renew(client, until)
+        self.unheard, self.began = set(clients), now
 
     def leave(self, client: str) -> None:
         """Its lease is over."""

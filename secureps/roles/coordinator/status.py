@@ -21,6 +21,7 @@ from secureps.roles.coordinator import (
     reign,
     resharding,
     scaling,
+    termination,
 )
 from secureps.roles.coordinator.group import GroupState, Phase
 from secureps.roles.coordinator.sessions import Sessions
@@ -222,7 +223,8 @@ def _lacking(plan: Plan, federation: CoordinatorState, group: GroupState, server
 
 def _group(tx: Transaction, group: GroupState, servers: Servers) -> requests.GroupStatus:
     late = [name for name in sorted(tx.federation.members) if group.awaits(name)]
-    phase, clip = group.phase.value, clip_of(tx, group)
+    over = group.phase is Phase.WAITING and termination.over(tx, group)  # and others may go on
+    phase, clip = (Phase.DONE if over else group.phase).value, clip_of(tx, group)
     reason = why(tx.plan, tx.federation, tx.live, group, servers)
     if stuck := envelope_checks.stuck(tx, group):
         reason = f"{reason}; {stuck}"

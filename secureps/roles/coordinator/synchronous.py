@@ -63,12 +63,25 @@ def open_round(tx: Transaction, group: GroupState) -> Wait:
         return Wait(None, tx.federation.ending or termination.too_few(tx, group) or reason)
     if lacking := opening.short(tx, group):
         return Wait(None, lacking)
-    held = evaluation.hold_back(tx, group) or example_bounds.hold_back(tx, group)
+    held = _await_unheard(tx, group, invited) or evaluation.hold_back(tx, group)
+    held = held or example_bounds.hold_back(tx, group)
     if held is not None:
         return held
     reason = f"{len(invited)} members are invited to version {group.version + 1}"
     _invite(tx, group, invited, reason)
     return GOES_ON
+
+
+def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...]) -> Wait | None:
+    """After a restart nobody is invited who may have gone long before, while it has a lease.
+
+    Who is there comes back within seconds; for who is not, a round would wait to its deadline.
+    """
+    least = min(tx.plan.section.lease, tx.plan.group(group.name).rule.deadline)
+    unheard, until = tx.sessions.unheard.intersection(invited), tx.sessions.began + least
+    if not unheard or tx.now >= until:
+        return None
+    return Wait(until, f"waits to hear of {named(sorted(unheard))}, since it began anew")
 
 
 def _left_out(tx: Transaction, group: GroupState) -> frozenset[str]:

@@ -9,9 +9,18 @@ from secureps.messages.requests import Held, Missing, Prepared, Register, Spoilt
 from secureps.messages.run import COORDINATOR, ShardAddress
 from secureps.messages.shard_records import StatePrepared, SumsMade
 from secureps.messages.submission import Cohort, SubmissionId
-from secureps.roles.machine import Call, Say, Step
+from secureps.roles.machine import Call, Halt, Say, Step
 from secureps.roles.shard.state import ShardState
 from secureps.roles.shard.tasks import MakeState, StepState, SumCohort
+
+IDLE = "holds nothing of this run"
+"""What the log of a shard says last that the coordinator had end; then its exit status is 0."""
+
+
+def dismissed(shard: str, reason: str) -> Step:
+    """A shard that holds nothing ends: the run is over, or it was removed."""
+    text = f"{IDLE}: {reason}"
+    return Step(effects=[Say(text), Halt(f"{shard} {text}")])
 
 
 def registering(address: ShardAddress, state: ShardState, unsafe: bool) -> Call:

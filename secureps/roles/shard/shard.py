@@ -166,7 +166,7 @@ class Shard(ShardFoldable):
                 self._noise.ask_again(step := Step(), now)
                 return step
             case orders.Finish(reason=reason) if sender == COORDINATOR and self.state.apart:
-                return Step(effects=[Halt(f"{self._name} holds nothing of this run: {reason}")])
+                return reports.dismissed(self._name, reason)
             case orders.Finish():
                 return Step()
             case WorkFailed() if sender == WORKER:

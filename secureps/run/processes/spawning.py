@@ -19,7 +19,8 @@ ONCE_KNOWN = ("/bin/sh", "-c", 'read -r known && exec "$@" </dev/null', "sh")
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The command of a process. One that `may_finish` ends by itself, with exit status 0.
+    """The command of a process. One that `may_finish` ends by itself, with exit status 0, and
+    so does one whose log has the words `done`, if there are such.
 
     Without an environment it has this process's own. One that is `preloaded` starts when all that
     it is likely to import is there, if anything imports for it. One that has died is started again
@@ -32,6 +33,7 @@ class Program:
     may_finish: bool = False
     preloaded: bool = False
     rests: float | None = None
+    done: str = ""
 
 
 class Process(Protocol):

@@ -208,12 +208,16 @@ class Supervisor:
                 continue
             _kill(running.process)
             self._tell(f"-{running.process.pid}")
-            if code == 0 and (running.program.may_finish or self._ending):
+            if code == 0 and (self._ending or self._may_finish(running.program)):
                 news.append(Finished(name, (self.tail(name, 1) or ("",))[0]))
                 del self._running[name]
                 continue
             news.append(self._died(running, code))
         return news
+
+    def _may_finish(self, program: Program) -> bool:
+        said = program.done
+        return program.may_finish or bool(said and any(said in e for e in self.tail(program.name)))
 
     def _died(self, running: _Running, code: int) -> Died:
         name, tail = running.program.name, self.tail(running.program.name)

@@ -58,27 +58,25 @@ def table(groups: Sequence[GroupStatus]) -> tuple[tuple[str, ...], list[tuple[st
 
 
 def line(groups: Iterable[GroupStatus]) -> str:
-    """Why each group waits, in one line."""
+    """Why each group waits, in one line: of several what is not done, and not for whom it waits."""
     shown = rows(groups)
     if not any(row.founded for row in shown):
         return BESIDE.join(dict.fromkeys(row.reason for row in shown))
     if len(shown) == 1:
         return f"{shown[0].step}: {shown[0].reason}"
-    return BESIDE.join(f"{row.name} {row.step}: {row.reason}" for row in shown)
+    going = [row for row in shown if row.step != "done"] or shown
+    return BESIDE.join(f"{r.name} {r.step}: {r.reason.partition('; ')[0]}" for r in going)
 
 
 def folded(versions: Mapping[str, int], wanted: Mapping[str, int] | None = None) -> str:
     """Versions by group: "7" of an only one, "table.0-39 3 to 5 / tower 4" of several.
 
     Args:
-        wanted: how many are made of each: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6".
+        wanted: how many are made of each: "7 of 15", "table.0-39 3 to 5 of 8 / tower 4 of 6"; once
+            some row-blocks have all of theirs, "table: 12 of 40 row-blocks done / tower 4 of 6".
     """
     found = runs(versions)
-    texts = [_span([versions[name] for name in run]) for run in found]
-    if wanted is not None:
-        texts = [f"{text} of {wanted[run[0]]}" for text, run in zip(texts, found)]
-    if len(found) > 1:
-        texts = [f"{fold(run)} {text}" for text, run in zip(texts, found)]
+    texts = [_made(run, versions, wanted, several=len(found) > 1) for run in found]
     return BESIDE.join(texts)
 
 
@@ -96,6 +94,19 @@ def runs(names: Iterable[str]) -> list[list[str]]:
 def fold(run: Sequence[str]) -> str:
     """The name of one group, or of row-blocks: "table.0-39"."""
     return run[0] if len(run) == 1 else f"{run[0]}-{run[-1].rpartition('.')[2]}"
+
+
+def _made(
+    run: list[str], versions: Mapping[str, int], wanted: Mapping[str, int] | None, several: bool
+) -> str:
+    own = [versions[name] for name in run]
+    text, name = _span(own), fold(run)
+    if wanted is not None:
+        text += f" of {wanted[run[0]]}"
+        done = sum(version >= wanted[run[0]] for version in own)
+        if 0 < done < len(run):
+            text, name = f"{done} of {len(run)} row-blocks done", f"{run[0].rpartition('.')[0]}:"
+    return f"{name} {text}" if several else text
 
 
 def _span(versions: Sequence[int]) -> str:

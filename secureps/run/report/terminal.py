@@ -20,7 +20,7 @@ from rich.text import Text
 
 from secureps.crypto.sampling import NO_PRIVACY
 from secureps.messages.requests import GroupStatus
-from secureps.run.report.group_labels import folded, line, table
+from secureps.run.report.group_labels import BESIDE, folded, line, table
 from secureps.wording import size
 
 if TYPE_CHECKING:
@@ -142,7 +142,8 @@ def _facts(view: View) -> Iterable[tuple[str, str]]:
         return
     yield "version", folded(view.versions, view.wanted)
     if view.score is not None:
-        older = "" if view.scored == folded(view.versions) else f" (version {view.scored})"
+        which = "an older version" if BESIDE in view.scored else f"version {view.scored}"
+        older = "" if view.scored == folded(view.versions) else f" ({which})"
         yield f"held-out {view.score.measure}", f"{view.score.value:.3f}{older}"
     if view.budget is not None:
         spent = "infinite" if math.isinf(view.epsilon) else f"{view.epsilon:.2f}"

@@ -167,8 +167,8 @@ def run_baselines(
 
 def _central(race: Race, say: Say) -> tuple[Score | None, str]:
     """The score of central training, or why there is none."""
-    if not race.script.trains_centrally:
-        return None, ", the script has no central(settings)"
+    if why := race.script.not_central:
+        return None, f", {why}"
     say("for comparison, trains centrally, without privacy")
     try:
         found = race.script.central(race.pooled)

@@ -30,10 +30,10 @@ def bring(
     name: str,
     pause: Callable[[float], None] = time.sleep,
     clock: Callable[[], float] = time.monotonic,
-) -> None:
-    """Has a shard come to a run that is being played; returns when it is there.
+) -> Status:
+    """Has a shard come to a run that is being played; returns when it is there, or the run is over.
 
-    Said again, it goes on where it was.
+    Said again, it goes on where it was. Of a run that is over no process is begun.
 
     Args:
         root: the run's folder.
@@ -56,14 +56,16 @@ def bring(
     wait = partial(_await, pause=pause, clock=clock)
     own = StatusClient(folder.kit, name, folder.server)  # who asks is on the coordinator's roster
     try:
-        wait(own.status, lambda status: True, f"{name} is not on its roster yet")
+        status = wait(own.status, lambda status: True, f"{name} is not on its roster yet")
+        if status.finished:
+            return status
         if not folder.config(name).exists():  # started earlier, it would be refused, and end
             shards = [each.name for each in roster.certificates if each.role == "shard"]
             like = next(each for each in shards if folder.config(each).exists())
             settings = read_toml(folder.config(like))
             write_config(folder, name, {**settings, "name": name, "state": str(folder.state(name))})
         log = folder.logs / f"{name}.log"
-        wait(own.status, lambda status: _here(status, name), f"it has not come; see {log}")
+        return wait(own.status, lambda status: _here(status, name), f"it has not come; see {log}")
     finally:
         own.close()
 
@@ -78,16 +80,16 @@ def _await(
     otherwise: str,
     pause: Callable[[float], None],
     clock: Callable[[], float],
-) -> None:
-    """Asks until it is so; OperatorError says what is not after WITHIN seconds.
+) -> Status:
+    """Asks until it is so, or the run is over; OperatorError says what is not after WITHIN seconds.
 
     A coordinator that cannot be reached may take long to be asked.
     """
     last, until = otherwise, clock() + WITHIN
     while clock() < until:
         try:
-            if done(ask()):
-                return
+            if done(status := ask()) or status.finished:
+                return status
         except (PeerError, UnknownParty) as error:
             last = f"{otherwise}: {error}"
         pause(EVERY)

@@ -20,6 +20,7 @@ from secureps.config.sections import toml_text
 from secureps.errors import InternalError
 from secureps.messages.run import COORDINATOR, STANDBY
 from secureps.policy.plan import Plan
+from secureps.roles.shard.reports import IDLE
 from secureps.run.processes.spawning import Program, Spawner, Subprocesses
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.report.terminal import Progress
@@ -184,7 +185,7 @@ class Programs:
         own = (address, self.order.unsafe_seed, self.copies, self.order.pin)
         write_servers(self.folder, self.plan, cast, *own)
         for shard in cast.shards:
-            supervisor.start(self._server("shard", shard))
+            supervisor.start(self._shard(shard))
         for holder in self.cast.holders:
             supervisor.start(self._server("keyholder", holder))
         for i, client in enumerate(self.cast.clients):
@@ -207,7 +208,7 @@ class Programs:
         """
         for shard in self.folder.further(self.cast, started):
             started.add(shard)
-            supervisor.start(self._server("shard", shard))
+            supervisor.start(self._shard(shard))
 
     def _start_coordinator(
         self, supervisor: Supervisor, progress: Progress, pair: tuple[str, ...]
@@ -241,6 +242,9 @@ class Programs:
     def _server(self, role: str, name: str) -> Program:
         config = str(self.folder.config(name))
         return Program(name, (*SECUREPS, "serve", role, "--config", config), self.order.processes)
+
+    def _shard(self, name: str) -> Program:
+        return replace(self._server("shard", name), done=IDLE)
 
     def _client(self, name: str, server: str, partition: int) -> Program:
         arguments = [*SECUREPS, "join", str(self.script), "--server", server, "--name", name]

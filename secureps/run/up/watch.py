@@ -225,7 +225,7 @@ class Watch:
         self._status = status
 
     def _tell_leavers(self, status: Status) -> None:
-        """Clients may go before the end: when their budget is spent."""
+        """Some go before the end: a client whose budget is spent, a shard that was removed."""
         for name in () if status.finished else self._gone.keys() - self._told:
             self._told.add(name)
             why = self._gone[name] or "it said nothing; its script ended the process"
@@ -310,8 +310,9 @@ class Watch:
             return ""
         if quiet < STUCK_SECONDS:
             return ""
+        clients = self._watched.clients
         return (
-            f"stopped before its time: {len(self._gone)} of {len(self._watched.clients)} clients "
+            f"stopped before its time: {len(clients) - len(here)} of {len(clients)} clients "
             f"have ended by themselves, a round waits for {needed}"
         )
 

@@ -1,6 +1,6 @@
 """Where servers are: some, such as a coordinator with a standby, are at one of several addresses.
 
-A list is as its setting has it, HOST:PORT,HOST:PORT. What must not live here: connections.
+A list is as its setting has it (`messages.run.each_address`). What must not live here: connections.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from secureps.errors import SecurepsError, Unreachable
+from secureps.messages.run import each_address
 
 TURN = 0.5
 """Seconds between two turns: what fails together is one failure."""
@@ -26,7 +27,7 @@ class Addresses:
     def __init__(
         self, given: Mapping[str, str], clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._known = {party: deque(several.split(",")) for party, several in given.items()}
+        self._known = {party: deque(each_address(several)) for party, several in given.items()}
         self._turned: dict[str, float] = {}
         self._clock = clock
 

@@ -13,16 +13,16 @@ from tests.kits.federations import small_plan
 @pytest.mark.parametrize(
     ("scaling", "text"),
     [
-        ({}, "scaling by fixed, every 60 s at most: row-blocks move"),
-        ({"balance": False}, "scaling by fixed, every 60 s at most: nothing"),
+        ({}, "scaling by fixed, at most once in 60 s: row-blocks move"),
+        ({"balance": False}, "scaling by fixed, at most once in 60 s: nothing"),
         (
             {"policy": "fitted", "every": 5.0, "most_shards": 4, "least_deadline": 0.5},
-            "scaling by fitted, every 5 s at most: 1 to 4 shards, deadlines of 0.5 to 1 times, "
+            "scaling by fitted, at most once in 5 s: 1 to 4 shards, deadlines of 0.5 to 1 times, "
             "row-blocks move",
         ),
         (
             {"policy": "rule", "balance": False, "least_buffer": 0.25},
-            "scaling by rule, every 60 s at most: 1 to 2 shards, buffers of 0.25 to 1 times",
+            "scaling by rule, at most once in 60 s: 1 to 2 shards, buffers of 0.25 to 1 times",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -41,7 +42,10 @@ def test_who_waits_for_two_of_ten_takes_a_shorter_deadline() -> None:
     action = Fitted().decide(observed(rounds=STRAGGLERS), (), LIMITS)
     assert action.deadline == 0.25
     assert action.expected > 1.8
-    assert action.reason.startswith("a deadline of 5 s")
+    assert action.reason.startswith("a deadline of 5 s: ")
+    several = Fitted().decide(observed(rounds=STRAGGLERS), (), replace(LIMITS, group="wide"))
+    words = "deadlines of 0.25 times the plan's, of wide 5 s: "
+    assert several == replace(action, reason=action.reason.replace("a deadline of 5 s: ", words))
 
 
 def test_where_updates_take_long_on_their_way_a_shard_comes() -> None:

@@ -1,14 +1,20 @@
-"""When a policy decides, and when row-blocks alone may move; runs are in `tests.federation`."""
+"""When a policy decides, by whose deadline, and in what words; runs are in `tests.federation`."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from secureps.messages.scaling_records import BlockAssigned
+from secureps.policy.plan import Plan
 from secureps.policy.scaling.balance import Balance
 from secureps.roles.coordinator import scaling
+from tests.kits.federations import small_plan
+from tests.kits.loads import decided
+from tests.kits.shoppers import SYNC, sparse_plan
 from tests.roles.coordinator.test_shard_memory import Desk
 
 
@@ -30,3 +36,21 @@ def test_a_policy_waits_for_more_versions_than_row_blocks_do(
     moved = [bool(record.blocks) for _, record in tx.federation.scaled.decided]
     assert moved == ([moves] if known or moves else [])
     assert (load.versions == 0) is (known or moves), "measured anew after a decision"
+
+
+def test_what_a_decision_does_is_told_in_a_few_words() -> None:
+    moved = [BlockAssigned("all", block, "shard-0", "shard-1") for block in range(2)]
+    assert scaling.told(decided(blocks=tuple(moved[:1]))) == "balance 1 block"
+    assert scaling.told(decided(blocks=tuple(moved))) == "balance 2 blocks"
+    assert scaling.told(decided(what="add-shard", shard="shard-2")) == "add-shard shard-2"
+    assert scaling.told(decided()) == "as planned"
+
+
+@pytest.mark.parametrize(
+    ("plan", "group"),
+    [(small_plan(scaling={}), ""), (sparse_plan("plain", SYNC, scaling={}), "table")],
+)
+def test_limits_name_their_group_where_there_are_several(plan: Plan, group: str) -> None:
+    tx: Any = SimpleNamespace(plan=plan)
+    assert plan.section.scaling is not None
+    assert scaling._limits(tx, plan.section.scaling).group == group

@@ -15,6 +15,7 @@ from secureps.policy.spending import after, fact, spent
 from secureps.privacy.ledger import Ledger
 from secureps.roles.coordinator import termination
 from secureps.roles.coordinator.group import Phase
+from secureps.roles.coordinator.status import status
 from secureps.run.simulate.simulation import Simulation
 from tests.kits.evaluations import evaluated_plan, examined, metrics_of
 from tests.kits.federations import same, small_federation, small_plan
@@ -33,6 +34,7 @@ from tests.kits.roles_kit import (
     state_of,
     take,
 )
+from tests.kits.shoppers import ENDS, SYNC, shopping, sparse_plan
 from tests.kits.stream_parties import StreamWorld, stream_plan
 
 RULE = {"quorum": 2, "minimum": 2, "start": 2, "most": 4, "deadline": 10.0, "extensions": 1}
@@ -311,3 +313,18 @@ def test_who_is_silent_does_not_hold_up_those_who_can_send_nothing_more() -> Non
     assert [{m.id.client for m in cohort.members} for cohort in world.made] == [
         group.open_stream.spent
     ]
+
+
+def test_a_group_that_has_made_its_last_version_is_done_while_others_go_on(tmp_path: Path) -> None:
+    play, _ = shopping(sparse_plan("plain", SYNC | {"quorum": 3}), tmp_path)
+
+    def steps() -> dict[str, str]:
+        tx = play.coordinator._tx(play.loop.now())
+        return {group.name: group.step for group in status(tx, ()).groups}
+
+    play.run(lambda: play.versions()["tower"] == ENDS["tower"])
+    assert steps()["tower"] == "done"
+    assert "done" not in {steps()[f"table.{k}"] for k in range(4)}
+    play.run(lambda: all(play.versions()[name] == ENDS[name] for name in ENDS))
+    assert not play.coordinator.federation.finished, "the last checkpoint is to be written"
+    assert set(steps().values()) == {"done"}, "also of a row-block that too few touch"

@@ -31,6 +31,7 @@ from secureps.roles.machine import (
     Call,
     Failed,
     Halt,
+    Say,
     Step,
     Tick,
     Watch,
@@ -38,6 +39,7 @@ from secureps.roles.machine import (
     Work,
 )
 from secureps.roles.shard.keys import model_key, sum_key
+from secureps.roles.shard.reports import IDLE
 from secureps.roles.shard.state import UNSETTLED
 from secureps.roles.shard.tasks import StepState, Unopened
 from secureps.roles.tasks import Sweep
@@ -49,6 +51,7 @@ from tests.kits.roles_kit import (
     IDENTITIES,
     SHARDS,
     STRANGER,
+    configure,
     make_cohort,
     make_plan,
     make_run,
@@ -100,6 +103,15 @@ def test_it_registers_watches_and_greets_again() -> None:
     assert desk.order(orders.Finish(1, "done")) == Step()
     held = requests.Held("shard-a", "all", 0, ())
     assert desk.give(COORDINATOR, Answered(held, requests.Noted())) == Step()
+
+
+def test_one_that_holds_nothing_ends_with_the_run_and_its_log_says_why() -> None:
+    desk = Desk(name="shard-z")
+    desk.order(configure(desk.plan))
+    why = f"{IDLE}: all 2 versions are made"
+    step = desk.order(orders.Finish(1, "all 2 versions are made"))
+    assert step.effects == [Say(why), Halt(f"shard-z {why}")]
+    assert Desk().founded().order(orders.Finish(1, "over")) == Step(), "it serves the last version"
 
 
 def test_it_asks_what_became_of_the_submissions_that_it_has_blocks_of() -> None:

@@ -242,6 +242,17 @@ def test_who_may_finish_finishes_and_others_may_not(tmp_path: Path) -> None:
         assert supervisor.running() == ()
 
 
+@pytest.mark.parametrize(
+    ("code", "finished"),
+    [("print('holds nothing')", True), ("print('holds nothing'); exit(1)", False), ("", False)],
+)
+def test_who_says_that_it_is_done_has_not_died(code: str, finished: bool, tmp_path: Path) -> None:
+    with Supervisor(tmp_path) as supervisor:
+        supervisor.start(replace(program("shard", code), done="holds nothing"))
+        news(supervisor, Finished if finished else Died)
+        assert (supervisor.running() == ()) is finished
+
+
 def test_all_are_stopped_the_deaf_and_grandchildren_too(tmp_path: Path) -> None:
     names = {"good": SLEEP, "deaf": DEAF, "parent": PARENT}
     with Supervisor(tmp_path, grace=0.3) as supervisor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from secureps.messages.requests import GroupStatus
 from secureps.run.report.group_labels import Row, folded, line, rows, table
 
@@ -68,6 +70,24 @@ def test_several_are_named_and_stand_side_by_side() -> None:
         ("table.0-1", "3 to 5", "-"),
         ("tower", "2", "0.5"),
     ]
+
+
+def test_a_line_of_several_has_what_goes_on_and_no_clients() -> None:
+    why = "2 of 8 have arrived; waits for client-03, client-04, client-05 and 3 more"
+    tower = GroupStatus("tower", 14, "done", "all 14 versions are made", ())
+    assert line([*(block(k, 3, why=why) for k in range(40)), tower]) == (
+        "table.0-39 collecting: 2 of 8 have arrived"
+    )
+    assert line([tower, replace(tower, name="body")]).count("all 14 versions are made") == 2
+
+
+def test_of_row_blocks_it_says_how_many_are_done() -> None:
+    versions = {f"table.{k}": 12 if k < 12 else k % 3 for k in range(40)}
+    wanted = dict.fromkeys([*versions, "tower"], 12)
+    assert folded(versions, wanted) == "12 of 40 row-blocks done"
+    beside = folded(versions | {"tower": 4}, wanted)
+    assert beside == "table: 12 of 40 row-blocks done / tower 4 of 12"
+    assert folded(versions) == "0 to 12"
 
 
 def test_unlike_numbers_of_versions_are_told_for_each() -> None:

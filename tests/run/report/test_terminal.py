@@ -93,6 +93,25 @@ def test_one_line_says_how_it_stands() -> None:
         assert part in line
 
 
+def test_a_line_of_a_table_in_row_blocks_stays_short() -> None:
+    late = "3 of 6 have arrived; waits for client-03, client-04, client-05 and 1 more"
+    blocks = [GroupStatus(f"codes.{k}", k % 5, "collecting", late, ()) for k in range(28)]
+    blocks += [GroupStatus(f"codes.{k}", 12, "done", "is over", ()) for k in range(28, 40)]
+    groups = (*blocks, dataclasses.replace(GROUP, name="tower", reason=late))
+    wanted = dict.fromkeys((group.name for group in groups), 12)
+    told = plain(
+        dataclasses.replace(
+            VIEW, groups=groups, wanted=wanted, scored="codes.0-39 0 to 9 / tower 6"
+        )
+    )
+    assert "version codes: 12 of 40 row-blocks done / tower 7 of 12; " in told
+    assert "held-out accuracy 0.861 (an older version); " in told
+    assert told.endswith(
+        "; codes.0-39 28 collecting, 12 done: codes.0: 3 of 6 have arrived / tower collecting: 3 "
+        "of 6 have arrived"
+    )
+
+
 def test_the_score_of_an_older_version_says_so() -> None:
     assert "held-out accuracy 0.861 (version 6)" in plain(dataclasses.replace(VIEW, scored="6"))
 

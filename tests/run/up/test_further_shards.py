@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,17 @@ def test_it_has_keys_and_then_a_file_and_then_it_is_there(
     own, other = read_toml(folder.config(NEW)), read_toml(folder.config("shard-0"))
     assert own == other | {"name": NEW, "state": str(folder.state(NEW))}
     bring(folder.root, NEW, pause)  # it is there
+
+
+def test_no_process_is_begun_of_a_run_that_is_over_meanwhile(
+    folder: RunFolder, answers: list[Any]
+) -> None:
+    over = replace(status("shard-0"), finished="all is made")
+    answers += [UnknownParty("nobody"), over]
+    assert bring(folder.root, NEW, lambda seconds: None) is over
+    assert not folder.config(NEW).exists()
+    answers[:] = [status("shard-0"), over]
+    assert bring(folder.root, NEW, lambda seconds: None) is over, "nobody starts it any more"
 
 
 def test_one_that_does_not_come_is_an_error_that_says_where_to_look(

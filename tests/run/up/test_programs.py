@@ -13,6 +13,7 @@ from secureps.config.plan import FederationSection
 from secureps.config.sections import parse, read_toml
 from secureps.config.serve import ServeSection
 from secureps.policy.plan import Plan, load_plan
+from secureps.roles.shard.reports import IDLE
 from secureps.run.processes.spawning import Program
 from secureps.run.processes.supervisor import Supervisor
 from secureps.run.up.folder import (
@@ -107,6 +108,7 @@ def test_shards_that_were_added_are_started_once_and_when_the_run_goes_on(run: P
 
         def start(self, program: Program) -> None:
             assert program.arguments[-1] == str(folder.config("shard-9"))
+            assert program.done == IDLE, "and when it is removed it has not died"
             started.append(program.name)
 
     known = set[str]()
