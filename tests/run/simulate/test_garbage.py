@@ -9,7 +9,6 @@ import pytest
 
 from secureps.run.simulate.garbage import SELDOM, seldom_collected
 
-
 THRESHOLDS = (2_000, 20, 20)
 """Other ones than a play's, which are those of all tests."""
 
