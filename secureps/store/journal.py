@@ -331,7 +331,7 @@ class SqliteJournal:
     def pack(self) -> bool:
         """Packs some more of the rows up to the fold, for the archive; whether all are packed."""
         self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
-        return self._going.pack()
+        return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.
