@@ -130,8 +130,8 @@ class Holder(ABC, Generic[T]):
 
     def _handled(self, now: float, sender: str, event: Event) -> Step:
         if self._end is not None:
-            said, halt = self._end
-            over = isinstance(event, Answered | Failed) and event.request == said
+            last, halt = self._end
+            over = isinstance(event, Answered | Failed) and event.request == last
             return Step(effects=[halt] if over or now >= self._until else [])
         match event:
             case Answered(Trouble()):
