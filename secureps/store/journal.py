@@ -326,7 +326,8 @@ class SqliteJournal:
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
         least = compaction.LEAST if self._least is None else self._least
-        return self._grown >= max(least, 0 if self._kept is None else self._kept.size)
+        enough = max(least, 0 if self._kept is None else self._kept.size)
+        return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
         """Packs some more of the rows up to the fold, for the archive; whether all are packed."""

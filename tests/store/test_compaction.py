@@ -452,7 +452,10 @@ def test_who_reads_all_of_it_often_has_it_due_sooner(tmp_path: Path) -> None:
 
 
 def test_a_closed_journal_is_not_compacted(twins: Twins) -> None:
+    twins.compacted._least = 0
+    assert twins.compacted.due
     twins.compacted.close()
+    assert not twins.compacted.due, "what its rows are it cannot say, and they are not damaged"
     with pytest.raises(InternalError, match="closed"):
         twins.compacted.compact(fold(2))
 
