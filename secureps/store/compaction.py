@@ -49,7 +49,7 @@ SEGMENT = 16 << 20
 """Bytes of a segment of the archive, unpacked, that is written; more only for one long row."""
 
 ROWS_AT_ONCE = 64
-"""Rows that are packed at a time: some milliseconds."""
+"""Rows that are packed at a time: some milliseconds. More only for who writes more meanwhile."""
 
 MOST_COPY = 1 << 30
 """Bytes of a copy that is sent to a standby: it is in memory meanwhile."""
@@ -146,6 +146,7 @@ class Segments:
         self._upto = START if last == START else gone(path, base)
         self._rows = iter(()) if last == START else rows_after(path, base, self._upto, last)
         self._full: list[tuple[Mark, bytes]] = []
+        self._newest = 0
         self._begin()
 
     def _begin(self) -> None:
@@ -155,16 +156,22 @@ class Segments:
         self._full.append((self._upto, b"".join((*self._packed, self._packer.flush()))))
         self._begin()
 
-    def pack(self) -> bool:
+    def pack(self, newest: int) -> bool:
         """Packs some rows more; whether all are packed.
+
+        Twice as many as were written since it was last asked, at least: with fewer, what is there
+        to be packed the next time would grow and grow.
+
+        Args:
+            newest: the journal's last row now.
 
         Raises:
             DamagedStore: one of them is bad.
         """
         if self._upto == self._last:
             return True
-        before = self._upto
-        for row in itertools.islice(self._rows, ROWS_AT_ONCE):
+        before, known, self._newest = self._upto, self._newest or newest, newest
+        for row in itertools.islice(self._rows, max(ROWS_AT_ONCE, 2 * (newest - known))):
             line = _packed(row).encode()
             if self._size and self._size + len(line) >= SEGMENT:
                 self._end()
@@ -181,7 +188,7 @@ class Segments:
 
     def write(self) -> None:
         """Adds all of it to the archive, in as many segments as it fills, and deletes its rows."""
-        while not self.pack():
+        while not self.pack(self._newest):
             pass
         for last, packed in self._full:
             own = _segment_digest(_archived(self._base), last, packed)

@@ -326,12 +326,13 @@ class SqliteJournal:
     def due(self) -> bool:
         """Whether the rows after the fold, or after a try in vain, are more than it, and enough."""
         least = compaction.LEAST if self._least is None else self._least
-        return self._grown >= max(least, 0 if self._kept is None else self._kept.size)
+        enough = max(least, 0 if self._kept is None else self._kept.size)
+        return self._grown >= enough and not self._closed
 
     def pack(self) -> bool:
         """Packs some more of the rows up to the fold, for the archive; whether all are packed."""
         self._going = self._going or compaction.Segments(self._path, self._base, self.folded)
-        return self._going.pack()
+        return self._going.pack(self._seq)
 
     def compact(self, fold: Fold) -> None:
         """Has a fold stand for all rows, and archives those up to the fold before it.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +14,8 @@ from secureps.messages.records import Incarnated
 from secureps.roles.fold import Fold
 from secureps.roles.machine import Step
 from secureps.service.replay import compact_if_due, replayed
-from secureps.store.journal import MemoryJournal
+from secureps.store import compaction
+from secureps.store.journal import MemoryJournal, SqliteJournal
 from tests.kits.executor_kit import Puppet
 
 FOLD = Fold((Incarnated(1),), {"numbers": [1, 2]})
@@ -101,6 +104,26 @@ def test_what_takes_long_is_done_a_little_at_a_time() -> None:
         compact_if_due("me", machine, journal)
         looks += 1
     assert (looks, journal.known) == (5, Fold((), {"numbers": [0, 1, 2, 3, 4]}))
+
+
+def test_who_writes_many_rows_in_a_step_packs_twice_as_many(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else each compaction would be later than the one before, and longer by the same share."""
+    monkeypatch.setattr(compaction, "ROWS_AT_ONCE", 2)
+    since = list[int]()
+    with closing(SqliteJournal(tmp_path / "journal.db", least=0)) as journal:
+        for _ in range(5):
+            first = journal.mark.seq
+            journal.append(1.0, [Incarnated(n) for n in range(30)])  # until it is due
+            while not journal.pack():
+                journal.append(2.0, [Incarnated(n) for n in range(10)])
+            journal.compact(FOLD)
+            since.append(journal.mark.seq - first)
+        journal.append(3.0, [Incarnated(n) for n in range(30)])
+        assert journal.due
+    assert since == [30, 50, 60, 60, 60]
+    assert not journal.due, "closed, it could not say what its rows are, and they are not damaged"
 
 
 def test_a_full_disk_is_told_of_and_tried_again_later(caplog: pytest.LogCaptureFixture) -> None:

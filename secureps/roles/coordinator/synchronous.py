@@ -77,8 +77,8 @@ def _await_unheard(tx: Transaction, group: GroupState, invited: tuple[str, ...])
 
     Who is there comes back within seconds; for who is not, a round would wait to its deadline.
     """
-    least = min(tx.plan.section.lease, tx.plan.group(group.name).rule.deadline)
-    unheard, until = tx.sessions.unheard.intersection(invited), tx.sessions.began + least
+    until = tx.sessions.began + min(tx.plan.section.lease, tx.deadline(group.name))
+    unheard = tx.sessions.unheard.intersection(invited)
     if not unheard or tx.now >= until:
         return None
     return Wait(until, f"waits to hear of {named(sorted(unheard))}, since it began anew")

@@ -80,7 +80,7 @@ class Holder(ABC, Generic[T]):
         self.troubled = self._disk.troubled
         self._openings: dict[Name, T] = {}
         self._watches = False
-        self._end: Halt | None = None
+        self._end: tuple[Trouble, Halt] | None = None
         self._until = math.inf
 
     # --- Machine ------------------------------------------------------------------
@@ -130,8 +130,9 @@ class Holder(ABC, Generic[T]):
 
     def _handled(self, now: float, sender: str, event: Event) -> Step:
         if self._end is not None:
-            over = isinstance(event, Answered | Failed) and isinstance(event.request, Trouble)
-            return Step(effects=[self._end] if over or now >= self._until else [])
+            last, halt = self._end
+            over = isinstance(event, Answered | Failed) and event.request == last
+            return Step(effects=[halt] if over or now >= self._until else [])
         match event:
             case Answered(Trouble()):
                 return self._disk.heard(event)
@@ -209,10 +210,10 @@ class Holder(ABC, Generic[T]):
 
     def _refuse(self, now: float, error: SecurepsError) -> Step:
         """A holder that takes no part says so, and ends: it would wait in vain."""
-        self._end = Halt(f"this holder takes no part in the run: {error}", type(error))
-        self._until = now + LAST_WORD
-        trouble = Trouble(self._ledger.name, f"takes no part in the run: {error}")
-        return Step(effects=[Call(COORDINATOR, trouble)])
+        why = f"takes no part in the run: {error}"
+        said = Trouble(self._ledger.name, why)
+        self._end, self._until = (said, Halt(f"this holder {why}", type(error))), now + LAST_WORD
+        return Step(effects=[Call(COORDINATOR, said)])
 
     def _followed(self, step: Step, newer: bool) -> Step:
         """By another roster than before it hears of everything again, on a new stream."""

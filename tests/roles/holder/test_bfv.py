@@ -137,7 +137,9 @@ def test_a_holder_that_takes_no_part_ends_though_its_coordinator_hears_nothing()
     machine = Keys().machine
     machine.handle(7.0, COORDINATOR, configure(PLAN, roster=bytes(32)))
     assert machine.wake() == 7.0 + LAST_WORD
-    assert machine.handle(8.0, COORDINATOR, opening()) == machine.handle(8.0, HOLDER, Tick())
+    of_a_disk = Answered(requests.Trouble(HOLDER, "its disk is full"), requests.Noted())
+    for event in (opening(), Tick(), of_a_disk):
+        assert machine.handle(8.0, COORDINATOR, event) == Step(effects=[])
     (halt,) = machine.handle(7.0 + LAST_WORD, HOLDER, Tick()).effects
     assert isinstance(halt, Halt)
     assert halt.error is WrongRun
