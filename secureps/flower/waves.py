@@ -49,8 +49,8 @@ LOOK = 2.0
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
 NODE_UNAVAILABLE = 5
-"""What the SuperLink answers for a SuperNode that is away: of Flower's `ErrorCode`, which is none of
-its public names."""
+"""What the SuperLink answers for a SuperNode that is away: of Flower's `ErrorCode`, none of its
+public names."""
 MOST_WORDS = 500
 """Letters of a node's words that are logged."""
 MOD = "has the ClientApp mods=[secureps_mod]?"
