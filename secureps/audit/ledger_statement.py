@@ -10,6 +10,7 @@ over the object's bytes with an empty signature. What must not live here: what a
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping
 
 from secureps.audit.entries import Json, date_of
@@ -32,8 +33,10 @@ def statement(ledger: BudgetLedger, party: str, me: Identity) -> bytes:
     """
     rows, facts = ledger.rows(), [fact for _, fact in ledger.facts()]
     kinds, runs = (BudgetCharged, SentWithoutPrivacy), ledger.spent()
-    charged = [(at, row.run) for at, row in rows if isinstance(row, kinds)]
-    dates = {run: [at for at, other in charged if other == run] for _, run in charged}
+    dates = defaultdict[bytes, list[float]](list)
+    for at, row in rows:
+        if isinstance(row, kinds):
+            dates[row.run].append(at)
     body: dict[str, Json] = {
         "party": party,
         "date": date_of(ledger.clock()),

@@ -31,7 +31,6 @@ from secureps.crypto.suite import on_backend
 from secureps.errors import InternalError, KitError
 from secureps.messages.charge import Charge, Release
 from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.orders import KeyCommittee
 from secureps.messages.submission import (
     FOUNDING,
@@ -160,14 +159,11 @@ class OutboxSealer:
 
         Raises:
             KitError: the kit has no key of a holder, or too many.
-            BudgetSpent: over all runs more would be spent than this client allows, or this one
-                has no privacy and there is a budget.
+            BudgetSpent: over all runs more would be spent than this client allows.
         """
         # Charged before it is sealed: a kill may waste budget, but leaves no update uncharged.
         privacy, group = pinned.plan.section.privacy, receipt.id.group
-        if self._ledger is not None and group != EVALUATION and privacy is None:
-            self._ledger.expose(pinned.run.id, receipt.id)
-        elif self._ledger is not None and receipt.fact is not None and privacy is not None:
+        if self._ledger is not None and receipt.fact is not None and privacy is not None:
             # The same update, sealed again after a kill, costs nothing more.
             self._ledger.charge(pinned.run.id, receipt.fact, privacy.delta)
         sealer, layout = self._sealer(pinned, group), pinned.layout.group(group)
@@ -183,6 +179,18 @@ class OutboxSealer:
 
         made = (sealed(*each) for each in blocks)
         return (yield from self._put(pinned, receipt, made, sealer.key))
+
+    def expose(self, pinned: Pinned, client: str, aims: Sequence[Aim]) -> None:
+        """Has updates of a plan without privacy on record, before any of them is sealed.
+
+        Together: with many groups each would be a wait for the disk of its own.
+
+        Raises:
+            BudgetSpent: there is a budget over all runs.
+        """
+        if self._ledger is not None and pinned.plan.section.privacy is None:
+            ids = [SubmissionId(client, aim.group, aim.sequence) for aim in aims]
+            self._ledger.expose(pinned.run.id, ids)
 
     def afford(self, pinned: Pinned, client: str, task: Contribute | Evaluate) -> tuple[str, ...]:
         """Checks that the budget over all runs covers a task, before the task is done.

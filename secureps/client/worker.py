@@ -205,6 +205,7 @@ class ClientWorker(Worker):
         trained, made = time.perf_counter(), dict[Aim, SealedUpdate | None]()
         with self._sealer.all_or_none() as put:
             try:
+                self._sealer.expose(pinned, self._site.name, task.aims)
                 for aim in task.aims:
                     made[aim] = update = yield from self._seal(aim, result, task, kinds)
                     put += [] if update is None else [header.key for header in update.headers]

@@ -48,6 +48,9 @@ LOOK = 2.0
 """Seconds between two looks at which nodes there are."""
 TRIES = 3
 """Failures in succession after which a node is asked no more in this round."""
+NODE_UNAVAILABLE = 5
+"""What the SuperLink answers for a SuperNode that is away: of Flower's `ErrorCode`, none of its
+public names."""
 MOST_WORDS = 500
 """Letters of a node's words that are logged."""
 MOD = "has the ClientApp mods=[secureps_mod]?"
@@ -254,7 +257,12 @@ class Waves:
                 continue  # it was delivered twice
             # An earlier message that was lost is not waited for, nor does a late reply to one end
             # the wait for the newest.
-            if reply.metadata.reply_to_message_id == newest:
+            is_newest = reply.metadata.reply_to_message_id == newest
+            if reply.has_error() and reply.error.code == NODE_UNAVAILABLE:
+                if is_newest:
+                    self._lost(node, _words(reply.error.reason))
+                continue
+            if is_newest:
                 node.waiting = False
             came = True
             self._longest = max(self._longest, time.monotonic() - node.since)
@@ -321,6 +329,12 @@ class Waves:
         """A wave came to nothing: what it told is told again, a little later."""
         node.failures += 1
         node.resting = time.monotonic() + min(LOOK, 0.5 * node.failures)
+        log.warning("%s: %s", node, text)
+        self._tell_again(node)
+
+    def _lost(self, node: _Node, text: str) -> None:
+        """The SuperLink gave a message up, for its SuperNode was away: no failure of its app."""
+        node.resting = time.monotonic() + LOOK
         log.warning("%s: %s", node, text)
         self._tell_again(node)
 

@@ -111,25 +111,24 @@ class BudgetLedger:
                 return
             self._demand(rows, [fact], delta)
             by_unit = (fact, None) if isinstance(fact, Charge) else (None, fact)
-            self._append(journal, BudgetCharged(run, *by_unit))
+            self._append(journal, [BudgetCharged(run, *by_unit)])
 
-    def expose(self, run: bytes, id: SubmissionId) -> None:
-        """Has an update with no privacy on record, durably when it returns.
+    def expose(self, run: bytes, ids: Sequence[SubmissionId]) -> None:
+        """Has updates with no privacy on record, durably when it returns, all in one transaction.
 
         Raises:
-            BudgetSpent: there is a budget, which it would be beyond.
+            BudgetSpent: there is a budget, which they would be beyond.
             DamagedStore, ConfigError, OperatorError: as `charge`.
         """
-        key, rows = (run, id.client, id.group), self._unchanged()
+        rows = self._unchanged()
         self._refuse_exact(rows)
-        if id.sequence < _exact(rows).get(key, 0):
+        if not _further(rows, run, ids):
             return
         with self._tx() as journal:
             rows = self._read(journal)
             self._refuse_exact(rows)
-            if id.sequence >= _exact(rows).get(key, 0):
-                most = id.sequence + 1 + id.sequence // AHEAD
-                self._append(journal, SentWithoutPrivacy(run, id.client, id.group, most))
+            if further := _further(rows, run, ids):
+                self._append(journal, further)
 
     def begin(self, run: bytes) -> float:
         """Counts a training that begins now, durably, if the hour has room for it.
@@ -151,7 +150,7 @@ class BudgetLedger:
             counted = sorted(at for at in begun if abs(at - now) < HOUR)[-self.updates_per_hour :]
             if len(counted) == self.updates_per_hour:
                 return min(counted[0] + HOUR - now, HOUR)
-            self._append(journal, BudgetCharged(run, None, None))
+            self._append(journal, [BudgetCharged(run, None, None)])
             return 0.0
 
     def look(self, run: bytes, ahead: Sequence[Fact], delta: float = OWN_DELTA) -> None:
@@ -188,7 +187,7 @@ class BudgetLedger:
             limit = self._limit(self._read(journal))
             if limit is not None and budget >= limit:
                 raise ConfigError(f"the budget is {limit:g} already, and is never raised here")
-            self._append(journal, BudgetLowered(budget))
+            self._append(journal, [BudgetLowered(budget)])
 
     def _limit(self, rows: Rows) -> float | None:
         lowered = [row.budget for _, row in rows if isinstance(row, BudgetLowered)]
@@ -289,8 +288,8 @@ class BudgetLedger:
         known.upto = journal.mark
         return [*known.rows]
 
-    def _append(self, journal: SqliteJournal, record: OnRecord) -> None:
-        journal.append(self.clock(), [record])
+    def _append(self, journal: SqliteJournal, records: Sequence[OnRecord]) -> None:
+        journal.append(self.clock(), records)
 
     @contextmanager
     def _tx(self) -> Iterator[SqliteJournal]:
@@ -324,6 +323,16 @@ def _exact(rows: Rows) -> dict[tuple[bytes, str, str], int]:
     """How many updates left with no privacy, at most, by run, client and group."""
     found = (row for _, row in rows if isinstance(row, SentWithoutPrivacy))
     return {(row.run, row.client, row.group): row.most for row in found}
+
+
+def _further(rows: Rows, run: bytes, ids: Sequence[SubmissionId]) -> list[SentWithoutPrivacy]:
+    """The rows of updates that are not on record yet, with some ahead."""
+    known = _exact(rows)
+    return [
+        SentWithoutPrivacy(run, id.client, id.group, id.sequence + 1 + id.sequence // AHEAD)
+        for id in ids
+        if id.sequence >= known.get((run, id.client, id.group), 0)
+    ]
 
 
 def without_privacy(number: int) -> str:

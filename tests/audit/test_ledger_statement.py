@@ -63,7 +63,7 @@ def test_it_counts_what_left_without_privacy(tmp_path: Path) -> None:
     clock = lambda: 1.5e9 + 86400.0 * next(days)  # noqa: E731
     for sequence in range(2):
         id = SubmissionId("one", "all", sequence)
-        BudgetLedger(ledger.path, clock=clock).expose(b"\3" * 32, id)
+        BudgetLedger(ledger.path, clock=clock).expose(b"\3" * 32, [id])
     told = json.loads(statement(ledger, "one", ME))
     assert (told["epsilon"], told["without_privacy"]) == (before["epsilon"], 2)
     assert told["runs"][:2] == before["runs"]

@@ -40,6 +40,7 @@ from secureps.roles.member.tasks import (
     block_key,
 )
 from secureps.roles.pinned_run import Pinned
+from secureps.store.budget import BudgetLedger
 from secureps.store.spool import MemorySpool
 from tests.kits.federations import Walker
 from tests.kits.member_kit import Client
@@ -131,6 +132,22 @@ def test_who_counts_by_a_public_number_weighs_the_same_whatever_it_holds(
     for plan, number in ((public, int(PRIVACY["records"])), (exact, min(examples, 32))):
         weight = worker(plan, tmp_path, UnsafeSeed(1))._weight(Aim("all", 0, 4), examples)
         assert weight == plan.weights("all").weigh(number, 32)
+
+
+def test_what_has_no_privacy_is_on_record_before_any_of_it_is_sealed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = worker(make_plan(), tmp_path, SecretSeed(bytes(32)))
+    own._sealer._ledger = ledger = BudgetLedger(tmp_path / "own.db")
+
+    def seal(*_: Any) -> Any:
+        assert [run.exact for run in BudgetLedger(ledger.path).spent()] == [5 + 1]
+        raise Refused("it came to sealing")
+
+    monkeypatch.setattr(own, "_trained", lambda *_: (None, 0.0))
+    monkeypatch.setattr(own, "_seal", seal)
+    with pytest.raises(Refused, match="came to sealing"):
+        sealed_whole(own._contribute(Contribute((), (), (Aim("all", 0, 5),))))
 
 
 @pytest.mark.parametrize("lacking", [1, 0], ids=["its last block", "what it does not carry"])

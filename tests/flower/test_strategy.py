@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import (
     Bulyan,
     FedAdam,
@@ -174,6 +175,11 @@ def crashed_after(message: Message, play: Reply) -> list[Message]:
     return crashed(message, play)
 
 
+def unavailable(message: Message, play: Reply) -> list[Message]:
+    """What the SuperLink answers for a SuperNode that was killed, or whose link is cut."""
+    return [Message(Error(ErrorCode.NODE_UNAVAILABLE, "Node Unavailable"), reply_to=message)]
+
+
 def changed(change: Any) -> Fault:
     """The batch of the reply is another."""
 
@@ -225,6 +231,19 @@ def test_the_same_bits_after(
     monkeypatch.setattr(waves, "ROOM", 150_000)
     monkeypatch.setattr(waves, "AGAIN", 0.2)
     grid = LocalGrid.simulated(make_app(), CLIENTS, {(1, wave): FAULTS[name]})
+    same(tensors(play(tmp_path, grid)), unharmed)
+    assert grid.faults == {}
+
+
+def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_lost(
+    tmp_path: Path, unharmed: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More of them than failures of an app that end a node's part in a round."""
+    monkeypatch.setattr(waves, "LOOK", 0.05)
+    away: dict[tuple[int, int], Fault] = {
+        (1, wave): unavailable for wave in range(1, waves.TRIES + 3)
+    }
+    grid = LocalGrid.simulated(make_app(), CLIENTS, away)
     same(tensors(play(tmp_path, grid)), unharmed)
     assert grid.faults == {}
 

@@ -72,7 +72,7 @@ def test_a_ledger_that_is_spent_refuses_it(tmp_path: Path) -> None:
 
 
 def test_updates_without_privacy_are_said_and_refuse_nothing(tmp_path: Path) -> None:
-    BudgetLedger(tmp_path / "own.db").expose(bytes(32), SubmissionId("a", "all", 2))
+    BudgetLedger(tmp_path / "own.db").expose(bytes(32), [SubmissionId("a", "all", 2)])
     (tmp_path / "site.toml").write_text(KEPT)
     (found,) = [v for v in held_against(PLAN, tmp_path / "site.toml") if v.key == "ledger"]
     assert found.own == "0.000 of 8 is spent, and at most 3 updates with no privacy"

@@ -8,6 +8,8 @@ import shutil
 import signal
 import subprocess
 import sys
+from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.privacy.accountant import epsilon
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.member import Member
+from secureps.roles.member.tasks import Aim
 from secureps.roles.member.terms import Terms
 from secureps.run.cli import app
 from secureps.run.party_names import client_names
@@ -222,6 +225,8 @@ def test_where_it_cannot_be_kept_nothing_is_sealed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="name another file by --ledger"):
         BudgetLedger(tmp_path / "file" / "own.db").charge(ONE, spent(0))
+    with pytest.raises(OperatorError, match="name another file by --ledger"):
+        sends(BudgetLedger(tmp_path / "file" / "own.db"), range(1))
 
 
 SPENDER = """
@@ -313,9 +318,8 @@ def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
     assert ledger.facts() == []
     plan = make_plan("plain")
     pinned = Pinned(None, make_run(plan), None, plan, plan.layout(make_run(plan).schema))  # type: ignore[arg-type]
-    receipt = draft(pinned.run.id, id, UPDATE, 0, b"", None, False)
     with pytest.raises(BudgetSpent, match="trains without privacy"):
-        whole(sealer.seal(pinned, receipt, None, 1))  # type: ignore[arg-type]
+        sealer.expose(pinned, "c0", [Aim("all", 0, 0)])
 
 
 PRIVATE: dict[str, Any] = {
@@ -361,7 +365,7 @@ def test_it_is_shown(tmp_path: Path) -> None:
 
 def sends(ledger: BudgetLedger, updates: range, run: bytes = ONE, group: str = "all") -> None:
     for sequence in updates:
-        ledger.expose(run, SubmissionId("client-00", group, sequence))
+        ledger.expose(run, [SubmissionId("client-00", group, sequence)])
 
 
 def exact(path: Path) -> list[tuple[bytes, int, int]]:
@@ -386,6 +390,16 @@ def test_updates_with_no_privacy_are_on_record_before_they_leave(tmp_path: Path)
     assert exact(path) == [(ONE, 0, most + 3), (TWO, 0, 1)]
 
 
+def test_the_updates_of_many_groups_wait_for_the_disk_once(tmp_path: Path) -> None:
+    times = count()
+    ledger = BudgetLedger(tmp_path / "own.db", clock=lambda: next(times))
+    for sequence in (0, 0, 1):
+        ledger.expose(ONE, [SubmissionId("a", f"table.{n}", sequence) for n in range(40)])
+    ledger.expose(ONE, [SubmissionId("a", "table.0", 1), SubmissionId("a", "tower", 0)])
+    assert Counter(at for at, _ in ledger.rows()) == {0: 40, 1: 40, 2: 1}
+    assert exact(ledger.path) == [(ONE, 0, 81)]
+
+
 def test_what_is_on_record_without_privacy_survives_kill_9(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     told = SENDER.format(path=str(path))
@@ -401,7 +415,7 @@ from secureps.messages.submission import SubmissionId
 from secureps.store.budget import BudgetLedger
 ledger = BudgetLedger(Path({path!r}))
 for sequence in range(3):
-    ledger.expose(bytes([1]) * 32, SubmissionId("client-00", "all", sequence))
+    ledger.expose(bytes([1]) * 32, [SubmissionId("client-00", "all", sequence)])
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -34,7 +34,7 @@ _NUMBER = r"\d+(\.\d+)?(e[+-]?\d+)?"
 _KINDS = {
     "clip": re.compile(rf"update norm \S+, clip \S+: cut to (?P<left>{_NUMBER}) %"),
     "range": re.compile(
-        r"\S+ of the update's \S+ values are beyond range \S+: cut to it.*"
+        r"[\d,]+ of the update's [\d,]+ values are beyond range \S+: cut to it.*"
         rf"; the largest is (?P<largest>{_NUMBER}): .*"
     ),
 }
