@@ -240,9 +240,8 @@ def test_a_node_that_was_away_for_long_is_asked_again_for_each_message_that_it_l
 ) -> None:
     """More of them than failures of an app that end a node's part in a round."""
     monkeypatch.setattr(waves, "LOOK", 0.05)
-    away: dict[tuple[int, int], Fault] = {
-        (1, wave): unavailable for wave in range(1, waves.TRIES + 3)
-    }
+    lost = range(1, waves.TRIES + 3)
+    away: dict[tuple[int, int], Fault] = {(1, wave): unavailable for wave in lost}
     grid = LocalGrid.simulated(make_app(), CLIENTS, away)
     same(tensors(play(tmp_path, grid)), unharmed)
     assert grid.faults == {}

@@ -105,9 +105,13 @@ def terminable(ends: Callable[[int], BaseException] = _exit) -> Iterator[None]:
         ends: makes the error, of the signal's number.
     """
 
+    ended = False
+
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(number, signal.SIG_IGN)  # a second one would interrupt what cleans up
-        raise ends(number)
+        nonlocal ended
+        if not ended:  # a second one, of either kind, would interrupt what cleans up
+            ended = True
+            raise ends(number)
 
     with ExitStack() as stack:
         if threading.current_thread() is threading.main_thread():

@@ -1,8 +1,8 @@
 """How seldom Python looks for cycles of objects while a simulation plays.
 
 What clients keep goes into the millions of objects, all of it in use, and nearly everything else
-goes when its last reference does. Looked for as often as by default, cycles that are not there take
-a quarter of a simulation's time. What must not live here: what is played.
+goes when its last reference does: to look for cycles as often as by default is time for nothing.
+What must not live here: what is played.
 """
 
 from __future__ import annotations

@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 
 import pytest
 
 from secureps.run.simulate.garbage import SELDOM, seldom_collected
 
+THRESHOLDS = (2_000, 20, 20)
+"""Other ones than a play's, which are those of all tests."""
+
 
 @pytest.fixture
-def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def thresholds() -> Iterator[None]:
+    """Cycles are looked for by THRESHOLDS, as long as a test goes."""
+    before = gc.get_threshold()
+    gc.set_threshold(*THRESHOLDS)
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.fixture
+def said(thresholds: None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What Python is told, in a process that holds nothing back; what the tests hold stays so."""
     told: list[str] = []
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 0)
@@ -20,8 +33,6 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_cycles_are_looked_for_as_before_once_a_play_is_over(said: list[str]) -> None:
-    thresholds = gc.get_threshold()
-
     def play() -> None:
         with seldom_collected() as settled:
             assert gc.get_threshold() == SELDOM
@@ -32,15 +43,14 @@ def test_cycles_are_looked_for_as_before_once_a_play_is_over(said: list[str]) ->
 
     with pytest.raises(KeyError):
         play()
-    assert gc.get_threshold() == thresholds
+    assert gc.get_threshold() == THRESHOLDS
     assert said == ["freeze", "freeze", "unfreeze"]
 
 
 def test_what_others_hold_back_stays_held(said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gc, "get_freeze_count", lambda: 1)
-    thresholds = gc.get_threshold()
     with seldom_collected() as settled:
         assert gc.get_threshold() == SELDOM
         settled()
-    assert gc.get_threshold() == thresholds
+    assert gc.get_threshold() == THRESHOLDS
     assert said == []
