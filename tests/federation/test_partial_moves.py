@@ -62,7 +62,7 @@ def test_what_versions_were_made_of_is_not_copied(tmp_path: Path) -> None:
         return 1.0 if sender == "client-00" else 0.0
 
     conditions = Conditions(spares=1, delay=delay)
-    play = small_federation(sharded(checkpoint_every=100), tmp_path, conditions)
+    play = small_federation(sharded(clients=6, checkpoint_every=100), tmp_path, conditions)
     play.start(NEW)
     play.run(lambda: play.coordinator.federation.pinned is not None)
     group = play.coordinator.federation.groups["all"]

@@ -57,7 +57,7 @@ from secureps.messages.submission import (
 from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
 from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.validation import block_bytes
+from secureps.roles.validation import LAST_SEQUENCE, block_bytes
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.authentication import REQUEST_DOMAIN
 from secureps.wire.grpc.client import GrpcTransport
@@ -277,6 +277,7 @@ BY_CLIENT: dict[str, tuple[Attack, type[SecurepsError]]] = {
     "a block below 0": (puts(block=-1), Malformed),
     "a block beyond the last": (puts(block=1 << 20), Malformed),
     "a far block": (puts(block=HUGE), Malformed),
+    "a far sequence": (puts(sequence=HUGE), Malformed),
     "a sequence below 0": (puts(sequence=-1), Malformed),
     "an offset below 0": (puts_at(-1), Malformed),
     "an offset beyond the end": (puts_at(1 << 40), Malformed),
@@ -334,7 +335,7 @@ def test_a_block_that_was_sent_before(client: Thief) -> None:
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:
-    for sequence in (HUGE, HUGE - 1, *range(40)):
+    for sequence in (LAST_SEQUENCE, LAST_SEQUENCE - 1, *range(40)):
         message = client.block(sequence=sequence)
         assert client.ask(client.owner(), message).digest == message.header.digest
 
