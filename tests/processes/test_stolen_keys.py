@@ -335,8 +335,9 @@ def test_a_block_that_was_sent_before(client: Thief) -> None:
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:
-    for sequence in (LAST_SEQUENCE, LAST_SEQUENCE - 1, *range(40)):
-        message = client.block(sequence=sequence)
+    for message in (
+        client.block(sequence=n) for n in (LAST_SEQUENCE, LAST_SEQUENCE - 1, *range(40))
+    ):
         assert client.ask(client.owner(), message).digest == message.header.digest
 
 
