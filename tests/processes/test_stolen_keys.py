@@ -1,7 +1,6 @@
 """What a client's key and a holder's are good for, before real servers: all that we can think of.
 
-Each attack is refused, or taken without any harm: nobody ends, and versions go on being made of
-all that the honest send.
+Each attack is refused, or does no harm: nobody ends, and versions have all that the honest send.
 """
 
 from __future__ import annotations
@@ -335,9 +334,8 @@ def test_a_block_that_was_sent_before(client: Thief) -> None:
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:
-    for message in (
-        client.block(sequence=n) for n in (LAST_SEQUENCE, LAST_SEQUENCE - 1, *range(40))
-    ):
+    for sequence in (LAST_SEQUENCE, LAST_SEQUENCE - 1, *range(40)):
+        message = client.block(sequence=sequence)
         assert client.ask(client.owner(), message).digest == message.header.digest
 
 
