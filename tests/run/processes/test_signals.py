@@ -89,6 +89,7 @@ def test_in_another_thread_it_does_nothing(seen: list[int]) -> None:
 
 
 def test_a_block_is_ended_once_and_left_as_it_was() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # `nohup` has it ignored, which stays so
     before, cleaned = {number: signal.getsignal(number) for number in SIGNALS}, list[int]()
 
     def ended(number: int) -> None:
