@@ -326,15 +326,13 @@ class Waves:
         self._servers.roster.identity(party).verify(WAVE_DOMAIN, data, signature)
 
     def _failed(self, node: _Node, text: str) -> None:
-        """A wave came to nothing: what it told is told again, a little later."""
+        """A wave came to nothing, by its app's fault or what is told to it."""
         node.failures += 1
-        node.resting = time.monotonic() + min(LOOK, 0.5 * node.failures)
-        log.warning("%s: %s", node, text)
-        self._tell_again(node)
+        self._lost(node, text, min(LOOK, 0.5 * node.failures))
 
-    def _lost(self, node: _Node, text: str) -> None:
-        """The SuperLink gave a message up, for its SuperNode was away: no failure of its app."""
-        node.resting = time.monotonic() + LOOK
+    def _lost(self, node: _Node, text: str, rest: float = LOOK) -> None:
+        """What a wave told is told again, a little later; by itself no failure of its app."""
+        node.resting = time.monotonic() + rest
         log.warning("%s: %s", node, text)
         self._tell_again(node)
 

@@ -335,7 +335,7 @@ def settled(state: Path, listen: str) -> Iterator[str]:
         yield listen
         return
     last = state / "address"
-    port = last.read_text().strip().rpartition(":")[2] if last.is_file() else port
+    port = (last.read_text().strip().rpartition(":")[2] if last.is_file() else "") or "0"
     name = host.strip("[]")
     with socket.socket(socket.AF_INET6 if ":" in name else socket.AF_INET) as held:
         held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

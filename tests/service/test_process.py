@@ -213,6 +213,12 @@ def test_a_port_is_kept(tmp_path: Path) -> None:
         assert given == "127.0.0.1:7"
 
 
+def test_an_empty_note_of_the_last_port_is_none(tmp_path: Path) -> None:
+    (tmp_path / "address").write_text("\n")
+    with settled(tmp_path, "127.0.0.1:0") as listen:
+        assert int(listen.rpartition(":")[2]) > 0
+
+
 def test_a_chosen_port_is_its_servers_alone_before_and_after_it_listens(tmp_path: Path) -> None:
     def server(listen: str) -> CoordinatorServer:
         return CoordinatorServer(PLAINTEXT, cast(Endpoint, None), listen, lambda *_: None)

@@ -337,15 +337,15 @@ class Shard(ShardFoldable):
         if self.state.opened_by_holder:
             keys = self.state.opened_keys(cohort, order.opened)
             if keys is None:
-                lacking = self.state.lacking(cohort)
-                missing = requests.Missing.of_cohort(self._name, cohort, lacking)
+                missing = requests.Missing.of_cohort(self._name, cohort, self.state.lacking(cohort))
                 self._peers.lack(step, missing, order)
                 return
         elif self.state.opened_by_key_sum:
             pinned = self.state.pinned
             key = check_key_sum(pinned.plan, pinned.layout.group(cohort.group), cohort, key)
-            tried = self._tried.setdefault((cohort.group, cohort.number), [])
-            tried[("state", cohort.group, cohort.version) in self._busy :] = [key]
+            name, work = (cohort.group, cohort.number), ("state", cohort.group, cohort.version)
+            in_work = self._tried.get(name, [])[:1] if work in self._busy else []
+            self._tried[name] = [*in_work, key]
         self._begin(step, ("state", cohort.group, cohort.version), StepState(cohort, keys, key))
 
     def _commit(self, step: Step, order: orders.Commit) -> None:

@@ -93,13 +93,14 @@ class Play:
             if self.charged is not None:
                 own, clear = (p.layout(look.schema) for p in (self.charged, scenario.plan))
                 size = sealed_bytes(self.charged, own, clear)
+            asked = trainers if scenario.plan.section.tables else {}
             touching = Counter(
                 block
-                for name, trainer in trainers.items()
-                if scenario.plan.section.tables and name != scenario.plan.evaluator
+                for name, trainer in asked.items()
+                if name != scenario.plan.evaluator
                 for block in look.touched(scenario.plan, trainer)
             )
-        few = touched_by_few(scenario.plan, touching) if scenario.plan.section.tables else ()
+        few = touched_by_few(scenario.plan, touching)
         self._remarks = tuple(row_block_words(scenario.plan, few))
         self._links = Links(scenario.delays, scenario.section.seed, scenario.section.shards, size)
         self.judge = Judge(

@@ -311,14 +311,9 @@ class StandbyServer(CoordinatorServer):
     """
 
     def __init__(
-        self,
-        link: Link,
-        endpoint: Endpoint,
-        listen: str,
-        authenticate: Authenticate,
-        clock: Callable[[], float] = time.time,
+        self, link: Link, endpoint: Endpoint, listen: str, authenticate: Authenticate
     ) -> None:
-        super().__init__(link, endpoint, listen, partial(_elsewhere, authenticate), clock)
+        super().__init__(link, endpoint, listen, partial(_elsewhere, authenticate))
 
     def refused(self) -> tuple[RefusedRequests, ...]:
         """Nothing: it refuses everybody who looks for the coordinator, and journals none of it."""
