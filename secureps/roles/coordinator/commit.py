@@ -50,7 +50,8 @@ def found(tx: Transaction, group: GroupState, receipt: Receipt | None) -> None:
 def close(tx: Transaction, group: GroupState, members: tuple[Member, ...], reason: str) -> None:
     """These are the cohort: journalled before any message names it."""
     assert tx.federation.pinned is not None
-    whole = (replace(m, update=group.receipts[m.id].update) for m in members)
+    receipts = ((m, group.receipts[m.id]) for m in members)
+    whole = (replace(m, step=r.step, update=r.update) for m, r in receipts)
     cohort = Cohort(
         group.name,
         group.number + 1,

@@ -80,6 +80,13 @@ class Desk:
         # evaluated first, in whatever order the invitations came
         return [] if any(due.invite.evaluates > self.evaluated for due in found) else found
 
+    def asked(self) -> list[Due]:
+        """What updates are asked for now, metrics among them."""
+        invite = self.invites.get(EVALUATION)
+        own = None if invite is None else Due(invite, Base(invite.version, invite.step))
+        metrics = own is not None and not self.pending(EVALUATION, own.base)
+        return [*self.due(), *([own] if own is not None and metrics else [])]
+
     def more_may_come(self, due: Sequence[Due]) -> bool:
         """Whether invitations to other groups that move alone may be a moment behind these."""
         asked = {each.invite.group for each in due}
