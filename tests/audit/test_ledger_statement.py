@@ -19,6 +19,7 @@ from secureps.store.budget import BudgetLedger
 from secureps.store.issuing import create_kit, issue
 from tests.kits.command import said
 from tests.processes.test_pinned_ca import PLAIN
+from tests.kits.ledgers import charge, expose
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 ME = Identity.generate()
@@ -33,7 +34,7 @@ def filled(path: Path) -> BudgetLedger:
     days = iter(range(100))
     ledger = BudgetLedger(path, updates_per_hour=9, clock=lambda: 1e9 + 86400.0 * next(days))
     for run, version in FACTS:
-        ledger.charge(run, fact(version))
+        charge(ledger, run, fact(version))
     ledger.begin(TWO)
     return BudgetLedger(path, clock=lambda: 2e9)
 

@@ -125,6 +125,7 @@ def test_if_one_cannot_send_the_same_all_train_anew(
     simulation.start("client-00")
     simulation.start("holder-3")
     simulation.run(lambda: finished(simulation))
+    print(simulation.coordinator.federation.finished)
     assert simulation.versions() == dict.fromkeys(groups, 4)
     no_holder_could_refuse(simulation)
 

@@ -42,6 +42,7 @@ from secureps.store import journal_rows
 from secureps.store.budget import BudgetLedger, default_ledger
 from tests.kits.command import said
 from tests.kits.federations import OF_RECORDS, Tensors, Walker, small_plan
+from tests.kits.ledgers import charge, expose
 
 ONE, TWO = bytes([1]) * 32, bytes([2]) * 32
 
@@ -58,12 +59,12 @@ def test_a_second_run_spends_what_the_first_left(tmp_path: Path) -> None:
     """The same client, the same records, another run with the same version numbers."""
     ledger = BudgetLedger(tmp_path / "ledgers" / "client-00.db", cost(4) * 1.0001)
     for version in range(3):
-        ledger.charge(ONE, spent(version))
-    ledger.charge(TWO, spent(0))
+        charge(ledger, ONE, spent(version))
+    charge(ledger, TWO, spent(0))
     with pytest.raises(PlanRefused, match=r"over all runs that .*client-00.db counts"):
-        ledger.charge(TWO, spent(1))
+        charge(ledger, TWO, spent(1))
     with pytest.raises(PlanRefused, match=r"budget is .*, of one record, added or removed"):
-        ledger.charge(TWO, spent(1))
+        charge(ledger, TWO, spent(1))
     assert [(run.run, run.facts) for run in ledger.spent()] == [(ONE, 3), (TWO, 1)]
 
 
@@ -74,7 +75,7 @@ def test_a_look_refuses_what_a_charge_would_and_writes_nothing(tmp_path: Path) -
         ledger.look(ONE, [spent(version) for version in range(3)])
     assert not ledger.path.parent.exists()
     for version in range(2):
-        ledger.charge(ONE, spent(version))
+        charge(ledger, ONE, spent(version))
     ledger.look(ONE, [spent(1)])
     for run, version in ((ONE, 2), (TWO, 1)):
         with pytest.raises(PlanRefused, match="nothing more is sealed"):
@@ -109,7 +110,7 @@ def test_a_client_whose_records_have_spent_all_leaves_before_it_trains(
     simulation = Simulation(plan, Cast(trainers, UnsafeSeed(3)), tmp_path / "run")
     one = Charge("client-02", "all", 0, 5.0, 0.1, 1)
     own = BudgetLedger(tmp_path / "own.db", 1.0001 * epsilon([one] * (left + 1), OWN_DELTA))
-    own.charge(ONE, one)  # in another run
+    charge(own, ONE, one)  # in another run
     worker = simulation.parties["client-02"].worker
     assert isinstance(worker, ClientWorker)
     worker._sealer._ledger = own
@@ -151,39 +152,39 @@ def test_what_is_on_record_costs_nothing_more(tmp_path: Path) -> None:
     """A client that was killed between charge and seal seals the same, and is charged once."""
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
     for _ in range(3):
-        ledger.charge(ONE, spent(0))
+        charge(ledger, ONE, spent(0))
     assert ledger.facts() == [(ONE, spent(0))]
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, dataclasses.replace(spent(0), attempt=1))
+        charge(ledger, ONE, dataclasses.replace(spent(0), attempt=1))
 
 
 def test_without_a_budget_it_is_counted_for_a_run_that_has_one(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     for version in range(3):
-        BudgetLedger(path).charge(ONE, spent(version))
+        charge(BudgetLedger(path), ONE, spent(version))
     with pytest.raises(PlanRefused):
-        BudgetLedger(path, cost(3)).charge(TWO, spent(0))
+        charge(BudgetLedger(path, cost(3)), TWO, spent(0))
 
 
 def test_a_smaller_delta_of_the_plan_counts(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 1.0001)
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, spent(0), delta=1e-9)
-    ledger.charge(ONE, spent(0), delta=0.1)
+        charge(ledger, ONE, spent(0), delta=1e-9)
+    charge(ledger, ONE, spent(0), delta=0.1)
 
 
 def test_a_larger_delta_of_the_plan_makes_nothing_cheaper(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", cost(1) * 0.9999)
     with pytest.raises(PlanRefused):
-        ledger.charge(ONE, spent(0), delta=0.1)
+        charge(ledger, ONE, spent(0), delta=0.1)
     assert ledger.facts() == []
 
 
 def test_units_do_not_add_up(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", 100.0)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     with pytest.raises(PlanRefused, match="no epsilon is the sum of both"):
-        ledger.charge(TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+        charge(ledger, TWO, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
 
 
 def test_a_charge_reads_what_is_new_and_no_more(
@@ -193,38 +194,38 @@ def test_a_charge_reads_what_is_new_and_no_more(
     path, read, real = tmp_path / "ledgers" / "own.db", list[int](), journal_rows.read_row
     ledger, other = BudgetLedger(path, cost(23) * 1.0001), BudgetLedger(path)
     for version in range(20):
-        ledger.charge(ONE, spent(version))
+        charge(ledger, ONE, spent(version))
 
     def reads(where: Path, before: bytes, seq: int, *columns: Any) -> Any:
         read.append(seq)
         return real(where, before, seq, *columns)
 
     monkeypatch.setattr(journal_rows, "read_row", reads)
-    other.charge(TWO, spent(0))
+    charge(other, TWO, spent(0))
     assert read == list(range(1, 21))
     read.clear()
-    ledger.charge(ONE, spent(20))
+    charge(ledger, ONE, spent(20))
     assert read == [20, 21]
     assert ledger.facts() == other.facts() == BudgetLedger(path).facts()
-    other.charge(TWO, spent(1))
+    charge(other, TWO, spent(1))
     with pytest.raises(BudgetSpent):
-        ledger.charge(ONE, spent(21))
+        charge(ledger, ONE, spent(21))
 
 
 def test_it_never_goes_back(tmp_path: Path) -> None:
     ledger = BudgetLedger(tmp_path / "own.db", 100.0)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     shutil.copy(ledger.path, tmp_path / "older")
-    ledger.charge(ONE, spent(1))
+    charge(ledger, ONE, spent(1))
     shutil.copy(tmp_path / "older", ledger.path)
     with pytest.raises(DamagedStore, match="ends at row 1, and 2 rows were written"):
-        ledger.charge(ONE, spent(2))
+        charge(ledger, ONE, spent(2))
 
 
 def test_where_it_cannot_be_kept_nothing_is_sealed(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(OperatorError, match="name another file by --ledger"):
-        BudgetLedger(tmp_path / "file" / "own.db").charge(ONE, spent(0))
+        charge(BudgetLedger(tmp_path / "file" / "own.db"), ONE, spent(0))
     with pytest.raises(OperatorError, match="name another file by --ledger"):
         sends(BudgetLedger(tmp_path / "file" / "own.db"), range(1))
 
@@ -240,7 +241,7 @@ made = 0
 try:
     for version in range(12):
         fact = Charge("client-00", "all", version, 1.1, 0.05, 20)
-        ledger.charge(bytes([int(sys.argv[3])]) * 32, fact)
+        charge(ledger, bytes([int(sys.argv[3])]) * 32, fact)
         made += 1
         print(made, flush=True)
 except PlanRefused:
@@ -290,7 +291,7 @@ def test_what_was_charged_survives_kill_9(tmp_path: Path) -> None:
         rest, _ = process.communicate()
     last = len(heard) + len(rest.split())
     assert last <= len(BudgetLedger(path).facts()) <= last + 1
-    BudgetLedger(path, math.inf).charge(ONE, spent(0))
+    charge(BudgetLedger(path, math.inf), ONE, spent(0))
 
 
 def test_the_sealer_charges_before_it_seals(tmp_path: Path) -> None:
@@ -342,8 +343,8 @@ def test_it_lies_beside_the_kit(tmp_path: Path) -> None:
 def test_it_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "own.db"
     ledger = BudgetLedger(path)
-    ledger.charge(ONE, spent(0))
-    ledger.charge(TWO, spent(0))
+    charge(ledger, ONE, spent(0))
+    charge(ledger, TWO, spent(0))
     first, second, total = said(app, "budget", "show", path).splitlines()
     assert first == f"run {ONE.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
     assert second == f"run {TWO.hex()[:16]}  1 updates  epsilon {cost(1):.3f}"
@@ -352,7 +353,7 @@ def test_it_is_shown(tmp_path: Path) -> None:
         "replaced by nothing as the plan of each run says"
     )
     clients = tmp_path / "clients.db"
-    BudgetLedger(clients).charge(ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
+    charge(BudgetLedger(clients), ONE, Release("client-00", "all", 0, 1.0, 2.0, 50.0, 1, 0.0))
     assert said(app, "budget", "show", clients).endswith(
         ", of one client's updates replaced by zeros\n"
     )
@@ -425,7 +426,7 @@ def test_another_kind_of_run_counts_both(tmp_path: Path) -> None:
     ledger = BudgetLedger(path)
     sends(ledger, range(3))
     for version in range(2):
-        ledger.charge(TWO, spent(version))
+        charge(ledger, TWO, spent(version))
     assert exact(path) == [(ONE, 0, 3), (TWO, 2, 0)]
     first, second, total = said(app, "budget", "show", path).splitlines()
     assert first == f"run {ONE.hex()[:16]}  at most 3 updates with no privacy"
@@ -443,7 +444,7 @@ def test_a_budget_says_what_it_does_not_bound(tmp_path: Path) -> None:
         f"{path} has at most 1 update with no privacy on record, which no epsilon bounds: the "
         f"budget of {cost(3):g} bounds what is spent besides"
     )
-    with_one.charge(TWO, spent(0))
+    charge(with_one, TWO, spent(0))
     assert with_one.standing(1e-5) == f"{cost(1):.3f} of {cost(3):g} over all runs"
     assert BudgetLedger(path).standing(1e-5) == ""
     assert BudgetLedger(tmp_path / "none.db", 1.0).warning() == ""
@@ -471,17 +472,17 @@ def test_where_there_is_a_budget_nothing_leaves_without_privacy(tmp_path: Path) 
 def test_a_budget_is_lowered_for_all_who_charge_and_never_raised(tmp_path: Path) -> None:
     path = tmp_path / "client-00.db"
     ledger, other = BudgetLedger(path, cost(4) * 1.0001), BudgetLedger(path)
-    ledger.charge(ONE, spent(0))
+    charge(ledger, ONE, spent(0))
     assert (ledger.limit, other.limit) == (cost(4) * 1.0001, None)
     ledger.lower(cost(2) * 1.0001)
     assert ledger.limit == other.limit == cost(2) * 1.0001
     for wrong in (cost(2) * 1.0001, cost(3), 0.0, -1.0, float("inf"), float("nan")):
         with pytest.raises(ConfigError, match=r"never raised here|is a finite epsilon"):
             other.lower(wrong)
-    other.charge(TWO, spent(0))
+    charge(other, TWO, spent(0))
     for each in (ledger, other):
         with pytest.raises(BudgetSpent):
-            each.charge(TWO, spent(1))
+            charge(each, TWO, spent(1))
         with pytest.raises(BudgetSpent):
             each.look(TWO, [spent(1)])
     assert len(ledger.facts()) == 2

@@ -20,7 +20,6 @@ from secureps.crypto.roster import Roster
 from secureps.errors import Conflict, Malformed, Oversized, Refused, WrongRun, WrongVersion
 from secureps.messages.coordinator_records import Received
 from secureps.messages.encoding import DIGEST_BYTES
-from secureps.messages.evaluation import EVALUATION
 from secureps.messages.submission import (
     FOUNDING,
     UPDATE,
@@ -134,7 +133,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
         raise Malformed(f"{id}: no receipt is for {purpose!r}")
     check_sequence(id)
     # Who runs further ahead than the rule allows has more updates of a version summed than others.
-    ahead = plan.bounds(id.group).ahead if id.group != EVALUATION else len(plan.evaluated) - 1
+    ahead = plan.bounds(id.group).ahead
     if not 0 <= receipt.step <= ahead:
         raise Malformed(
             f"{id}: update {receipt.step} of one version, by the plan's rule the last is {ahead}"
