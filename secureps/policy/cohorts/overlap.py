@@ -30,10 +30,10 @@ def check_members(cohort: Cohort, least: int) -> None:
         Refused: fewer than `least` clients, a client twice, or weights that single one out.
     """
     clients = {member.id.client for member in cohort.members}
-    if len(clients) < least:
-        raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
     if len(clients) != len(cohort.members):
         raise Refused("a client stands in the cohort twice")
+    if len(clients) < least:
+        raise Refused(f"a cohort of {len(clients)} clients, and {least} or more are opened")
     if any(member.id.group != cohort.group for member in cohort.members):
         raise Refused(f"an update of another group stands in a cohort of {cohort.group}")
     check_weights([member.weight for member in cohort.members], least)
@@ -77,10 +77,11 @@ def places(cohort: Cohort) -> dict[str, Place]:
     return {m.id.client: (m.weight, base_of(m), m.update) for m in cohort.members}
 
 
-def may_both_open(one: Cohort, other: Cohort, least: int) -> bool:
+def may_both_open(run: bytes, one: Cohort, other: Cohort, least: int) -> bool:
     """Tells whether two sums of one group may both be opened, and each member still hides.
 
     Args:
+        run: run id, 32 bytes.
         one, other: no client stands in either of them twice, and each passes `check_members`.
         least: fewest members of a leaf.
     """
@@ -93,10 +94,11 @@ def may_both_open(one: Cohort, other: Cohort, least: int) -> bool:
         return False
     if part.keys() == whole.keys():
         return True
-    if not within(whole.keys(), part.keys(), least):
+    tree = (run, one.group, one.version, whole.keys())
+    if not within(*tree, part.keys(), least):
         return False
     try:
-        for leaf in leaves(whole.keys(), least):
+        for leaf in leaves(*tree, least):
             check_weights([whole[client][0] for client in leaf], least)
     except Refused:
         return False

@@ -26,7 +26,7 @@ from secureps.messages.submission import Member, Receipt, SubmissionId
 from secureps.policy.base import Base
 from secureps.policy.cohorts.halving import Clients, halves
 from secureps.policy.cohorts.overlap import base_of, check_weights
-from secureps.policy.cohorts.suspicion import Choice, Suspicion, choose, closing
+from secureps.policy.cohorts.suspicion import Choice, Cut, Suspicion, choose, closing
 from secureps.policy.rules.rule import Arrival, Close, Drop, Wait
 from secureps.roles.coordinator import evaluation, opening, termination
 from secureps.roles.coordinator.group import GroupState
@@ -47,11 +47,13 @@ def choice(tx: Transaction, group: GroupState, live: frozenset[str]) -> Choice:
 
     Without rounds, of those alone who stood in a burnt cohort and may still send that update.
     """
-    rule = tx.plan.bounds(group.name)
-    able = tx.takers(group.name, tx.clients) - tx.federation.retired
+    federation, rule = tx.federation, tx.plan.bounds(group.name)
+    assert federation.pinned is not None
+    cut: Cut = partial(halves, federation.pinned.run.id, group.name, group.version + 1)
+    able = tx.takers(group.name, tx.clients) - federation.retired
     if not group.streaming:
-        return choose(group.suspicion, halves, able, live, rule.minimum, rule.most)
-    able, cut = able & group.places.keys(), partial(_evenly, group.suspicion)
+        return choose(group.suspicion, cut, able, live, rule.minimum, rule.most)
+    able, cut = able & group.places.keys(), partial(_evenly, cut, group.suspicion)
     same = partial(_as_it_was, group)
     return choose(group.suspicion, cut, able, live, rule.minimum, rule.most, same)
 
@@ -66,17 +68,17 @@ def _as_it_was(group: GroupState, whole: Clients, part: Clients) -> bool:
     return False
 
 
-def _evenly(state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
+def _evenly(cut: Cut, state: Suspicion, whole: Clients, least: int) -> tuple[Clients, ...]:
     """The halves of a set; none if weights would single somebody out in a part of it."""
     parts = [whole]
     for part in parts:
-        parts += halves(part, least)
+        parts += cut(part, least)
     try:
         for part in parts:
             check_weights([state.weight(client) for client in part], least)
     except Refused:
         return ()
-    return halves(whole, least)
+    return cut(whole, least)
 
 
 def decide(

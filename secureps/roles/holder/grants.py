@@ -11,6 +11,15 @@ from secureps.messages.envelope_keys import EnvelopeKeyAnnounced
 from secureps.messages.submission import Cohort, SubmissionId
 from secureps.policy.base import Base
 
+
+@dataclass(frozen=True, slots=True)
+class OpenedCohort:
+    """The number of an opened cohort, and the digest of its shards' sums (`CohortReleased`)."""
+
+    number: int
+    sums: bytes
+
+
 NONE = Base(-1, 0)
 """Older than every base."""
 
@@ -49,7 +58,7 @@ class HolderFold:
     Args:
         bases: the digest of the model that was a version of a group.
         bounds: up to how many examples members of a group count.
-        opened: by group, the `opening_digest` of the newest opened cohorts, and their numbers.
+        opened: the newest opened cohorts by group and `opening_digest`.
         spans: the oldest and the newest base version of each committee, by group.
     """
 
@@ -57,6 +66,6 @@ class HolderFold:
     standings: dict[tuple[str, str], Standing]
     bases: dict[tuple[str, int], bytes]
     bounds: dict[str, int]
-    opened: dict[str, dict[bytes, int]]
+    opened: dict[str, dict[bytes, OpenedCohort]]
     spans: dict[str, dict[bytes | None, tuple[int, int]]]
     keys: KeyFold

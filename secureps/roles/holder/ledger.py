@@ -20,6 +20,7 @@ from secureps.errors import (
     Refused,
     WrongRun,
 )
+from secureps.messages.encoding import canonical, digest
 from secureps.messages.evaluation import EVALUATION
 from secureps.messages.holder_records import (
     BaseModel,
@@ -28,7 +29,7 @@ from secureps.messages.holder_records import (
     KeyReplaced,
     KeysErased,
 )
-from secureps.messages.orders import Configure, GroupVersion, Open
+from secureps.messages.orders import Configure, GroupVersion, Open, ShardSums
 from secureps.messages.records import Incarnated, RosterFollowed, RunPinned
 from secureps.messages.requests import OpenRefused, Register
 from secureps.messages.run import COORDINATOR, other_run
@@ -50,7 +51,7 @@ from secureps.policy.cohorts.overlap import (
     places,
 )
 from secureps.roles.fold import Fold, from_state, to_state
-from secureps.roles.holder.grants import HolderFold, Standing
+from secureps.roles.holder.grants import HolderFold, OpenedCohort, Standing
 from secureps.roles.holder.key_rotation import KeyRotation
 from secureps.roles.holder.spans import Spans
 from secureps.roles.machine import Call, Locate, Record, Step
@@ -114,7 +115,7 @@ class HolderLedger:
         self._verified: dict[bytes, None] = {}
         self._bases: dict[tuple[str, int], bytes] = {}
         self._bounds: dict[str, int] = {}
-        self._opened: dict[str, dict[bytes, int]] = {}
+        self._opened: dict[str, dict[bytes, OpenedCohort]] = {}
         self._spans = Spans()
 
     def apply(self, record: Record) -> None:
@@ -156,7 +157,7 @@ class HolderLedger:
     def _apply_released(self, record: CohortReleased) -> None:
         cohort = record.cohort
         known = self._opened.setdefault(cohort.group, {})
-        known[record.digest] = cohort.number
+        known[record.digest] = OpenedCohort(cohort.number, record.sums)
         if len(known) > REMEMBERED:
             del known[next(iter(known))]
         again = any(places(other) == places(cohort) for other in self._met(cohort).values())
@@ -215,7 +216,8 @@ class HolderLedger:
         """Which run it is of, whom it obeys, and the newest cohort of each group that it opened."""
         run = b"" if self._pinned is None else self._pinned.run.id
         reached = tuple(
-            GroupVersion(group, max(known.values())) for group, known in self._opened.items()
+            GroupVersion(group, max(each.number for each in known.values()))
+            for group, known in self._opened.items()
         )
         return Register(self.name, "", 1.0, self.incarnation, run, reached)
 
@@ -277,7 +279,9 @@ class HolderLedger:
             Unsigned, UnknownParty: a receipt that no client of the roster signed.
         """
         cohort, receipts = order.cohort, order.receipts
-        if self._is_opened(order):
+        if (opened := self._is_opened(order)) is not None:
+            if opened.sums != _digest(order.held):  # else it would open whatever is put there
+                raise Refused(f"cohort {cohort.number} of {cohort.group} had other sums before")
             return
         if cohort.group not in {placed.group for placed in self.pinned.placement.groups}:
             raise Refused(f"no group is called {cohort.group!r}")
@@ -293,8 +297,8 @@ class HolderLedger:
             self._check_unbound(id)
         self._check_apart(cohort)
 
-    def _is_opened(self, order: Open) -> bool:
-        return self.about(order) in self._opened.get(order.cohort.group, ())
+    def _is_opened(self, order: Open) -> OpenedCohort | None:
+        return self._opened.get(order.cohort.group, {}).get(self.about(order))
 
     def least(self, group: str) -> int:
         """The fewest members of a cohort of this group: the plan's, which its own agreed to."""
@@ -309,8 +313,9 @@ class HolderLedger:
                     f"{member.id} was trained from version {member.version}, and another of "
                     f"{member.id.client} from version {standing.base.version} was opened before"
                 )
+        run, least = self.pinned.run.id, self.least(cohort.group)
         for other in self._met(cohort).values():
-            if not may_both_open(cohort, other, self.least(cohort.group)):
+            if not may_both_open(run, cohort, other, least):
                 both = {m.id.client: base_of(m) for m in other.members}
                 met = next(m for m in cohort.members if both.get(m.id.client) == base_of(m))
                 raise Refused(
@@ -420,15 +425,20 @@ class HolderLedger:
 
     def release(self, step: Step, order: Open) -> None:
         """Counts a cohort as opened, once: before anything is done for it."""
-        if self._is_opened(order):
+        if self._is_opened(order) is not None:
             return
         models = {receipt.version: receipt.base for receipt in order.receipts}
         bases = tuple(BaseModel(*each) for each in sorted(models.items()))
         most = order.receipts[0].most_examples
-        self.write(step, CohortReleased(order.cohort, self.about(order), bases, most))
+        sums = _digest(order.held)
+        self.write(step, CohortReleased(order.cohort, self.about(order), bases, most, sums))
 
     def refusal(self, order: Opening, reason: object) -> Call:
         """Tells the coordinator of a cohort that is never opened here."""
         cohort = order.cohort
         known = (self.name, cohort.group, cohort.number)
         return Call(COORDINATOR, OpenRefused(*known, str(reason), self.about(order)))
+
+
+def _digest(held: tuple[ShardSums, ...]) -> bytes:
+    return digest("secureps-held-sums", *map(canonical, held)) if held else b""

@@ -322,7 +322,7 @@ class Shard(ShardFoldable):
         self._begin(step, ("sum", cohort.group, cohort.number), SumCohort(cohort, found))
 
     def _check_cohort(self, cohort: Cohort) -> None:
-        """Refuses a cohort that this shard's own plan would not open, whatever the coordinator says.
+        """Refuses a cohort that this shard's own plan does not open, whoever asks.
 
         Else a coordinator alone could have a single update added, opened and published.
         """
