@@ -27,8 +27,9 @@ from secureps.run.serve import serve
 from secureps.service.environment import Environment, Stores
 from secureps.store.issuing import create_kit, issue, issue_all
 from secureps.store.journal import SqliteJournal
+from secureps.store.journal_rows import Record
 from secureps.store.keyring import load_public
-from secureps.store.served_runs import RUNS
+from secureps.store.served_runs import RUNS, ledger_height, run_folder, served_runs
 from secureps.store.spool import MemorySpool
 from secureps.store.tls_files import TlsFiles
 from secureps.wire.grpc.links import PLAINTEXT, Tls
@@ -247,13 +248,16 @@ class Server:
             serve("keyholder" if name == HOLDER else "shard", config)
         return given
 
-    def built(self, name: str, **settings: Any) -> Any:
-        """The party that runs in the process."""
+    def built(self, name: str, *records: Record, **settings: Any) -> Any:
+        """The party that runs in the process; its journal has these records then."""
         build = self.begin(name, **settings)[2]
         with closing(SqliteJournal(self.folder / "journal.db")) as journal:
             stores = Stores(journal, MemorySpool(), self.folder)
             loop: Any = None
-            return build(stores, Environment(WaveTransport(), loop, lambda: 1.0))
+            made = build(stores, Environment(WaveTransport(), loop, lambda: 1.0))
+            if records:
+                made._journal.append(0.0, records)
+        return made
 
     def refuses(self, **settings: Any) -> str:
         """Why a key holder takes no part in the run that it is told of; empty if it does."""
@@ -276,12 +280,15 @@ def test_a_holder_insists_on_its_own_minimum_and_threshold(server: Server) -> No
 
 
 def test_a_holder_serves_no_run_again_with_an_empty_ledger(server: Server) -> None:
-    runs = server.kit / "private" / HOLDER / RUNS
-    runs.write_text(f"{server.site.run.id.hex()}\n")
+    """Beside its key stands which runs it has served: its ledger may be lost, the key is not."""
+    private, run = server.kit / "private" / HOLDER, server.site.run.id
     try:
+        server.built(HOLDER, RunPinned(server.site.run, server.site.placement, ()))
+        assert served_runs(private / RUNS) == {run}
         assert "has served this run, and its ledger is not here" in server.refuses(minimum=2)
     finally:
-        runs.unlink()
+        for path in (private / RUNS, ledger_height(run_folder(private, run))):
+            path.unlink(missing_ok=True)
 
 
 @pytest.mark.parametrize("name", [HOLDER, SHARD])
