@@ -49,7 +49,7 @@ def test_bad_envelopes_are_named_and_left_out_and_nothing_else_is_lost(tmp_path:
     faults["client-05"] = ("truncated@5",)
     with Processes(tmp_path / "run", "rlwe", versions=VERSIONS) as processes:
         processes.start_all(faults=faults)
-        refused = "an envelope has 1232 bytes, not 1231"
+        refused = "an envelope has 1328 bytes, not 1327"
         processes.wait(lambda: refused in processes.log("client-05"), "the refusal")
         processes.wait(lambda: waits_for(processes) == "client-05", "the others")
         processes.kill("client-05")
