@@ -32,8 +32,8 @@ from secureps.store.issuing import issue, revoke
 from tests.kits.audited import begin
 from tests.kits.bare import bare
 from tests.kits.dashboards import Browser
-from tests.kits.nursery import ROOT
 from tests.kits.ledgers import charge
+from tests.kits.nursery import ROOT
 
 FACT = Release("client-00", "all", 0, 100.0, 1000.0, 300.0, 1, 0.0)
 BEYOND = "127.0.0.2:0"

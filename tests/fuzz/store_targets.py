@@ -50,9 +50,9 @@ from secureps.store.served_runs import served_runs
 from secureps.store.spool import DiskSpool
 from tests.fuzz.target import Target, in_file
 from tests.golden.values import full, row
+from tests.kits.ledgers import charge
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 from tests.kits.unset import unset
-from tests.kits.ledgers import charge
 
 ME = Identity(b"m" * 32)
 PLAN = make_plan()

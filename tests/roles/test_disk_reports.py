@@ -40,10 +40,10 @@ from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.spool import DiskSpool, MemorySpool
 from tests.kits.executor_kit import TASK, Stage
 from tests.kits.federations import same, small_federation, small_plan, unharmed
+from tests.kits.ledgers import charge
 from tests.kits.roles_kit import HOLDER, World, make_plan, refused
 from tests.run.report.test_status_tables import asked
 from tests.service.test_executor import HEADER
-from tests.kits.ledgers import charge
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 

@@ -9,13 +9,12 @@ import pytest
 
 from secureps.client.site_policy import script_digest
 from secureps.messages.charge import Charge, Release
-from secureps.messages.submission import SubmissionId
 from secureps.policy.plan import load_plan
 from secureps.run.site_check import accepted, held_against
 from secureps.store.budget import BudgetLedger
 from tests.kits.command import run
-from tests.kits.nursery import ROOT
 from tests.kits.ledgers import charge, expose
+from tests.kits.nursery import ROOT
 
 PLAN = ROOT / "policies" / "digits.toml"
 SCRIPT = ROOT / "clients" / "digits_torch.py"

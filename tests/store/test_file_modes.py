@@ -22,8 +22,8 @@ from secureps.store.journal import MemoryJournal, SqliteJournal
 from secureps.store.keyring import own_seed
 from secureps.store.served_runs import ServedJournal
 from secureps.store.spool import DiskSpool
-from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 from tests.kits.ledgers import charge
+from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 
 
 def journal(folder: Path) -> None:
