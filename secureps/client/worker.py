@@ -483,9 +483,9 @@ class ClientWorker(Worker):
         site, pinned = self._site, self._machine.pinned
         section = pinned.plan.section.evaluation
         assert section is not None
-        if task.aim is not None:
-            if before := site.ledger.repeats(self._row(task.aim, b"", task, None)):
-                return Contributed((), (), (Unsent(task.aim, before),))
+        own = None if task.aim is None else self._row(task.aim, b"", task, None)
+        if task.aim is not None and own is not None and (said := site.ledger.repeats(own)):
+            return Contributed((), (), (Unsent(task.aim, said),))
         try:
             self._sealer.afford(pinned, site.name, task)
             model = self._assemble(task, self._staying(task))

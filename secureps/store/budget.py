@@ -86,7 +86,7 @@ class _Read:
     """What this process has read, and up to which row: each update would read all before it.
 
     Args:
-        places: by place, the update that may leave.
+        places: by place, the update that may leave, and the model that it came of.
         bases: by run, client, group and model, the version and step under which it was trained
             from first.
         unnamed: runs of which a version of before wrote what left, and not which updates.
@@ -94,7 +94,7 @@ class _Read:
 
     rows: Rows = field(default_factory=list)
     upto: Mark = START
-    places: dict[Place, bytes] = field(default_factory=dict)
+    places: dict[Place, tuple[bytes, bytes]] = field(default_factory=dict)
     bases: dict[tuple[bytes, str, str, bytes], tuple[int, int]] = field(default_factory=dict)
     unnamed: set[bytes] = field(default_factory=set)
 
@@ -102,7 +102,7 @@ class _Read:
         """Takes one more row."""
         self.rows.append((at, row))
         if isinstance(row, UpdateReleased):
-            self.places[_place(row)] = row.update
+            self.places[_place(row)] = row.update, row.model
             if row.model:
                 of_model = (row.run, row.client, row.group, row.model)
                 self.bases.setdefault(of_model, (row.version, row.step))
@@ -114,7 +114,8 @@ class _Read:
     def objection(self, row: UpdateReleased) -> str:
         """Why an update may not leave; empty if it may, be it once more."""
         known = self.places.get(_place(row))
-        if known is not None and known != row.update:
+        # The same update of another model is refused too: that nothing changed would be told.
+        if known is not None and known != (row.update, row.model):
             return (
                 f"another update of {_named(row.group, row.version, row.step)} is in the ledger, "
                 "and only that one may ever leave"

@@ -218,9 +218,10 @@ class Member(MemberFold):
         self._write(step, SubmissionSettled(id, str(outcome)))
         if outcome in (Outcome.DROPPED, Outcome.LOST):
             step.effects.append(Say(f"{id} was {outcome}: {reason}"))
-        newest = self._model.published.get(id.group)
-        if until is None and newest is not None and newest.version == sealed.receipt.version:
-            until = newest.version  # another round may ask for it
+        newest, dropped = self._model.published.get(id.group), outcome == Outcome.DROPPED
+        current = newest is not None and newest.version == sealed.receipt.version
+        if until is None and dropped and current:
+            until = sealed.receipt.version  # another round may ask for it
         keys = () if outcome == Outcome.INCLUDED else self._out.release(sealed, until)
         if keys := (*keys, *self._out.outdated(id.group, before)):
             step.effects.append(Work(Prune(keys)))
