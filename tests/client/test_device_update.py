@@ -42,7 +42,7 @@ from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
-from tests.kits.sealed_blocks import whole
+from tests.kits.sealed_blocks import drawn
 
 Tensors = dict[str, Any]
 Model = tuple[list[NDArray[np.float32]], Tensors]
@@ -110,9 +110,8 @@ def both(
 
 
 def integers(own: ClientWorker, update: Update, weight: int) -> NDArray[np.integer[Any]]:
-    layout = own._layout().group("all")
-    base = [bytes(32)] * layout.blocks
-    return whole(layout, own._on_grid(AIM, 0, update, weight, base))
+    base = (bytes(32),) * own._layout().group("all").blocks
+    return drawn(own, AIM, update, weight, base)
 
 
 @contextmanager
