@@ -167,6 +167,7 @@ def _copy_journal(source: Path, target: Path) -> None:
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | BINARY, 0o600))
     with read_only(source) as reader, closing(sqlite3.connect(target)) as writer:
         reader.backup(writer)
+        writer.execute("PRAGMA journal_mode = DELETE")  # reading the copy leaves no log beside it
     sync(target)
 
 
