@@ -251,17 +251,17 @@ class RecordedDisk:
                 if name.endswith("-wal"):  # SQLite waits for the folder in which it makes its log
                     self._sync_names(folder)
             self._names, self._there = names, there
-            self.moments.append(
-                Moment(
-                    after,
-                    tuple(self.said),
-                    self._durable.copy(),
-                    tuple(self._changes),
-                    self._kept.copy(),
-                    there,
-                    modes,
-                )
+            moment = Moment(
+                after,
+                tuple(self.said),
+                self._durable.copy(),
+                tuple(self._changes),
+                self._kept.copy(),
+                there,
+                modes,
             )
+            if not self.moments or replace(self.moments[-1], after=after) != moment:
+                self.moments.append(moment)
         finally:
             self._busy = False
 

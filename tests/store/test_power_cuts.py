@@ -7,6 +7,7 @@ between two steps may have left.
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -71,7 +72,7 @@ def hold(
         write(disk)
     if private:
         assert disk.open_to_others == set()
-        assert len(disk.moments) > 4
+        assert len(disk.moments) > 4, "nothing was recorded"
     for cut in disk.cuts(beside / "cuts"):
         try:
             check(cut)
@@ -334,7 +335,7 @@ def _close(disk: RecordedDisk) -> None:
 
 # --- copies -----------------------------------------------------------------------
 
-ROWS = 3
+ROWS = 2
 
 
 def _state(folder: Path, rows: int = ROWS) -> None:
@@ -388,26 +389,41 @@ def test_a_copy_of_a_damaged_journal_never_says_that_it_is_whole(tmp_path: Path)
     hold(disk, write, check, tmp_path)
 
 
-def test_a_party_starts_from_a_whole_restored_folder_or_not_at_all(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", ["the journal", "the folder"])
+def test_a_party_starts_from_a_whole_restored_folder_or_not_at_all(
+    lost: str, tmp_path: Path
+) -> None:
+    role: Role = "client" if lost == "the journal" else "coordinator"
+
     def write(disk: RecordedDisk) -> None:
-        disk.say(restore(disk.root / "copy", disk.root / "state", "client", disk.root))
+        disk.say(restore(disk.root / "copy", disk.root / "state", role, disk.root))
 
     def check(cut: Cut) -> None:
         state = cut.folder / "state"
+        files = [p for p in state.rglob("*") if p.is_file() and p.suffix not in (".lock", ".new")]
         try:
-            SqliteJournal(state / "journal.db").close()
-            _demand_whole(state)
+            if files:
+                SqliteJournal(state / "journal.db").close()
+                _demand_whole(state)
         except (DamagedStore, KeyError):
             assert not cut.said
-            restore(cut.folder / "copy", state, "client", cut.folder)
+            restore(cut.folder / "copy", state, role, cut.folder)
             _demand_whole(state)
 
     def before(disk: RecordedDisk) -> None:
         _state(disk.root / "state")
         backup(disk.root / "state", disk.root / "copy")
-        (disk.root / "state" / "journal.db").write_bytes(b"")
+        if lost == "the journal":
+            (disk.root / "state" / "journal.db").write_bytes(b"")
+        else:
+            shutil.rmtree(disk.root / "state")
 
-    hold_twice(write, check, tmp_path, before)
+    if lost == "the journal":
+        hold_twice(write, check, tmp_path, before)
+    else:
+        disk = recorded(tmp_path)
+        before(disk)
+        hold(disk, write, check, tmp_path)
 
 
 def test_a_standby_that_went_on_from_a_copy_does_not_go_back_to_it(tmp_path: Path) -> None:
