@@ -75,6 +75,11 @@ class Plan:
         return canonical(self.section, self.initial_digest)
 
     @property
+    def has_digest(self) -> bool:
+        """Whether the digest is known: it covers the file of version 0, which has to be read."""
+        return self.section.initial is None or self.initial_digest != ""
+
+    @property
     def digest(self) -> str:
         """Of the text, hex: by it a site's policy allows a plan."""
         return file_digest(self.text.encode()).hex()
@@ -429,11 +434,15 @@ def _mechanism(
     return ClientMechanism(clip, values, bits, noise, placement, honest)
 
 
-def load_plan(path: Path | str, base: Path | None = None) -> Plan:
+def load_plan(path: Path | str, base: Path | None = None, fetch: bool = True) -> Plan:
     """Reads and validates a plan file.
 
     `initial` is a URL, or a path relative to `base` (default: the file's folder), and is pinned
-    by its digest; so are the federation's settings that are paths (`sections.placed`).
+    by its digest; the federation's settings that are paths become absolute (`sections.placed`).
+
+    Args:
+        fetch: whether `initial` is fetched from another machine. Without, a plan whose `initial`
+            lies there has no digest (`Plan.has_digest`).
 
     Raises:
         ConfigError: the file does not parse, or a key has a bad value.
@@ -456,7 +465,7 @@ def load_plan(path: Path | str, base: Path | None = None) -> Plan:
         with naming(path):
             return Plan(section)
     with naming(path):
-        initial, digest = pinned(section.initial, base or path.parent)
+        initial, digest = pinned(section.initial, base or path.parent, fetch)
         return Plan(section.model_copy(update={"initial": initial}), digest)
 
 
