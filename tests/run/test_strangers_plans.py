@@ -36,47 +36,44 @@ FORWARDED: dict[str, Tool] = {"keys": keys, "roster": roster, "deploy": deploy}
 
 GIVEN: dict[str, tuple[str, ...]] = {
     "check": ("PLAN",),
-    "check --site": ("PLAN", "--site", "site.toml"),
+    "check --site": ("APP", "--site", "site.toml"),
     "check --values": ("PLAN", "--values", "10"),
-    "check --run-script": ("PLAN", "--run-script", "--fetch"),
+    "check --run-script": ("LOCAL", "--run-script"),
     "check --fetch": ("PLAN", "--fetch"),
     "profile": ("PLAN", "--values", "10"),
-    "profile --run-script": ("PLAN", "--run-script", "--fetch"),
+    "profile --run-script": ("LOCAL", "--run-script"),
     "profile --fetch": ("PLAN", "--values", "10", "--fetch"),
-    "up": ("PLAN", "--out", "run"),
-    "resume": ("run",),
+    "up": ("PLAN", "--out", "up"),
+    "resume": ("RUN",),
     "simulate": ("scenario.toml", "--out", "simulated"),
     "study": ("scenario.toml", "--out", "studied"),
-    "flower": ("PLAN", "--out", "founded"),
+    "flower": ("APP", "--out", "founded"),
     "keys init": ("fresh", "--plan", "PLAN"),
-    "keys request": ("holders", "holder", "h", "--plan", "PLAN"),
+    "keys request": ("holders", "--role", "holder", "--name", "h", "--plan", "PLAN"),
     "deploy kubernetes": ("PLAN", "--kit", "kit", "--out", "k8s", "--store-secret", "keys"),
     "deploy kubernetes --fetch": (
         *("PLAN", "--kit", "kit", "--out", "k8s-fetched", "--store-secret", "keys", "--fetch"),
     ),
     "deploy kubernetes --run-script": (
-        *("PLAN", "--kit", "kit", "--out", "k8s-run", "--store-secret", "keys"),
-        *("--run-script", "--fetch"),
+        *("LOCAL", "--kit", "kit", "--out", "k8s-run", "--run-script"),
     ),
     "deploy slurm": ("PLAN", "--kit", "kit", "--out", "slurm"),
     "deploy slurm --fetch": ("PLAN", "--kit", "kit", "--out", "slurm-fetched", "--fetch"),
-    "deploy slurm --run-script": (
-        *("PLAN", "--kit", "kit", "--out", "slurm-run", "--run-script", "--fetch"),
-    ),
-    "preflight": ("kit", "--name", "south", "--plan", "PLAN", "--site", "site.toml"),
+    "deploy slurm --run-script": ("LOCAL", "--kit", "kit", "--out", "slurm-run", "--run-script"),
+    "preflight": ("kit", "--name", "south", "--plan", "APP", "--site", "site.toml"),
     "serve": ("coordinator", "--config", "coordinator.toml"),
     "join": ("script.py", "--server", "127.0.0.1:1", "--kit", "kit", "--name", "south"),
     "runs": (".",),
-    "log": ("run",),
-    "stop": ("run",),
-    "status": ("run",),
-    "export": ("run", "--out", "exported.safetensors"),
+    "log": ("RUN",),
+    "stop": ("RUN",),
+    "status": ("RUN",),
+    "export": ("RUN", "--out", "exported.safetensors"),
 }
 """Words after each command that is given a plan, or a folder or file that holds or names one."""
 
 SUCCEEDS = {
     *("check", "check --site", "check --values", "check --fetch", "profile", "profile --fetch"),
-    *("keys init", "keys request", "runs", "log", "stop"),
+    *("keys init", "keys request", "preflight", "runs", "log", "stop", "status"),
     *("deploy kubernetes", "deploy kubernetes --fetch", "deploy slurm", "deploy slurm --fetch"),
 }
 """Those that do all of their work in spite of a script that fails; all others are cut short."""
@@ -84,8 +81,8 @@ SUCCEEDS = {
 NO_PLAN = {
     *("new", "warm", "health", "takeover", "backup", "restore", "act", "shards", "dashboard"),
     *("budget show", "budget export", "budget verify", "audit-log export", "audit-log verify"),
-    *("keys rotate", "keys approve", "keys issue", "keys show", "keys renew", "keys adopt"),
-    *("roster add", "roster revoke", "roster renew"),
+    *("keys rotate", "keys approve", "keys issue", "keys show", "keys renew", "keys revoke"),
+    *("roster add", "roster replace-holder", "roster revoke", "roster renew"),
 }
 """They are given no plan: their files are data that is read, or they ask a server that runs."""
 
@@ -105,16 +102,31 @@ clients = 4
 SCENARIO = """
 name = "trap"
 plan = "plan.toml"
-script = "script.py"
+script = "trainer.py"
 clients = 4
 [study]
 seeds = [1]
-target = { loss = 1.0 }
+every = 1.0
+seconds = 10.0
+target = 1.0
+baseline = "a"
 [[study.variant]]
 name = "a"
 """
 TOUCHES = "from pathlib import Path\n(Path(__file__).parent / {name!r}).touch()\n"
-TRAPPED_SCRIPT = f"{TOUCHES.format(name=SCRIPT)}raise RuntimeError('of a stranger')\nimport flwr\n"
+TRAPPED_SCRIPT = f"{TOUCHES.format(name=SCRIPT)}def make(settings): raise ValueError('enough')\n"
+TRAPPED_APP = f"{TOUCHES.format(name=SCRIPT)}raise ValueError('enough')\nimport flwr\n"
+"""A Flower app, whose ServerApp some commands run before they make a client."""
+TRAPPED_TRAINER = f"""{TOUCHES.format(name=SCRIPT)}
+import numpy as np
+class Trainer:
+    def parameters(self, seed): return {{"w": np.zeros(10, np.float32)}}
+    def examples(self): return 1
+    def fit(self, parameters, config): raise ValueError("enough")
+    evaluate = fit
+def make(settings): return Trainer()
+"""
+"""It fails once it trains, in a simulation whose coordinator has been made."""
 TRAPPED_RULE = f"""{TOUCHES.format(name=RULE)}
 class Rule:
     def __init__(self, minimum): ...
@@ -172,23 +184,45 @@ def trap(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trap]:
 
     store = ThreadingHTTPServer(("127.0.0.1", 0), Store)
     port = store.server_port
+    (folder / "app.py").write_text(TRAPPED_APP)
     (folder / "script.py").write_text(TRAPPED_SCRIPT)
+    (folder / "trainer.py").write_text(TRAPPED_TRAINER)
     (folder / "trapped_rule.py").write_text(TRAPPED_RULE)
     (folder / "scenario.toml").write_text(SCENARIO)
     (folder / "site.toml").write_text("minimum = 2\n")
     # The port is taken, by the store: the coordinator ends as soon as it would listen.
     (folder / "coordinator.toml").write_text(COORDINATOR.format(port=port))
     plan = folder / "plan.toml"
-    plan.write_text(PLAN.format(initial=f"http://127.0.0.1:{port}/initial.safetensors"))
-    create_kit(folder / "kit", load_plan(plan, fetch=False).cipher_parameters)
+    text = PLAN.format(initial=f"http://127.0.0.1:{port}/initial.safetensors")
+    plan.write_text(text)
+    (folder / "local.toml").write_text(text.replace("initial =", "# initial ="))
+    create_kit(folder / "kit", load_plan(folder / "local.toml").cipher_parameters)
     for name, role in PARTIES.items():
         issue(folder / "kit", role, name)
     thread = Thread(target=store.serve_forever)
     thread.start()
+    (folder / "app.toml").write_text(text.replace('"script.py"', '"app.py"'))
+    made = secureps(folder, "up", "plan.toml", "--out", "run")
+    assert (folder / "run" / "origin.json").exists(), made.stderr
+    trap.touched()
     yield trap
     store.shutdown()
     thread.join()
     store.server_close()
+
+
+def secureps(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """What a command of these words comes to; PLAN, APP, LOCAL and RUN are a stranger's."""
+    meant = {"PLAN": "plan.toml", "APP": "app.toml", "LOCAL": "local.toml", "RUN": "run"}
+    return subprocess.run(
+        [sys.executable, "-m", "secureps", *(meant.get(word, word) for word in words)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{folder}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
 
 
 def leaves(command: click.Command, name: str = "") -> Iterator[str]:
@@ -239,16 +273,7 @@ def test_the_page_names_no_command_that_is_not_tried() -> None:
 @pytest.mark.parametrize("name", GIVEN)
 def test_a_command_touches_what_the_page_says_and_no_more(name: str, trap: Trap) -> None:
     command = name.partition(" --")[0].split()
-    words = [str(trap.folder / "plan.toml") if w == "PLAN" else w for w in GIVEN[name]]
-    done = subprocess.run(
-        [sys.executable, "-m", "secureps", *command, *words],
-        cwd=trap.folder,
-        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{trap.folder}"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
+    done = secureps(trap.folder, *command, *GIVEN[name])
     told = done.stdout + done.stderr
     assert trap.touched() == named().get(name, set()), told
     assert "Traceback" not in told
