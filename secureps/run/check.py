@@ -9,7 +9,6 @@ refuse a plan (`policy.plan`).
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -35,7 +34,7 @@ from secureps.config.sections import (
 from secureps.crypto.cipher import Opening
 from secureps.crypto.sampling import UnsafeSeed
 from secureps.errors import ConfigError, naming
-from secureps.messages.schema import Schema, TensorSpec
+from secureps.messages.schema import Schema
 from secureps.policy.counting import counts
 from secureps.policy.explain.committee_cost import CommitteeCost
 from secureps.policy.explain.explanation import Explanation, GroupCost, Price, explain
@@ -45,6 +44,7 @@ from secureps.policy.explain.rule_text import RuleText
 from secureps.policy.plan import Plan, load_plan
 from secureps.policy.tensor_kinds import refuse_statistics, refuse_trained, remarks
 from secureps.run.initial_schema import initial_schema
+from secureps.run.model_size import Values, every_size, read_schema, sizes_of
 from secureps.run.party_names import shard_names
 from secureps.run.report.tables import filled
 from secureps.run.script.process import Assignment, script_process
@@ -54,7 +54,7 @@ from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
-from secureps.wording import counted, meant, named, size
+from secureps.wording import counted, named, size
 
 T = TypeVar("T")
 
@@ -63,10 +63,6 @@ PROGRAM_BYTES = 86_000_000
 "idle")."""
 KERNEL_BYTES = 130_000_000
 """Resident besides, once a sum was opened under rlwe: numba and the compiled kernels."""
-
-
-Values = int | Mapping[str, int]
-"""How many values a model has: of its one group, or of each group of the plan's file."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +137,7 @@ def unsaid(plan: Plan, clients: Clients | None, permit: Permit, sized: bool) -> 
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
     if not sized:
-        ways = [f"give {_every_size(plan)}, or --schema FILE with its tensors' shapes"]
+        ways = [f"give {every_size(plan)}, or --schema FILE with its tensors' shapes"]
         ways += ["have --fetch fetch initial"] if not plan.has_digest else []
         ways += ["have --run-script run the plan's script, which makes the model"] if runs else []
         spends = isinstance(plan.section.privacy, ClientPrivacySection)
@@ -160,83 +156,6 @@ def unsaid(plan: Plan, clients: Clients | None, permit: Permit, sized: bool) -> 
             "plan's settings, and a Flower app's ServerApp adds to the plan; --run-script runs it"
         )
     return tuple(told)
-
-
-def _every_size(plan: Plan) -> str:
-    """What to type for the sizes of all groups."""
-    names = [group.name for group in plan.section.group]
-    return "--values N" if len(names) == 1 else " ".join(f"--values {each}=N" for each in names)
-
-
-def read_values(texts: Iterable[str]) -> Values | None:
-    """The number of values that `--values` gives, or of each group; None if it gives none.
-
-    Raises:
-        ConfigError: it is neither N nor GROUP=N.
-    """
-    given: dict[str, int] = {}
-    for text in texts:
-        group, _, number = text.rpartition("=")
-        if group in given or not re.fullmatch("[1-9][0-9]{0,14}", number):
-            raise ConfigError(
-                f"--values: {text!r} is no number of values from 1 on, or GROUP=N once of a group"
-            )
-        given[group] = int(number)
-    if "" not in given:
-        return given or None
-    if len(given) > 1:
-        raise ConfigError("--values: give one number for all of the model, or GROUP=N of each")
-    return given[""]
-
-
-def sizes_of(plan: Plan, values: Values) -> dict[str, int]:
-    """How many values each group has, a table's row-blocks one by one.
-
-    Raises:
-        ConfigError: it is not said of every group, or there is no such group, or a table's values
-            are not so many for each row.
-    """
-    sections = {group.name: group for group in plan.section.group}
-    if isinstance(values, int):
-        if len(sections) > 1:
-            raise ConfigError(f"--values: the plan has {len(sections)} groups: {_every_size(plan)}")
-        values = dict.fromkeys(sections, values)
-    if lacking := [name for name in sections if name not in values]:
-        raise ConfigError(f"--values: says nothing of {named(lacking)}: {_every_size(plan)}")
-    sizes: dict[str, int] = {}
-    for name, count in values.items():
-        if (section := sections.get(name)) is None:
-            raise ConfigError(f"--values: no group is called {name!r}; {meant(name, sections)}")
-        if (cut := section.sparse) is None:
-            sizes[name] = count + section.scaled
-            continue
-        width, rest = divmod(count, cut.rows)
-        if rest:
-            raise ConfigError(
-                f"--values: {name} has {cut.rows} rows, and {count} values are not as many for each"
-            )
-        for number, block in enumerate(cut.names(name)):
-            sizes[block] = width * min(cut.block, cut.rows - number * cut.block) + section.scaled
-    return sizes
-
-
-def read_schema(path: Path) -> Schema:
-    """The tensors of a model, by a JSON file of their names and shapes: {"weight": [10, 64]}.
-
-    Raises:
-        ConfigError: the file is none.
-    """
-    try:
-        told = json.loads(path.read_bytes())
-        shapes = {str(name): tuple(shape) for name, shape in told.items()}
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        shapes = {}
-    sound = all(type(n) is int and n >= 0 for shape in shapes.values() for n in shape)
-    if not shapes or not sound:
-        raise ConfigError(f'{path}: no shapes of a model\'s tensors, as {{"weight": [10, 64]}}')
-    return Schema(tuple(TensorSpec(name, shapes[name], "float32") for name in sorted(shapes)))
 
 
 def refuse_few(path: Path, plan: Plan, federation: FederationSection) -> None:

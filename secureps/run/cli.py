@@ -6,6 +6,7 @@ lives here: every command imports what it needs when it runs, so that help is th
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator
@@ -153,26 +154,23 @@ def check(
     """Explain a plan in a page, or refuse it with the reason.
 
     Who sees what and who must collude, what privacy spends and what its noise
-    costs, bytes per update against plain fp32, memory per shard. It reads the
-    plan and runs nothing of it: what follows from the model's size is unknown
-    unless --values, --schema or a file that the plan names says it.
+    costs, bytes per update against plain fp32, memory per shard. Runs nothing of it.
     With --site it ends with status 1 if that site's policy refuses the plan.
     """
     settle_environment()
-    import json
-
     from rich.console import Console
 
-    from secureps.run.check import Permit, read_values, record, tables
+    from secureps.run.check import Permit, record, tables
     from secureps.run.check import check as examine
+    from secureps.run.model_size import read_values
     from secureps.run.site_check import accepted, held_against, runs_nothing
     from secureps.run.site_check import record as site_record
     from secureps.run.site_check import tables as site_tables
 
     permit, sizes = Permit(run_script, fetch), read_values(values or ())
     verdicts = () if site is None else held_against(plan, site, permit)
-    withheld = run_script and runs_nothing(verdicts)
-    known = None if withheld else examine(plan, sizes, memory, schema, permit)
+    refused = run_script and runs_nothing(verdicts)
+    known = None if refused else examine(plan, sizes, memory, schema, permit)
     if as_json:
         more = {} if site is None else {"site": site_record(verdicts)}
         typer.echo(json.dumps((record(known) if known else {}) | more, indent=1))

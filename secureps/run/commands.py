@@ -27,14 +27,11 @@ from secureps.run.options import (
 def profile(
     plan: Annotated[Path, typer.Argument(metavar="PLAN", help="A plan file, or a scenario.")],
     script: Annotated[
-        Path | None,
-        typer.Option(metavar="SCRIPT", help="A client's script that makes the model."),
+        Path | None, typer.Option(metavar="SCRIPT", help="A client's, which makes the model.")
     ] = None,
     values: Annotated[
         int | None,
-        typer.Option(
-            min=1, show_envvar=False, metavar="N", help="Size of the model, in place of a script's."
-        ),
+        typer.Option(min=1, show_envvar=False, metavar="N", help="Size of the model."),
     ] = None,
     run_script: RunScript = False,
     fetch: Fetch = False,
@@ -57,8 +54,7 @@ def profile(
     """Say how long an update of your model takes on your link, by phase.
 
     Plays one version on this machine with the code and disks of a real one, and
-    leaves out the training. How large the model is says --values, SCRIPT, which is
-    run, or a file that the plan names; the plan's own script runs with --run-script.
+    leaves out the training. SCRIPT is run to see the model, or by --run-script the plan's.
     """
     from rich.console import Console
 
@@ -66,10 +62,9 @@ def profile(
     from secureps.run.profile import Question, draw, table
     from secureps.run.profile import profile as measure
 
-    console = Console()
     question = Question(script, values, up, down, clients, out, Permit(run_script, fetch))
     found = measure(plan, question, typer.echo)
-    console.print(table(found))
+    Console().print(table(found))
     typer.echo(found.told())
     if out is not None:
         draw(found, out)

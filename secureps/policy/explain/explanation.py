@@ -23,7 +23,14 @@ from secureps.policy.explain.committee_cost import CommitteeCost, advice, commit
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
 from secureps.policy.explain.rule_text import RuleText, rule_words
 from secureps.policy.explain.scaling_text import scaling_words
-from secureps.policy.explain.visibility import Sight, collusion, opened, sights, withstood
+from secureps.policy.explain.visibility import (
+    Sight,
+    collusion,
+    evaluation_words,
+    opened,
+    sights,
+    withstood,
+)
 from secureps.policy.plan import LARGE_BLOCK, Plan
 from secureps.policy.spending import adjacency, planned, refuse_unaffordable
 from secureps.wording import counted
@@ -368,33 +375,6 @@ def _record_noise(plan: Plan, name: str, numbers: Sequence[int]) -> float:
     return alone * plan.chain(name).stands_for
 
 
-def _evaluation_remarks(plan: Plan) -> list[str]:
-    """Who sees what of held-out records, and what covers them."""
-    evaluation, privacy = plan.section.evaluation, plan.section.privacy
-    if evaluation is None:
-        return []
-    names, count = ", ".join(evaluation.magnitudes), len(plan.evaluated)
-    if plan.evaluator:
-        return [
-            f"evaluation: {plan.evaluator} judges {count} versions on held-out records and tells "
-            f"the coordinator {names} in the clear; it does not train, and no epsilon covers its "
-            "records"
-        ]
-    least = plan.bounds(EVALUATION).minimum
-    seen = (
-        f"evaluation: of {count} versions everybody sees {names}, each a mean over at least "
-        f"{counted(least, 'client')}"
-    )
-    if isinstance(privacy, ClientPrivacySection):
-        return [f"{seen}; each evaluation has noise and is charged like another update"]
-    sealed = plan.opening is not Opening.NOTHING
-    protection = "the encrypted sum" if sealed else "nothing, in the clear,"
-    return [
-        f"{seen}, exact: {protection} protects a single client's, and no epsilon covers held-out "
-        "records; a client with --budget sends none"
-    ]
-
-
 def _short(plan: Plan, price: Price | None) -> Iterator[str]:
     """What is odd about budget and delta."""
     if price is None:
@@ -434,7 +414,7 @@ def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
     remarks, full = [], False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
-    remarks += _evaluation_remarks(plan)
+    remarks += evaluation_words(plan)
     if not sealed:
         remarks.append("no encryption: only for runs whose shards may read every update")
     for name in _one_of_each(plan):

@@ -17,13 +17,14 @@ from secureps.errors import ConfigError, naming
 from secureps.files.objects import ObjectStore, is_url
 from secureps.policy.explain.memory import MemoryUse
 from secureps.policy.plan import Plan, load_plan
-from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, Values, check
+from secureps.run.check import KERNEL_BYTES, PROGRAM_BYTES, READ_ONLY, Permit, check
 from secureps.run.deploy.kubernetes import SERVING, Cluster, Federation, Training, manifests
 from secureps.run.deploy.parties import LocalPath, PartyKit, local_path, party_kits
 from secureps.run.deploy.pods import DATA, Needs
 from secureps.run.deploy.slurm import Batch, Joining, batch_files
 from secureps.run.deploy.stores import Store, refuse_meaningless, refuse_unreachable
 from secureps.run.deploy.yaml_text import yaml_text
+from secureps.run.model_size import Values
 from secureps.wording import named
 
 MOST_CONFIG = 900_000
