@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.config.serve import ServeSection
-from secureps.crypto.cipher import CipherParameters, Opening
+from secureps.crypto.cipher import Opening
 from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
+from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
 from secureps.policy.explain.memory import MemoryUse, Service, fewest, footprint, sealing
@@ -233,7 +234,7 @@ def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[in
     cohort, left = (rule.minimum, rule.most), _left(plan, name, numbers)
     if group is None:
         return GroupCost(name, section.bits, cohort, left)
-    up, grid = _bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
+    up, grid = bytes_up(plan.fitted(group), group), plan.grid(name, group.sent)
     return GroupCost(
         name=name,
         bits=section.bits,
@@ -249,12 +250,6 @@ def _cost(plan: Plan, name: str, group: GroupLayout | None, numbers: Sequence[in
         bytes_down=bytes_down(plan, group),
         client_memory=sealing(plan, group),
     )
-
-
-def _bytes_up(parameters: CipherParameters, group: GroupLayout) -> int:
-    sealed = cipher(parameters).block_bytes
-    full, last = sealed(group.slots(0)), group.slots(group.blocks - 1)
-    return (group.blocks - 1) * full + sealed(last)
 
 
 def _price(plan: Plan, laid: Mapping[str, GroupLayout], numbers: Sequence[int]) -> Price | None:
@@ -453,6 +448,12 @@ def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
             "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
         )
+    if plan.opening is Opening.COMMITTEE and plan.threshold < plan.holders:
+        remarks.append(
+            f"{plan.threshold} of {plan.holders} key holders suffice: before version 0.3.0 a "
+            "malicious aggregator alone opened single updates of such plans; no party of a run "
+            "with 0.3.0 can be of an earlier version"
+        )
     blocks = sum(laid[name].blocks for name in plan.groups) if laid else None
     if blocks is not None and 1 < section.shards > blocks:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")
@@ -481,9 +482,9 @@ OPENED = ServeSection.model_fields["minimum"].default
 
 def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
-    up = _bytes_up(plan.fitted(group), group)
+    up = bytes_up(plan.fitted(group), group)
     possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
-    larger = _bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
+    larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
         yield (
