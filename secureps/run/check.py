@@ -117,7 +117,7 @@ def check(
         if memory is not None:
             around = replace(around, memory=memory_bytes(memory))
         explained = explain(plan, sizes, around, found.examples)
-        unknown = unsaid(plan, clients, permit, sizes is not None)
+        unknown = list_unknown(plan, clients, permit, sizes is not None)
         return replace(explained, remarks=(*explained.remarks, *found.notes), unknown=unknown)
 
 
@@ -132,7 +132,9 @@ def refuse_two_sizes(values: Values | None, schema: Path | None, permit: Permit)
         raise ConfigError(f"{named(given)}: each says how large the model is: give one of them")
 
 
-def unsaid(plan: Plan, clients: Clients | None, permit: Permit, sized: bool) -> tuple[str, ...]:
+def list_unknown(
+    plan: Plan, clients: Clients | None, permit: Permit, sized: bool
+) -> tuple[str, ...]:
     """What could not be said of a plan, and how to have it said."""
     initial, told = plan.section.initial, list[str]()
     runs = clients is not None and not permit.run_script
@@ -341,7 +343,7 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
 UNKNOWN = "unknown"
 
 
-def _known(value: T | None, told: Callable[[T], str]) -> str:
+def _show(value: T | None, told: Callable[[T], str]) -> str:
     return UNKNOWN if value is None else told(value)
 
 
@@ -376,9 +378,9 @@ def _price(price: Price | None) -> Table | Text:
         [
             ("protected", price.unit),
             ("against", price.against),
-            ("epsilon of one version", _known(price.epsilon_version, at_delta)),
-            ("epsilon of the run", _known(price.epsilon_run, at_delta)),
-            ("budget", f"{price.budget:g}: enough for {_known(price.versions, versions)}"),
+            ("epsilon of one version", _show(price.epsilon_version, at_delta)),
+            ("epsilon of the run", _show(price.epsilon_run, at_delta)),
+            ("budget", f"{price.budget:g}: enough for {_show(price.versions, versions)}"),
             *(
                 (
                     "noise on a coordinate" + (f" of {name}" if len(price.noise) > 1 else ""),
@@ -438,18 +440,18 @@ def _committee(cost: CommitteeCost) -> Table:
 def _costs(groups: tuple[GroupCost, ...]) -> Table:
     """The costs of groups, a row for each quantity: narrow terminals then lose no digits."""
     quantities: dict[str, Callable[[GroupCost], str]] = {
-        "values": lambda g: _known(g.values, lambda n: f"{n:,}"),
-        "blocks": lambda g: _known(g.blocks, str),
+        "values": lambda g: _show(g.values, lambda n: f"{n:,}"),
+        "blocks": lambda g: _show(g.blocks, str),
         "bits": lambda g: str(g.bits),
         "bits left in a mean": lambda g: "-" if g.bits_left is None else f"{g.bits_left:.1f}",
-        "range of a value": lambda g: _known(g.range, lambda most: f"+- {most:.3g}"),
-        "step": lambda g: _known(g.step, lambda step: f"{step:.2g}"),
+        "range of a value": lambda g: _show(g.range, lambda most: f"+- {most:.3g}"),
+        "step": lambda g: _show(g.step, lambda step: f"{step:.2g}"),
         "cohort": lambda g: f"{g.cohort[0]} to {g.cohort[1]}",
-        "up per update": lambda g: _known(g.bytes_up, size),
-        "bytes a value": lambda g: _known(g.bytes_value, lambda n: f"{n:.{1 if n >= 1 else 2}f}"),
-        "to fp32": lambda g: _known(g.ratio, lambda ratio: f"{ratio:.2f} x"),
-        "down at most": lambda g: _known(g.bytes_down, size),
-        "client's memory": lambda g: _known(g.client_memory, size),
+        "up per update": lambda g: _show(g.bytes_up, size),
+        "bytes a value": lambda g: _show(g.bytes_value, lambda n: f"{n:.{1 if n >= 1 else 2}f}"),
+        "to fp32": lambda g: _show(g.ratio, lambda ratio: f"{ratio:.2f} x"),
+        "down at most": lambda g: _show(g.bytes_down, size),
+        "client's memory": lambda g: _show(g.client_memory, size),
     }
     alike = [list(same) for _, same in groupby(groups, lambda group: replace(group, name=""))]
     first = [same[0] for same in alike]

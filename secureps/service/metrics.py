@@ -315,7 +315,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
         if tls is not None:
             server.secured = _Secured(tls)
         else:
-            server.set_app(_named(app, host_names(LOOPBACK, server.server_port)))
+            server.set_app(_guard(app, host_names(LOOPBACK, server.server_port)))
         thread = threading.Thread(target=server.serve_forever, name="metrics", daemon=True)
         thread.start()
         try:
@@ -327,7 +327,7 @@ def exposed(metrics: Metrics, listen: str, state: Path, tls: TlsFiles | None) ->
             thread.join()
 
 
-def _named(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
+def _guard(app: WSGIApplication, names: frozenset[str]) -> WSGIApplication:
     """The same for requests that name this server; a browser's other pages could read it else."""
 
     def answer(environ: WSGIEnvironment, begin: StartResponse) -> Iterable[bytes]:
