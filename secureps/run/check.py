@@ -250,7 +250,8 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
         yield _committee(explanation.committee)
     yield _shard(explanation.shard, explanation.fewest)
     for remark in explanation.remarks:
-        yield Text(f"note: {remark}", "yellow")
+        warns = remark.startswith("WARNING")
+        yield Text(remark, "bold red") if warns else Text(f"note: {remark}", "yellow")
 
 
 def _rules(rules: tuple[RuleText, ...]) -> Table:

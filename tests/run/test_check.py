@@ -331,6 +331,15 @@ def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
     assert "coordinate of evaluation" not in text
 
 
+def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
+    sound = PLAN + 'weighting = "uniform"\n' + NOISY
+    weak = sound.replace("noise_multiplier = 3.0", "noise_multiplier = 0.4").replace("1e-5", "0.01")
+    found = page(write(tmp_path, weak), 1000)
+    assert "\nWARNING: the plan's delta is 0.01, above 1e-05" in found
+    assert "\nWARNING: the plan's noise_multiplier is 0.4, below 0.5" in found
+    assert "WARNING" not in page(write(tmp_path, sound), 1000)
+
+
 def test_a_narrow_page_keeps_every_digit() -> None:
     explanation = check(ROOT / "policies" / "digits.toml")
     console = Console(width=80, record=True, file=io.StringIO())

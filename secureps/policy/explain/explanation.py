@@ -17,6 +17,7 @@ from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
+from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.explain.codec_text import codec_words
 from secureps.policy.explain.committee_cost import CommitteeCost, advice, committee_cost
@@ -387,11 +388,6 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
             f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
-    if price.delta > LARGE_DELTA:
-        yield (
-            f"delta {price.delta:g} is large: with about this probability the promise of epsilon "
-            "does not hold; take less than one over the number of those protected"
-        )
 
 
 def _drowned(plan: Plan, layout: Sequence[GroupLayout], price: Price | None) -> Iterator[str]:
@@ -408,13 +404,9 @@ def _drowned(plan: Plan, layout: Sequence[GroupLayout], price: Price | None) -> 
             )
 
 
-LARGE_DELTA = 1e-3
-"""What no epsilon should be stated at."""
-
-
 def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
     section, sealed = plan.section, plan.holders > 0
-    remarks, full = [], False
+    remarks, full = list(weak_privacy(section.privacy)), False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
     remarks += _evaluation_remarks(plan)
