@@ -12,6 +12,7 @@ What must not live here: samples, noise, steps, and the formulas of layers.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
@@ -23,7 +24,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 from secureps.client.ghost_clipping import (
     Layer,
@@ -175,6 +178,61 @@ class Alone:
         return of_tensors(apart[0], lambda _: torch.cat(next(columns)))
 
 
+RAISES = ("cpu",)
+"""Devices that raise an error for an index out of range. CUDA ends all that the process does there,
+and one record with a wrong label would end its client."""
+
+
+class IndicesChecked(TorchFunctionMode):
+    """Raises IndexError where a loss or a table is given what is out of its range, on any device.
+
+    It sees torch's own losses and `embedding`, whoever calls them, and no other indexing.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
+    ) -> Any:
+        """Checks the arguments of a function of torch, and calls it."""
+        if check := IN_RANGE.get(func):
+            bound = inspect.signature(func).bind(*args, **(kwargs or {}))
+            bound.apply_defaults()
+            if not bool(check(**bound.arguments).all()):
+                raise IndexError(f"{func.__name__}: a value is out of range")
+        return func(*args, **(kwargs or {}))
+
+
+def _values(tensor: Tensor) -> Tensor:
+    """The values of all records, also inside of torch.func.vmap."""
+    while torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+        tensor = torch._C._functorch.get_unwrapped(tensor)
+    return tensor.detach()
+
+
+def _are_classes(input: Tensor, target: Tensor, ignore_index: int, **_: Any) -> Tensor:
+    values, classes = _values(target), input.shape[min(1, input.ndim - 1)]
+    if values.is_floating_point():  # probabilities of classes
+        return torch.ones((), dtype=torch.bool)
+    return (values == ignore_index) | ((values >= 0) & (values < classes))
+
+
+def _are_rows(input: Tensor, weight: Tensor, **_: Any) -> Tensor:
+    values = _values(input)
+    return (values >= 0) & (values < len(weight))
+
+
+def _are_probabilities(input: Tensor, target: Tensor, **_: Any) -> Tensor:
+    values = torch.cat([_values(input).flatten(), _values(target).flatten()])
+    return (values >= 0) & (values <= 1)
+
+
+IN_RANGE: Mapping[Any, Callable[..., Tensor]] = {
+    functional.cross_entropy: _are_classes,
+    functional.nll_loss: _are_classes,
+    functional.embedding: _are_rows,
+    functional.binary_cross_entropy: _are_probabilities,
+}
+
+
 @dataclass(eq=False)
 class PrivateSum:
     """How a model's clipped gradients are added up.
@@ -207,7 +265,7 @@ class PrivateSum:
         rewind = _rewinding(self.device)
         while len(part):
             try:
-                losses, parts = self.gradients(*batch(part))
+                losses, parts = self._tried(batch, part)
             except (torch.OutOfMemoryError, PlanRefused):
                 raise
             except Exception:
@@ -225,10 +283,14 @@ class PrivateSum:
             rewind()
         return 0
 
+    def _tried(self, batch: Batch, part: NDArray[np.int64]) -> tuple[Tensor, Parts]:
+        with nullcontext() if self.device.type in RAISES else IndicesChecked():
+            return self.gradients(*batch(part))
+
     def _passing(self, batch: Batch, part: NDArray[np.int64]) -> NDArray[np.int64]:
         """Those of these records for which neither the model nor the loss fails."""
         try:
-            self.gradients(*batch(part))
+            self._tried(batch, part)
         except (torch.OutOfMemoryError, PlanRefused):
             raise
         except Exception:

@@ -233,9 +233,10 @@ class TorchTrainer:
             state, metrics = self._trained(parameters, own, config.privacy)
         for name, each in state.items():
             if not bool(torch.isfinite(each).all()):
+                records_too = "" if config.privacy else " or look for bad records"
                 raise NotFinite(
                     f"local training made tensor {name!r} NaN or infinite; lower lr "
-                    f"(now {local.lr}) or look for bad records"
+                    f"(now {local.lr}){records_too}"
                 )
         result = {name: self._left(name, each) for name, each in state.items()}
         for name, rows in self._touches.items():

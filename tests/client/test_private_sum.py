@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from secureps.client.private_sum import (
+    IN_RANGE,
     Alone,
+    IndicesChecked,
     PrivateSum,
     Together,
     made_records,
@@ -148,6 +151,54 @@ def test_a_loss_that_fails_for_a_record_leaves_it_out(target: float, way: str) -
     assert found.left_out == 2
     good = [0, 1, 3, 5]
     assert torch.equal(with_it, summed(model, x[good], y[good], way, loss)[0])
+
+
+def own_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs, targets)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("kind", "loss", "bad"),
+    [
+        ("linear", functional.cross_entropy, "label"),
+        ("linear", own_loss, "label"),
+        ("linear", nn.CrossEntropyLoss(), "label"),
+        ("embedding", functional.cross_entropy, "nan"),
+        ("tied", own_loss, "nan"),
+    ],
+)
+def test_an_index_out_of_range_never_comes_to_a_device_that_would_end_the_process(
+    kind: str, loss: Any, bad: str, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on CUDA, whose kernels are played by those of the CPU: they see no such index."""
+    model, x, y = refuted(kind, bad)
+    wanted, _ = summed(model, x, y, way, loss)
+    refusals = []
+
+    def noted(check: Callable[..., Tensor], **given: Any) -> Tensor:
+        found = check(**given)
+        refusals.append(not bool(found.all()))
+        return found
+
+    checks = {own: partial(noted, check) for own, check in IN_RANGE.items()}
+    monkeypatch.setattr("secureps.client.private_sum.IN_RANGE", checks)
+    monkeypatch.setattr("secureps.client.private_sum.RAISES", ())
+    found, left = summed(model, x, y, way, loss)
+    assert left.left_out == 1
+    assert any(refusals)
+    assert torch.equal(found, wanted)
+    with IndicesChecked():
+        for wrong in (-1, 3):
+            with pytest.raises(IndexError, match=": a value is out of range"):
+                loss(torch.zeros(1, 3), torch.tensor([wrong]))
+
+
+def test_probabilities_out_of_range_never_come_to_such_a_device_either() -> None:
+    with IndicesChecked():
+        for wrong in (torch.nan, 1.5):
+            with pytest.raises(IndexError, match="binary_cross_entropy"):
+                functional.binary_cross_entropy(torch.tensor([wrong]), torch.zeros(1))
 
 
 @pytest.mark.parametrize("way", WAYS)
