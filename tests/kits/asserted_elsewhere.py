@@ -495,5 +495,14 @@ ELSEWHERE = {
     "operator's fault)": ("client/test_site_policy.py", "counts for all runs of this site"),
     "as many trainings as this site allows (updates_per_hour) have begun within an hour: the next "
     "one may begin in ...": ("federation/test_site_policies.py", "have begun within an hour"),
+    "WARNING: the plan's ...": ("policy/checks/test_privacy.py", "WARNING: the plan's "),
+    "record privacy: in ... steps ... records that were drawn counted as nothing, ...": (
+        "client/test_private_sum.py",
+        "counted as nothing",
+    ),
+    "record privacy: the model takes one record after the other, which is slow, ...": (
+        "client/test_private_sum.py",
+        "one record after the other",
+    ),
 }
 """Messages that other files assert: which, and the part that it looks for."""
