@@ -27,8 +27,7 @@ def refuse_model(module: nn.Module) -> None:
     """Refuses weights in which noise is lost, and layers without per-record gradients (BatchNorm).
 
     Noise that is added in bfloat16 is rounded away beside a long sum, and the sum leaves as it is.
-    A layer that mixes records, trainable or not, would let a record change the gradients of others,
-    past its own clip.
+    A layer that mixes records has no statistics of the one record that it would see.
 
     Raises:
         PlanRefused: there is one; names it.
