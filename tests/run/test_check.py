@@ -99,7 +99,7 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     page = console.export_text()
     assert "digits: sound. 15 versions under rlwe, 2 shards." in page
     assert explanation.price is not None
-    for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
+    for said in ("key holder", "7.860", "1.06 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
     for said in (explanation.price.against, explanation.opened, "6 clients connected", "+- 1 "):
         assert said in page
