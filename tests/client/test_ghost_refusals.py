@@ -179,7 +179,8 @@ def test_what_would_not_be_seen_is_refused(make: Made, shape: tuple[int, ...], r
 
 @pytest.mark.parametrize("kind", ["positions", "stashed"])
 def test_what_a_model_makes_of_each_record_is_seen(kind: str) -> None:
-    model, x = Positions(expanded=True).double(), torch.randint(0, 9, (4, 7))
+    model: nn.Module = Positions(expanded=True).double()
+    x = torch.randint(0, 9, (4, 7))
     if kind == "stashed":
         model, x = Stashed().double(), torch.randn(RECORDS, dtype=torch.float64)
     y = torch.zeros(4, dtype=torch.int64)
