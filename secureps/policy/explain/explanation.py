@@ -484,7 +484,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
     up = _bytes_up(plan.fitted(group), group)
     possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
-    larger = _bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
+    larger = _bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
         yield (

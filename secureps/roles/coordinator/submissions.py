@@ -31,6 +31,7 @@ from secureps.messages.submission import (
 )
 from secureps.model.layout import GroupLayout
 from secureps.policy.base import Base
+from secureps.policy.counting import check_counted
 from secureps.policy.groups import together
 from secureps.policy.plan import Plan
 from secureps.policy.rules.priority import LARGEST
@@ -124,7 +125,8 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
 
     Raises:
         Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
-            names its update, or what it declares of the update's size is another one.
+            names its update, what it declares of the update's size, or what it counts by is
+            another one.
         Oversized: an envelope or the correction is too long.
     """
     id, purpose = receipt.id, receipt.purpose
@@ -153,9 +155,19 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     wanted = (UPDATE_BYTES, beside) if purpose == UPDATE else (0, 0)
     if (len(receipt.update), len(receipt.beside)) != wanted:
         raise Malformed(f"{id}: its update's name and the groups beside it take {wanted}")
+    _check_counted(plan, receipt)
     _check_magnitude(plan, receipt)
     _check_shared_key(plan, layout, receipt)
     _check_fact(plan, layout, receipt)
+
+
+def _check_counted(plan: Plan, receipt: Receipt) -> None:
+    """Malformed unless an update counts as the plan lets one count, and a founding model as 1."""
+    id, counted = receipt.id, (receipt.examples, receipt.most_examples)
+    if receipt.purpose == UPDATE:
+        check_counted(plan.group(id.group), id, *counted)
+    elif counted != (1, 0):
+        raise Malformed(f"{id}: a founding model counts as nothing, and it says {counted}")
 
 
 def _check_magnitude(plan: Plan, receipt: Receipt) -> None:

@@ -424,6 +424,8 @@ class HolderLedger:
             raise Refused(f"{receipt.id}: its receipt is for another group or version")
         if receipt.update != member.update:
             raise Refused(f"{receipt.id}: its receipt is for another update")
+        if (receipt.examples, receipt.most_examples) != (member.examples, cohort.most_examples):
+            raise Refused(f"{receipt.id}: by its receipt it counts as {receipt.examples} examples")
         if not max(0, newest - stale) <= receipt.version <= newest:
             raise Refused(
                 f"{receipt.id}: trained from version {receipt.version}, the plan's rule takes none "
