@@ -73,7 +73,8 @@ def check_counted(section: GroupSection, whose: object, examples: int, agreed: i
     if agrees(section) != (agreed != 0):
         raise Malformed(f"{whose}: a bound of {agreed} examples, which is not this group's")
     check_told(str(whose), agreed)
-    if not 1 <= examples <= (most := bound(section, agreed)):
+    most = bound(section, agreed)
+    if not 1 <= examples <= most:
         raise Malformed(
             f"{whose}: it counts as {examples} examples, and a client of this group counts as 1 "
             f"to {most}"

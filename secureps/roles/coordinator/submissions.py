@@ -83,7 +83,7 @@ def submit(tx: Transaction, roster: Roster, receipt: Receipt) -> None:
         _check_round(tx, group, receipt)
     else:
         _check_stream(tx, group, receipt)
-    _check_bound(group, receipt)
+    _check_counted(tx, group, receipt)
     tx.write(Received(receipt))
     tx.sessions.asked.discard(receipt.id)
     if receipt.fact is not None:
@@ -125,8 +125,7 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
 
     Raises:
         Malformed: its purpose, sequence, step, number of blocks, size, charge, shared key, what
-            names its update, what it declares of the update's size, or what it counts by is
-            another one.
+            names its update, or what it declares of the update's size is another one.
         Oversized: an envelope or the correction is too long.
     """
     id, purpose = receipt.id, receipt.purpose
@@ -155,19 +154,9 @@ def check_receipt(plan: Plan, layout: GroupLayout, receipt: Receipt) -> None:
     wanted = (UPDATE_BYTES, beside) if purpose == UPDATE else (0, 0)
     if (len(receipt.update), len(receipt.beside)) != wanted:
         raise Malformed(f"{id}: its update's name and the groups beside it take {wanted}")
-    _check_counted(plan, receipt)
     _check_magnitude(plan, receipt)
     _check_shared_key(plan, layout, receipt)
     _check_fact(plan, layout, receipt)
-
-
-def _check_counted(plan: Plan, receipt: Receipt) -> None:
-    """Malformed unless an update counts as the plan lets one count, and a founding model as 1."""
-    id, counted = receipt.id, (receipt.examples, receipt.most_examples)
-    if receipt.purpose == UPDATE:
-        check_counted(plan.group(id.group), id, *counted)
-    elif counted != (1, 0):
-        raise Malformed(f"{id}: a founding model counts as nothing, and it says {counted}")
 
 
 def _check_magnitude(plan: Plan, receipt: Receipt) -> None:
@@ -314,10 +303,11 @@ def _check_stream(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
         )
 
 
-def _check_bound(group: GroupState, receipt: Receipt) -> None:
+def _check_counted(tx: Transaction, group: GroupState, receipt: Receipt) -> None:
     # One with a bound of its own stands out of the mean: holders refuse its cohort.
     if receipt.most_examples != group.most_examples:
         raise Malformed(
             f"{receipt.id}: it counts up to {receipt.most_examples} examples, and members of "
             f"{group.name} count up to {group.most_examples}"
         )
+    check_counted(tx.plan.group(group.name), receipt.id, receipt.examples, group.most_examples)
