@@ -16,6 +16,7 @@ from fractions import Fraction
 from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.submission import Cohort
+from secureps.policy.plan import Plan
 
 MOST_EXAMPLES = 1 << 40
 """Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
@@ -123,6 +124,26 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
             "under which exact numbers are public"
         )
     return privacy.records
+
+
+def publication(plan: Plan, own: int | None) -> tuple[str, ...]:
+    """Tells a client which of its numbers is public, and to whom; nothing where all count alike.
+
+    Args:
+        own: that of the client's own settings.
+    Raises:
+        PlanRefused: as `public_number`.
+    """
+    if all(plan.group(group).weighting == "uniform" for group in plan.all_groups):
+        return ()
+    number = public_number(plan.section, own)
+    how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
+    if number is not None:
+        how, own_way = f"as {number} examples", ""
+    return (
+        f"this client counts {how}, and that number is public: the coordinator, the shards and the "
+        f"key holders read it in its receipts{own_way}",
+    )
 
 
 def remarks(section: GroupSection, of: str, number: int, agreed: int) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
+from secureps.policy.counting import publication
 from secureps.policy.plan import Plan
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
@@ -101,6 +102,10 @@ class MemberSettings:
                 "leave frozen out"
             )
         return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """What its data holder should know of a plan before anything leaves."""
+        return () if self.name == plan.evaluator else publication(plan, self.records)
 
     def weighing(self, plan: Plan) -> ExampleCount:
         """By which number it counts, before it is told any bound."""
