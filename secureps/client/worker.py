@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import operator
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from weakref import WeakValueDictionary
@@ -59,7 +58,7 @@ from secureps.messages.requests import Decline, Figure, GetBlock, Request
 from secureps.messages.submission import UPDATE, UPDATE_BYTES, SubmissionId, model_digest
 from secureps.model.layout import GroupLayout, Layout
 from secureps.policy.block_codes import block_codes
-from secureps.policy.counting import bound, public_number, remarks
+from secureps.policy.counting import bound, check_counted, public_number, remarks
 from secureps.policy.groups import beside
 from secureps.policy.scales import moved
 from secureps.policy.spending import fact
@@ -456,21 +455,16 @@ class ClientWorker(Worker):
         return seed.derive(purpose, *labels, *((run,) if seed.private else ()))
 
     def _counted(self, aim: Aim, examples: int) -> int:
-        """Returns the public number that an update counts by; notes what may surprise the client.
-
-        Raises:
-            Malformed: there are no examples.
-        """
+        """Returns what an update counts by, publicly; notes what may surprise the client."""
         plan = self._machine.pinned.plan
         section = plan.group(aim.group)
         if section.weighting == "uniform":
             return 1
-        public = public_number(plan.section, self._site.records)
-        number = operator.index(examples) if public is None else public
-        if number < 1:
-            raise Malformed(f"{number} examples: at least 1 is needed")
+        number = public_number(plan.section, self._site.records) or int(examples)
+        counted = min(number, bound(section, aim.most_examples))
+        check_counted(section, self._site.name, counted, aim.most_examples)
         self._note(remarks(section, plan.of(aim.group), number, aim.most_examples))
-        return min(number, bound(section, aim.most_examples))
+        return counted
 
     def _on_grid(
         self,

@@ -13,10 +13,14 @@ import math
 from collections.abc import Sequence
 from fractions import Fraction
 
-from secureps.config.plan import GroupSection, PlanSection, RecordPrivacySection
+from secureps.config.plan import (
+    ClientPrivacySection,
+    GroupSection,
+    PlanSection,
+    RecordPrivacySection,
+)
 from secureps.errors import Malformed, PlanRefused
 from secureps.messages.submission import Cohort
-from secureps.policy.plan import Plan
 
 MOST_EXAMPLES = 1 << 40
 """Beyond this no number of examples is told, or agreed on: whoever tells more is mistaken."""
@@ -126,7 +130,15 @@ def public_number(section: PlanSection, own: int | None) -> int | None:
     return privacy.records
 
 
-def publication(plan: Plan, own: int | None) -> tuple[str, ...]:
+def publishes(section: PlanSection) -> bool:
+    """Whether receipts have the number that a client counts by, for updates or evaluations."""
+    judged = section.evaluation is not None and section.evaluation.evaluator is None
+    whole = isinstance(section.privacy, ClientPrivacySection)
+    weighted = any(group.weighting == "examples" for group in section.group)
+    return weighted or (judged and not whole)
+
+
+def publication(section: PlanSection, own: int | None) -> tuple[str, ...]:
     """Tells a client which of its numbers is public, and to whom; nothing where all count alike.
 
     Args:
@@ -134,9 +146,9 @@ def publication(plan: Plan, own: int | None) -> tuple[str, ...]:
     Raises:
         PlanRefused: as `public_number`.
     """
-    if all(plan.group(group).weighting == "uniform" for group in plan.all_groups):
+    if not publishes(section):
         return ()
-    number = public_number(plan.section, own)
+    number = public_number(section, own)
     how, own_way = "by how many examples it has", "; --records N counts by a number of your own"
     if number is not None:
         how, own_way = f"as {number} examples", ""

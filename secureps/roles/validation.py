@@ -64,11 +64,12 @@ def check_scale(plan: Plan, group: str, scale: float | None) -> None:
         raise Malformed(f"{group} has a clip that stays, and a scale of {scale} was given")
 
 
-def check_public_numbers(plan: Plan, cohort: Cohort) -> None:
-    """Malformed unless every member counts as the plan lets one count.
+def check_divisor(plan: Plan, cohort: Cohort) -> None:
+    """Malformed unless a cohort has a scale, and members count, as the plan allows.
 
     Else a coordinator alone could choose what the sum is divided by.
     """
+    check_scale(plan, cohort.group, cohort.scale)
     section = plan.group(cohort.group)
     for member in cohort.members:
         check_counted(section, member.id, member.examples, cohort.most_examples)

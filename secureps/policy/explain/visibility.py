@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from secureps.config.plan import RecordPrivacySection
 from secureps.crypto.cipher import Opening
+from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
 
 
@@ -27,8 +28,8 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
     more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
-    counted = any(plan.group(name).weighting == "examples" for name in plan.all_groups)
-    more = f"; how many examples each client counts by{more}" if counted else more
+    if publishes(plan.section):
+        more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
         f"who takes part, when, how large; receipts; charges{keys}{more}",

@@ -105,7 +105,7 @@ class MemberSettings:
 
     def warnings(self, plan: Plan) -> tuple[str, ...]:
         """What its data holder should know of a plan before anything leaves."""
-        return () if self.name == plan.evaluator else publication(plan, self.records)
+        return () if self.name == plan.evaluator else publication(plan.section, self.records)
 
     def weighing(self, plan: Plan) -> ExampleCount:
         """By which number it counts, before it is told any bound."""

@@ -71,7 +71,7 @@ from secureps.roles.shard.tasks import (
     WritePart,
 )
 from secureps.roles.tasks import Prune, Sweep, Task
-from secureps.roles.validation import check_key_sum, check_public_numbers, check_scale
+from secureps.roles.validation import check_divisor, check_key_sum
 
 ALL = 1 << 62
 """Older than every version."""
@@ -297,8 +297,7 @@ class Shard(ShardFoldable):
 
     def _hold(self, step: Step, order: orders.Hold) -> None:
         cohort, sums = order.cohort, self.state.group(order.cohort.group).sums
-        check_scale(self.state.pinned.plan, cohort.group, cohort.scale)
-        check_public_numbers(self.state.pinned.plan, cohort)
+        check_divisor(self.state.pinned.plan, cohort)
         if self.state.moves(cohort.group):
             self._adoption.postponed = True
             return

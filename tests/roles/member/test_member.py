@@ -88,7 +88,7 @@ def test_it_joins_pins_watches_and_keeps_its_lease() -> None:
     step = client.welcome()
     pinned = records.RunPinned(client.run, make_placement(PLAN), ADDRESSES)
     assert step.records == [pinned]
-    published = list(map(Say, publication(PLAN, None)))
+    published = list(map(Say, publication(PLAN.section, None)))
     assert step.effects == [*published, *(Locate(s.name, s.advertise) for s in ADDRESSES), Watch()]
     assert client.machine.pinned == Pinned.of(pinned)
     assert client.machine.wake() == 15.0
