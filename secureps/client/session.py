@@ -317,6 +317,8 @@ def join(
         'all 3 versions are made'
     """
     agreed = plan if isinstance(plan, Plan) else load_plan(plan)
+    policy = NO_POLICY if site is None else read_site(Path(site))
+    records = policy.records_of(records)
     if not private_steps and record_privacy(agreed, records) is not None:
         raise PlanRefused(
             "the plan trains with record-level privacy: a loop that clips each record's gradient "
@@ -324,7 +326,6 @@ def join(
             "does, with run_client"
         )
     pin_process(pin, name, threads)
-    policy = NO_POLICY if site is None else read_site(Path(site))
     policy.demand_running()
     joining = Joining(
         server,
