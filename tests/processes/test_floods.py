@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import resource
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
@@ -365,14 +364,14 @@ def test_an_announced_block_takes_no_room_before_it_comes(
     calls = []
     for party in "abcdef":
         envelope = encode(put(b"", party, length=BLOCK_LIMIT))
-        head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-        calls.append(shard.begin(method, shard.signed(party, method, envelope), head))
+        head = framing.head(envelope, BLOCK_LIMIT)
+        calls.append(shard.begin(method, shard.signed(party, method, envelope), head, b"x"))
     await_(lambda: server.bytes_in_flight == 6)
     shard.still_serves()
     shard.over.set()
     for call in calls:
         assert "instead of the announced" in str(ends(call))
-    await_(lambda: all(upload.idle for upload in server._intake._uploads.values()))
+    await_(lambda: not any(upload.reading for upload in server._intake._uploads.values()))
 
 
 def test_a_block_that_stops_coming_gives_its_room_back(
@@ -382,20 +381,17 @@ def test_a_block_that_stops_coming_gives_its_room_back(
     server = shard.server
     monkeypatch.setattr(admission, "STALLED", 0.2)
     envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-    head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
-    call = shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
+    head = framing.head(envelope, BLOCK_LIMIT)
+    call = shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
     error = ends(call)
     assert isinstance(error, Unreachable)
     assert error.retry_after is not None
     intake = server._intake
-    await_(lambda: all(upload.idle for upload in intake._uploads.values()))
-    for party in "bc":  # all of the budget, between them
-        with opened(intake, party, BLOCK_LIMIT) as upload:
-            upload.add(bytes(BLOCK_LIMIT))
-            upload.hand_over(EchoServer()).result(0)
-    intake._take("b", BLOCK_LIMIT)
-    intake._take("c", 2 * BLOCK_LIMIT - BLOCK_LIMIT // 2)
-    intake._take("d", BLOCK_LIMIT // 2)
+    await_(lambda: not any(upload.reading for upload in intake._uploads.values()))
+    for party in "bcd":  # all of the budget, between them
+        upload = opened(intake, party, BLOCK_LIMIT)
+        assert upload.turn().done()
+        upload.add(bytes(BLOCK_LIMIT))
     assert intake.taken == 3 * BLOCK_LIMIT
 
 
@@ -405,32 +401,14 @@ def opened(intake: Uploads, sender: str, length: int) -> Upload:
     return upload
 
 
-def test_one_sender_s_blocks_leave_memory_to_the_others() -> None:
-    intake = Uploads(100, 40)
-    first, second = opened(intake, "a", 40), opened(intake, "a", 39)
-    with first, second:
-        first.add(bytes(39))
-        second.add(bytes(11))
-        with pytest.raises(Busy):
-            second.add(b"x")
-        with opened(intake, "b", 38) as other:
-            other.add(bytes(38))
-            other.hand_over(EchoServer()).result(0)
-    assert intake.taken == 50
-    with opened(intake, "a", 38) as third:  # its own blocks that nobody sends make room for it
-        third.add(bytes(38))
-        third.hand_over(EchoServer()).result(0)
-    assert intake.taken == 11
-
-
 def test_one_party_s_uploads_leave_places_to_others(shard: Besieged) -> None:
     """Three times as many as may be taken in at once, none of which goes on."""
     assert isinstance(shard.server, ShardServer)
     for number in range(3 * servers.TRANSFERS):
         header = dataclasses.replace(put(b"", "a", length=1000).header, sequence=number)
         envelope = encode(PutBlock(header, b""))
-        head = struct.pack("<IQ", len(envelope), 1000) + envelope + b"x"
-        shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
+        head = framing.head(envelope, 1000)
+        shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
     server = shard.server
     await_(lambda: server.bytes_in_flight == servers.TRANSFERS_EACH)
     await_(lambda: server._callers._calls["a"] == 3 * servers.TRANSFERS)
@@ -478,11 +456,11 @@ def test_honest_calls_go_on_while_calls_are_begun_and_left(shard: Besieged) -> N
 
     def flood() -> None:
         envelope = encode(put(b"", "a", length=BLOCK_LIMIT))
-        head = struct.pack("<IQ", len(envelope), BLOCK_LIMIT) + envelope + b"x"
+        head = framing.head(envelope, BLOCK_LIMIT)
         while not done.is_set():
             begun.append(shard.begin(framing.PUT, None))
             if len(begun) < 4 * admission.CALLS:
-                shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head)
+                shard.begin(framing.PUT, shard.signed("a", framing.PUT, envelope), head, b"x")
             done.wait(0.002)
 
     thread = threading.Thread(target=flood, daemon=True)

@@ -318,11 +318,12 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.PUT, envelope)
         method: Any = self._channel(to).stream_unary(framing.PUT)
-        frame = framing.pieces(envelope, memoryview(message.payload)[offset:], self._pace)
+        rest = memoryview(message.payload)[offset:]
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:
-            for piece in frame:
+            yield framing.head(envelope, len(rest))
+            for piece in framing.pieces(rest, self._pace):
                 yield piece
                 for each in moved:
                     each()

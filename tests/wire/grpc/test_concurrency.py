@@ -27,7 +27,7 @@ class Hall:
 
     def __init__(self) -> None:
         self.connections = Connections()
-        self.places = Places(4, 2, self.connections)
+        self.places = Places(4, 2, self.connections, concurrency.TURN)
         self.ends: dict[str, type[BaseException] | None] = {}
         self.inside: list[str] = []
         self.said: set[str] = set()
