@@ -16,7 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from secureps.errors import Busy, Oversized, SecurepsError, UnknownParty, Unreachable, Unsigned
 from secureps.messages.requests import Heartbeat, Noted, PutBlock, Stored, Subscribe
-from secureps.wire.grpc import admission, concurrency, framing, health, servers
+from secureps.wire.grpc import admission, concurrency, framing, health, servers, uploads
 from secureps.wire.grpc.authentication import Signer
 from secureps.wire.grpc.client import CoordinatorServer, GrpcTransport, ShardServer
 from secureps.wire.grpc.links import PLAINTEXT
@@ -47,7 +47,7 @@ OTHERS = {"coordinator": (framing.WATCH,), "shard-0": (framing.PUT, framing.GET)
 class Besieged:
     """A server, its endpoint, and an honest party that has been there before."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, in_flight: int = 3 * BLOCK_LIMIT) -> None:
         self.name = name
         self.echo = EchoServer()
         self.server: Server
@@ -60,7 +60,7 @@ class Besieged:
                 self.echo,
                 "127.0.0.1:0",
                 authenticate,
-                3 * BLOCK_LIMIT,
+                in_flight,
                 BLOCK_LIMIT,
             )
         self.server.start()
@@ -393,6 +393,67 @@ def test_a_block_that_stops_coming_gives_its_room_back(
         assert upload.turn().done()
         upload.add(bytes(BLOCK_LIMIT))
     assert intake.taken == 3 * BLOCK_LIMIT
+
+
+@pytest.mark.parametrize("sent", [1, BLOCK_LIMIT - 1], ids=["a byte", "all but a byte"])
+def test_two_clients_that_announce_blocks_leave_memory_to_the_others(
+    sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing ends by its time here: what others send is stored while the flood stands."""
+    monkeypatch.setattr(uploads, "SILENT", 3600.0)
+    monkeypatch.setattr(concurrency, "TURN", 3600.0)
+    monkeypatch.setattr(servers, "SILENT", 3600.0)
+    shard = Besieged("shard-0", 2 * BLOCK_LIMIT)  # which two blocks fill, as two of 32 MiB did
+    server = shard.server
+    assert isinstance(server, ShardServer)
+    pieces = [bytes(min(1 << 20, sent - at)) for at in range(0, sent, 1 << 20)]
+    calls = []
+    try:
+        for party in "ab":
+            for number in range(2 * servers.TRANSFERS_EACH):
+                header = put(b"", party, length=BLOCK_LIMIT).header
+                envelope = encode(PutBlock(dataclasses.replace(header, sequence=number)))
+                metadata = shard.signed(party, framing.PUT, envelope)
+                head = framing.head(envelope, BLOCK_LIMIT)
+                calls.append(shard.begin(framing.PUT, metadata, head, *pieces))
+        await_(lambda: server.bytes_in_flight == 2 * sent)
+        for party in "cd":
+            transport = GrpcTransport(
+                PLAINTEXT, party, sign_as(party), {"shard-0": shard.address}, PATIENCE
+            )
+            for _ in range(3):
+                block = put(values(BLOCK_LIMIT), party)
+                stored = transport.call("shard-0", block).result(PATIENCE)
+                assert stored == Stored(block.header.digest)
+            transport.close()
+        assert server.bytes_in_flight == 2 * sent
+        assert not any(call.done() for call in calls)
+    finally:
+        shard.close()
+
+
+def test_parties_that_fill_all_places_and_fall_silent_lose_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers, "SILENT", 0.2)
+    monkeypatch.setattr(concurrency, "TURN", 3600.0)
+    shard = Besieged("shard-0")
+    server = shard.server
+    assert isinstance(server, ShardServer)
+    calls = []
+    try:
+        for number, party in enumerate("abc" * servers.TRANSFERS_EACH):
+            header = put(b"", party, length=1000).header
+            envelope = encode(PutBlock(dataclasses.replace(header, sequence=number)))
+            metadata = shard.signed(party, framing.PUT, envelope)
+            calls.append(shard.begin(framing.PUT, metadata, framing.head(envelope, 1000)))
+        await_(lambda: server._uploads._all.locked())
+        shard.still_serves()
+        gone = [call for call in calls if call.done()]
+        assert 0 < len(gone) < len(calls)
+        assert {type(ends(call)) for call in gone} == {Busy}
+    finally:
+        shard.close()
 
 
 def opened(intake: Uploads, sender: str, length: int) -> Upload:

@@ -6,7 +6,9 @@ Each attack is refused, or does no harm: nobody ends, and versions have all that
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
 
@@ -15,7 +17,15 @@ import numpy as np
 import pytest
 
 from secureps.crypto.suite import key_length
-from secureps.errors import ClientError, Conflict, Malformed, Refused, SecurepsError, UnknownParty
+from secureps.errors import (
+    ClientError,
+    Conflict,
+    Malformed,
+    Refused,
+    SecurepsError,
+    UnknownParty,
+    Unsigned,
+)
 from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
@@ -63,7 +73,7 @@ from secureps.wire.grpc.client import GrpcTransport
 from secureps.wire.protobuf import decode, encode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import PATIENCE, OneProcess, Watch
+from tests.kits.one_process import OBSERVER, PATIENCE, OneProcess, Watch
 from tests.kits.signing_kit import signer
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
@@ -120,16 +130,35 @@ class Thief:
 
     def raw(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
         """The first bytes of an answer to a message as it is, with a payload or without."""
+        envelope = encode(message)
+        frame = (framing.head(envelope, len(payload)), bytes(payload))
+        return self._said(method, envelope, iter(frame if payload else (envelope,)))
+
+    def announce(self, message: PutBlock) -> bytes:
+        """What a shard answers to a block of which nothing comes."""
+        over = threading.Event()
+
+        def frame() -> Iterator[bytes]:
+            yield framing.head(encode(message), message.header.length)
+            over.wait(PATIENCE)
+
+        try:
+            return self._said(framing.PUT, encode(message), frame())
+        finally:
+            over.set()
+
+    def _said(self, method: str, envelope: bytes, sent: Iterator[bytes]) -> bytes:
         to = self.owner()
-        address, envelope = self.around.addresses[to], encode(message)
+        address = self.around.addresses[to]
         metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
-        sent = [b"".join(framing.pieces(envelope, payload))] if payload else [envelope]
         with grpc.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(method)
+            call: Any = channel.stream_stream(method)(sent, metadata=metadata, timeout=PATIENCE)
             try:
-                answer: bytes = next(call(iter(sent), metadata=metadata, timeout=PATIENCE))
+                answer: bytes = next(call)
             except grpc.RpcError as error:
                 raise framing.error_of(error, to) from None
+            finally:
+                call.cancel()
         return answer
 
     def _sign(self, said: bytes) -> bytes:
@@ -172,6 +201,13 @@ def client(around: OneProcess) -> Iterator[Thief]:
 @pytest.fixture
 def holder(around: OneProcess) -> Iterator[Thief]:
     thief = Thief(around, around.holders[0])
+    yield thief
+    thief.close()
+
+
+@pytest.fixture
+def observer(around: OneProcess) -> Iterator[Thief]:
+    thief = Thief(around, OBSERVER)
     yield thief
     thief.close()
 
@@ -331,6 +367,46 @@ def test_a_block_that_was_sent_before(client: Thief) -> None:
         assert client.ask(client.owner(), message) == Stored(message.header.digest)
     with pytest.raises(Conflict):
         client.put(sequence=3, payload=b"\1" + message.payload[1:])
+
+
+UNWANTED: dict[str, dict[str, Any]] = {
+    "their block": {"author": VICTIM},
+    "a block of another length": {"length": 1},
+    "a founding block": {"purpose": FOUNDING},
+    "a block of another run": {"run": bytes(32)},
+    "a block of another group": {"group": "other"},
+    "a block beyond the last": {"block": 1 << 20},
+    "a far sequence": {"sequence": HUGE},
+}
+
+
+@pytest.mark.parametrize("what", UNWANTED)
+def test_a_block_that_is_not_wanted_is_refused_by_its_header(what: str, client: Thief) -> None:
+    with pytest.raises(ClientError):
+        client.announce(dataclasses.replace(client.block(**UNWANTED[what]), payload=b""))
+
+
+def test_a_block_that_nobody_signed_is_refused_by_its_header(client: Thief) -> None:
+    header = dataclasses.replace(client.block().header, signature=bytes(64))
+    with pytest.raises(Unsigned):
+        client.announce(PutBlock(header))
+
+
+def test_keys_whose_blocks_nobody_wants_take_no_room_together(
+    observer: Thief, holder: Thief, client: Thief
+) -> None:
+    """The observer's and a holder's announce as many blocks as they may, and send nothing."""
+    with ThreadPoolExecutor(32) as pool:
+        announced = [
+            pool.submit(thief.announce, PutBlock(thief.block(sequence=number).header))
+            for number in range(16)
+            for thief in (observer, holder)
+        ]
+        for each in announced:
+            assert isinstance(each.exception(PATIENCE), UnknownParty)
+    assert client.ask(client.owner(), message := client.block(sequence=50)) == Stored(
+        message.header.digest
+    )
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:

@@ -30,9 +30,9 @@ from secureps.wire.transport import Endpoint
 
 SHARES = 3
 """Parts of the memory, of which one sender has one; the longest block fits into it."""
-SILENT = 2.0
-"""Seconds without a piece after which an upload's turn ends: `pacing` shortens pieces that take
-as long."""
+SILENT = 1.0
+"""Seconds without a piece after which an upload's turn ends: on a slow line, too, `pacing` cuts
+pieces that take less."""
 UNFINISHED = 64
 """Blocks of one sender that are not whole and not on their way: the oldest goes for the next."""
 RETRY_SECONDS = (0.05, 0.25)
