@@ -152,7 +152,8 @@ class Thief:
         address = self.around.addresses[to]
         metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
         with grpc.insecure_channel(address) as channel:
-            call: Any = channel.stream_stream(method)(sent, metadata=metadata, timeout=PATIENCE)
+            stream: Any = channel.stream_stream(method)
+            call = stream(sent, metadata=metadata, timeout=PATIENCE)
             try:
                 answer: bytes = next(call)
             except grpc.RpcError as error:

@@ -311,7 +311,7 @@ def test_two_senders_leave_a_third_of_the_memory_whatever_they_announce() -> Non
     assert intake.taken == 0, "announcing takes nothing"
 
 
-def give(upload: Upload, piece: bytes) -> None:
+def give(upload: Upload, piece: bytes | memoryview) -> None:
     assert upload.turn().done()
     upload.add(piece)
 
