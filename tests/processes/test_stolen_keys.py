@@ -6,13 +6,10 @@ Each attack is refused, or does no harm: nobody ends, and versions have all that
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
 
-import grpc
 import numpy as np
 import pytest
 
@@ -24,9 +21,7 @@ from secureps.errors import (
     Refused,
     SecurepsError,
     UnknownParty,
-    Unsigned,
 )
-from secureps.messages.encoding import payload_digest
 from secureps.messages.evaluation import Evaluated
 from secureps.messages.orders import GroupVersion
 from secureps.messages.requests import (
@@ -43,7 +38,6 @@ from secureps.messages.requests import (
     Noted,
     Opened,
     OpenRefused,
-    PutBlock,
     Register,
     Retire,
     Stored,
@@ -55,115 +49,23 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import (
     FOUNDING,
     OPENED,
-    UPDATE,
-    BlockHeader,
-    Receipt,
     SubmissionId,
     ciphertext_root,
     cohort_digest,
-    signing_bytes,
 )
-from secureps.roles.coordinator.coordinator import Coordinator
 from secureps.roles.coordinator.group import Phase
-from secureps.roles.coordinator.state import CoordinatorState
-from secureps.roles.validation import LAST_SEQUENCE, block_bytes
+from secureps.roles.validation import LAST_SEQUENCE
 from secureps.wire.grpc import framing
-from secureps.wire.grpc.authentication import REQUEST_DOMAIN
-from secureps.wire.grpc.client import GrpcTransport
-from secureps.wire.protobuf import decode, encode
+from secureps.wire.protobuf import decode
 from tests.kits.documented import documented, says
 from tests.kits.federations import small_plan
-from tests.kits.one_process import OBSERVER, PATIENCE, OneProcess, Watch
-from tests.kits.signing_kit import signer
+from tests.kits.one_process import OneProcess, Watch
+from tests.kits.thief import Thief
 
 GROUP = {"clip": 3.0, "range": 1.0, "most_examples": 32}
 RULE = {"quorum": 3, "minimum": 2, "most": 4, "deadline": 60.0}
 VICTIM = "client-00"
 HUGE = 2**63 - 1
-
-
-class Thief:
-    """Who has a key of the roster."""
-
-    def __init__(self, around: OneProcess, name: str) -> None:
-        self.around, self.name = around, name
-        self.identity = around.kit.identities[name]
-        self._transport: GrpcTransport = around.transport(name)
-        welcome = self.ask(COORDINATOR, AskRun())
-        self.run, self.placement = welcome.run, welcome.placement
-
-    def close(self) -> None:
-        self._transport.close()
-
-    def ask(self, to: str, message: Any) -> Any:
-        return self._transport.call(to, message).result(PATIENCE)
-
-    @property
-    def known(self) -> CoordinatorState:
-        machine = self.around.parties[COORDINATOR].machine
-        assert isinstance(machine, Coordinator)
-        return machine.federation
-
-    def stolen(self) -> Receipt:
-        """One of the victim's, as whoever listens at the coordinator has it."""
-        return self.around.until(
-            lambda: next((r for r in tuple(self.known.groups["all"].receipts.values())), None)
-        )
-
-    def owner(self, block: int = 0) -> str:
-        owner: str = self.placement.of("all").owners[block]
-        return owner
-
-    def signed(self, record: Any) -> Any:
-        return dataclasses.replace(record, signature=self.identity.sign(*signing_bytes(record)))
-
-    def block(self, **changes: Any) -> PutBlock:
-        """Block 0 of an update of its own, well signed, and then what is changed."""
-        layout = self.around.plan.layout(self.run.schema).group("all")
-        whole = changes.pop("payload", bytes(block_bytes(self.around.plan, layout, UPDATE, 0)))
-        digest = payload_digest(whole)
-        header = BlockHeader(self.run.id, self.name, UPDATE, "all", 0, 0, len(whole), digest)
-        return PutBlock(self.signed(dataclasses.replace(header, **changes)), whole)
-
-    def put(self, **changes: Any) -> Any:
-        return self.ask(self.owner(), self.block(**changes))
-
-    def raw(self, method: str, message: Any, payload: bytes | memoryview = b"") -> bytes:
-        """The first bytes of an answer to a message as it is, with a payload or without."""
-        envelope = encode(message)
-        frame = (framing.head(envelope, len(payload)), bytes(payload))
-        return self._said(method, envelope, iter(frame if payload else (envelope,)))
-
-    def announce(self, message: PutBlock) -> bytes:
-        """What a shard answers to a block of which nothing comes."""
-        over = threading.Event()
-
-        def frame() -> Iterator[bytes]:
-            yield framing.head(encode(message), message.header.length)
-            over.wait(PATIENCE)
-
-        try:
-            return self._said(framing.PUT, encode(message), frame())
-        finally:
-            over.set()
-
-    def _said(self, method: str, envelope: bytes, sent: Iterator[bytes]) -> bytes:
-        to = self.owner()
-        address = self.around.addresses[to]
-        metadata = signer(address, to, self.name, self._sign).metadata(method, b"", envelope)
-        with grpc.insecure_channel(address) as channel:
-            stream: Any = channel.stream_stream(method)
-            call = stream(sent, metadata=metadata, timeout=PATIENCE)
-            try:
-                answer: bytes = next(call)
-            except grpc.RpcError as error:
-                raise framing.error_of(error, to) from None
-            finally:
-                call.cancel()
-        return answer
-
-    def _sign(self, said: bytes) -> bytes:
-        return self.identity.sign(REQUEST_DOMAIN, said)
 
 
 @pytest.fixture(scope="module")
@@ -202,13 +104,6 @@ def client(around: OneProcess) -> Iterator[Thief]:
 @pytest.fixture
 def holder(around: OneProcess) -> Iterator[Thief]:
     thief = Thief(around, around.holders[0])
-    yield thief
-    thief.close()
-
-
-@pytest.fixture
-def observer(around: OneProcess) -> Iterator[Thief]:
-    thief = Thief(around, OBSERVER)
     yield thief
     thief.close()
 
@@ -368,46 +263,6 @@ def test_a_block_that_was_sent_before(client: Thief) -> None:
         assert client.ask(client.owner(), message) == Stored(message.header.digest)
     with pytest.raises(Conflict):
         client.put(sequence=3, payload=b"\1" + message.payload[1:])
-
-
-UNWANTED: dict[str, dict[str, Any]] = {
-    "their block": {"author": VICTIM},
-    "a block of another length": {"length": 1},
-    "a founding block": {"purpose": FOUNDING},
-    "a block of another run": {"run": bytes(32)},
-    "a block of another group": {"group": "other"},
-    "a block beyond the last": {"block": 1 << 20},
-    "a far sequence": {"sequence": HUGE},
-}
-
-
-@pytest.mark.parametrize("what", UNWANTED)
-def test_a_block_that_is_not_wanted_is_refused_by_its_header(what: str, client: Thief) -> None:
-    with pytest.raises(ClientError):
-        client.announce(dataclasses.replace(client.block(**UNWANTED[what]), payload=b""))
-
-
-def test_a_block_that_nobody_signed_is_refused_by_its_header(client: Thief) -> None:
-    header = dataclasses.replace(client.block().header, signature=bytes(64))
-    with pytest.raises(Unsigned):
-        client.announce(PutBlock(header))
-
-
-def test_keys_whose_blocks_nobody_wants_take_no_room_together(
-    observer: Thief, holder: Thief, client: Thief
-) -> None:
-    """The observer's and a holder's announce as many blocks as they may, and send nothing."""
-    with ThreadPoolExecutor(32) as pool:
-        announced = [
-            pool.submit(thief.announce, PutBlock(thief.block(sequence=number).header))
-            for number in range(16)
-            for thief in (observer, holder)
-        ]
-        for each in announced:
-            assert isinstance(each.exception(PATIENCE), UnknownParty)
-    assert client.ask(client.owner(), message := client.block(sequence=50)) == Stored(
-        message.header.digest
-    )
 
 
 def test_a_far_sequence_of_blocks_leaves_room_for_others(client: Thief) -> None:

@@ -318,12 +318,11 @@ class GrpcTransport:
         envelope = encode(dataclasses.replace(message, offset=offset))
         metadata = self._metadata(to, framing.PUT, envelope)
         method: Any = self._channel(to).stream_unary(framing.PUT)
-        rest = memoryview(message.payload)[offset:]
         moved: list[Callable[[], None]] = []
 
         def counted() -> Iterator[bytes]:
-            yield framing.head(envelope, len(rest))
-            for piece in framing.pieces(rest, self._pace):
+            yield framing.head(envelope, len(message.payload) - offset)
+            for piece in framing.pieces(memoryview(message.payload)[offset:], self._pace):
                 yield piece
                 for each in moved:
                     each()
