@@ -50,6 +50,10 @@ class Place:
         """Something came, or was taken."""
         self.moved = asyncio.get_running_loop().time()
 
+    def pause(self) -> None:
+        """Until it moves again the call waits for the server, which is not its silence."""
+        self.moved = math.inf
+
     def oust(self, why: str) -> None:
         """Ends the call, which has a place or waits for one."""
         self.ousted = why

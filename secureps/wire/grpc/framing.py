@@ -56,7 +56,7 @@ from secureps.messages.requests import (
     Refusal,
     Subscribe,
 )
-from secureps.wire.grpc.authentication import Metadata
+from secureps.wire.grpc.authentication import Claim, Metadata
 from secureps.wire.grpc.pacing import LONGEST, Pace
 from secureps.wire.protobuf import decode, encode
 from secureps.wording import printable
@@ -229,6 +229,17 @@ def open_frame(first: bytes) -> tuple[bytes, int, memoryview]:
     if end > len(first):
         raise Malformed("a frame whose envelope is cut off")
     return first[_PREFIX.size : end], length, memoryview(first)[end:]
+
+
+def announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
+    """The signed PutBlock of a Put's first piece, and how many bytes of payload are to follow."""
+    envelope, length, begin = open_frame(first)
+    message = decode(claim.envelope(envelope))
+    if not isinstance(message, PutBlock):
+        raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
+    if begin:
+        raise Malformed("the first piece of a Put ends with its envelope")
+    return message, length
 
 
 class Collected:

@@ -38,7 +38,6 @@ from secureps.messages.requests import (
     GetBlock,
     GetSum,
     Payload,
-    PutBlock,
     Status,
     Stored,
     Subscribe,
@@ -47,7 +46,6 @@ from secureps.messages.run import COORDINATOR
 from secureps.messages.submission import BlockHeader
 from secureps.wire.grpc import framing
 from secureps.wire.grpc.admission import Authenticate, Callers, arrived, request, sent
-from secureps.wire.grpc.authentication import Claim
 from secureps.wire.grpc.concurrency import QUIET, Place
 from secureps.wire.grpc.health import Health
 from secureps.wire.grpc.links import Link
@@ -374,7 +372,7 @@ class ShardServer(_Server):
     async def _put(self, context: Any) -> bytes:
         with self._callers.admitted(framing.PUT, context) as claim:
             async with self._telling.taken(claim.party, context.peer()):
-                message, length = _announced(claim, await arrived(context) or b"")
+                message, length = framing.announced(claim, await arrived(context) or b"")
             # Anybody can announce a block. It takes no place and no memory before the machine has
             # judged who sends it, its signature, its length, and whether it is wanted here.
             wanted = await _answer(self._endpoint.request(claim.party, AskBlock(message.header)))
@@ -393,6 +391,7 @@ class ShardServer(_Server):
         with upload:
             while (piece := await arrived(context)) is not None:
                 while not (turn := upload.turn()).done():
+                    place.pause()
                     await asyncio.wait({asyncio.wrap_future(turn)}, timeout=QUIET)
                 upload.add(piece)
                 place.move()
@@ -406,7 +405,9 @@ class ShardServer(_Server):
             if not isinstance(message, GetBlock | GetSum):
                 raise Malformed(f"Get takes GetBlock or GetSum, not {type(message).__name__}")
             async with self._downloads.taken(claim.party, context.peer()) as place:
+                place.pause()
                 reply = await _answer(self._endpoint.request(claim.party, message))
+                place.move()
                 if not isinstance(reply, Payload):
                     raise InternalError(f"Get answered by a {type(reply).__name__}")
                 rest = framing.part(reply, message)
@@ -414,17 +415,6 @@ class ShardServer(_Server):
                 with self._paces.of(context.peer()) as pace:
                     for piece in framing.pieces(rest, pace, head):
                         await sent(context, piece, place)
-
-
-def _announced(claim: Claim, first: bytes) -> tuple[PutBlock, int]:
-    """The signed PutBlock of a Put's first piece, and how many bytes of payload are to follow."""
-    envelope, length, begin = framing.open_frame(first)
-    message = decode(claim.envelope(envelope))
-    if not isinstance(message, PutBlock):
-        raise Malformed(f"Put takes PutBlock, not {type(message).__name__}")
-    if begin:
-        raise Malformed("the first piece of a Put ends with its envelope")
-    return message, length
 
 
 def _elsewhere(authenticate: Authenticate, party: str, request: bytes, signature: bytes) -> None:
