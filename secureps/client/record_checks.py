@@ -254,19 +254,21 @@ class Kept:
 
 
 def _equal(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and torch.equal(one, other)
+    if (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    return torch.equal(one, other) or torch.allclose(one, other, 0.0, 0.0, equal_nan=True)
 
 
 @contextmanager
 def nothing_written(module: nn.Module) -> Iterator[None]:
     """Refuses what writes trained parameters inside, where only gradients are made (PlanRefused).
 
-    It sees what autograd counts: not what is written to `.data`, for which see `Kept`.
+    Values are compared: autograd does not count what a model writes to `.data`.
     """
-    before = {name: each._version for name, each in module.named_parameters()}
+    before = {n: p.detach().clone() for n, p in module.named_parameters() if p.requires_grad}
     yield
     for name, each in module.named_parameters():
-        if before.get(name) != each._version:
+        if name in before and not _equal(each, before[name]):
             raise PlanRefused(
                 f"record privacy: the model's forward writes parameter {name!r}, which would leave "
                 "without noise; only the optimizer may change it"

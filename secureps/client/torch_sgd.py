@@ -128,7 +128,7 @@ def descend_privately(
         warnings.filterwarnings("ignore", message="Full backward hook is firing")
         for _ in range(steps):
             step(optimizer, np.flatnonzero(rng.random(records) < privacy.sample_rate))
-    kept.refuse_changes()
+            kept.refuse_changes()  # now: the next step may find it as it was
 
 
 def _refuse_loss(module: nn.Module, task: Task) -> None:

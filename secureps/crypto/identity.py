@@ -26,6 +26,7 @@ from secureps.errors import Malformed, Unsigned
 from secureps.messages.encoding import (
     digest,
 )
+from secureps.messages.run import COORDINATOR
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -117,6 +118,16 @@ class Identity(Secret):
     def sign(self, domain: bytes, message: bytes) -> bytes:
         """64 bytes; the domain says what kind of message it is, and is part of it."""
         return self._secret.sign(framed(domain, message))
+
+
+def check_party(name: str, role: Role) -> None:
+    """Malformed unless a party of this role can have this name."""
+    check_name(name)
+    if role not in ROLES:
+        raise Malformed(f"{name}: role {str(role)[:80]!r} is not one of {', '.join(ROLES)}")
+    # All parties follow the orders that the party of this name signs.
+    if name == COORDINATOR and role != "coordinator":
+        raise Malformed(f"{name} is the coordinator's name: a {role} takes another one")
 
 
 def check_name(name: str) -> None:

@@ -17,13 +17,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from secureps.crypto.identity import (
-    ROLES,
     SIGNATURE_BYTES,
     Identity,
     PublicIdentity,
     Role,
     check_identity_key,
-    check_name,
+    check_party,
     framed,
 )
 from secureps.crypto.tls import TlsKey, check_public_key, verify_tls
@@ -68,9 +67,7 @@ class KeyRequest:
     signature: bytes
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        if self.role not in ROLES:
-            raise Malformed(f"{self.name}: role {str(self.role)[:80]!r} is not one of {ROLES}")
+        check_party(self.name, self.role)
         check_identity_key(self.public_key)
         if (
             len(self.tls_proof) not in (0, *_ECDSA)

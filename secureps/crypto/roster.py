@@ -26,7 +26,7 @@ from secureps.crypto.identity import (
     PublicIdentity,
     Role,
     check_identity_key,
-    check_name,
+    check_party,
 )
 from secureps.errors import Malformed, Refused, UnknownParty, Unsigned
 from secureps.messages.encoding import (
@@ -70,9 +70,7 @@ class Certificate:
     signature: bytes
 
     def __post_init__(self) -> None:
-        check_name(self.name)
-        if self.role not in ROLES:
-            raise Malformed(f"{self.name}: role {str(self.role)[:80]!r} is not one of {ROLES}")
+        check_party(self.name, self.role)
         check_identity_key(self.public_key)
         if len(self.signature) not in (0, SIGNATURE_BYTES):
             raise Malformed(f"{self.name}: a signature of the wrong length")

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from typing import Final
 
-FORMAT: Final = 4
+FORMAT: Final = 5
 
-FINGERPRINT: Final = "8e9f271800be0d31"
+FINGERPRINT: Final = "322d039cbf61e42a"
 """Of all fields of messages and records, and of the proto, in FORMAT (`tests/golden/schema.py`)."""
 
 UNNUMBERED: Final = 2

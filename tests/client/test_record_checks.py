@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from secureps.client import torch_sgd
-from secureps.client.record_checks import Kept, refuse_mixing, refuse_model
+from secureps.client.record_checks import Kept, nothing_written, refuse_mixing, refuse_model
 from secureps.errors import PlanRefused
 from tests.client.test_torch import PRIVACY, PRIVATE, trainer
 
@@ -255,3 +255,62 @@ def test_what_leaves_without_noise_may_not_be_written(
         return
     with pytest.raises(PlanRefused, match=reason):
         holder.fit(start, config)
+
+
+def test_weights_that_are_no_numbers_count_as_unchanged() -> None:
+    """They are the training's fault, which `NotFinite` says."""
+    model = nn.Linear(2, 2)
+    with torch.no_grad():
+        model.weight[0, 0] = torch.nan
+    with nothing_written(model):
+        model(torch.ones(2, 2))
+    with pytest.raises(PlanRefused, match="writes parameter 'weight'"), nothing_written(model):
+        model.weight.data[0, 0] = 1.0
+
+
+STEPS = 4
+
+
+class WritesLate(nn.Module):
+    """Changes one tensor while a step's gradients are made, and may put it back in the next."""
+
+    def __init__(self, where: str, when: int, passes: bool, done: list[int]) -> None:
+        super().__init__()
+        self.own = nn.Linear(6, 3)
+        self.still = nn.Parameter(torch.zeros(6), requires_grad=False)
+        self.register_buffer("seen", torch.zeros(6))
+        self.where, self.when, self.passes, self.done = where, when, passes, done
+        self.written = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        place = self.own.weight.data[0] if self.where == "own" else getattr(self, self.where).data
+        wanted = float(len(self.done) == self.when if self.passes else len(self.done) >= self.when)
+        place += wanted - self.written
+        self.written = wanted
+        return self.own(x)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("passes", [False, True], ids=["stays", "passes"])
+@pytest.mark.parametrize("when", range(1, STEPS))
+@pytest.mark.parametrize("where", ["seen", "still", "own"])
+def test_what_only_a_later_step_writes_is_refused_too(
+    where: str, when: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the next step finds it as it was: by then it has changed what others' records do."""
+    done, step = list[int](), torch.optim.SGD.step
+
+    def counted(*given: Any, **settings: Any) -> Any:
+        done.append(1)
+        return step(*given, **settings)
+
+    monkeypatch.setattr(torch.optim.SGD, "step", counted)
+    config = replace(PRIVATE, settings={"lr": 0.1, "local_steps": STEPS})
+    never = trainer(lambda: WritesLate(where, STEPS, passes, done))
+    never.fit(never.parameters(1), config)
+    assert len(done) == STEPS
+    done.clear()
+    holder = trainer(lambda: WritesLate(where, when, passes, done))
+    kind, name = ("buffer", "seen") if where == "seen" else ("parameter", where)
+    with pytest.raises(PlanRefused, match=rf"{kind} '{name}"):
+        holder.fit(holder.parameters(1), config)
+    assert len(done) <= when + 1, "it is refused before the next step"

@@ -361,7 +361,7 @@ def test_a_federations_servers_say_what_happened(tmp_path: Path) -> None:
         assert shard["secureps_payload_bytes_in_flight"] == 0
         assert shard["secureps_spooled_payload_bytes"] > 0
         assert shard["secureps_work_seconds_count{task=SumCohort}"] == 3
-    assert holder[kinds.format("CohortGranted")] == 3
+    assert holder[kinds.format("CohortReleased")] == 3
     assert holder["secureps_work_seconds_count{task=OpenSum}"] == 4 * 3
     for scraped in (coordinator, holder, *shards):
         assert scraped["secureps_ready"] == 1

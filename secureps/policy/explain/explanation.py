@@ -454,6 +454,12 @@ def _remarks(plan: Plan, layout: Sequence[GroupLayout]) -> tuple[str, ...]:
             f"{plan.threshold} of {plan.holders} key holders withstand an aggregator that keeps "
             "to the protocol, and none that is malicious together with one of them; 3 of 4 do"
         )
+    if plan.opening is Opening.COMMITTEE and plan.threshold < plan.holders:
+        remarks.append(
+            f"{plan.threshold} of {plan.holders} key holders suffice: before version 0.3.0 a "
+            "malicious aggregator alone opened single updates of such plans; no party of a run "
+            "with 0.3.0 can be of an earlier version"
+        )
     blocks = [group.blocks for group in layout if group.name != EVALUATION]
     if section.shards > 1 and sum(blocks) < section.shards:
         remarks.append("the model has fewer blocks than shards: some shards will have no work")

@@ -55,13 +55,13 @@ ONE_HOLDER = (
 
 
 def withstood(threshold: int, holders: int) -> int:
-    """How many corrupt key holders a malicious aggregator gains nothing by: min(t - 1, 2t - n - 1).
+    """Counts the corrupt key holders by which a malicious aggregator gains nothing: 2t - n - 1.
 
-    With t of them it has every key. With 2t - n or more it shows two cohorts that differ in one
-    client to two groups of honest holders that share nobody: n - f of them are enough for two
-    times t - f, and no honest one sees both.
+    With one more it shows two cohorts that differ in one client to two groups of honest holders
+    that share nobody: n - f of them are enough for two times t - f, and no honest one sees both.
+    The argument for the bound is in docs/threat-model.md.
     """
-    return min(threshold - 1, 2 * threshold - holders - 1)
+    return 2 * threshold - holders - 1
 
 
 def collusion(plan: Plan) -> tuple[str, ...]:
