@@ -62,6 +62,7 @@ def test_a_budget_that_ends_the_run_early_is_told() -> None:
     price = explain(plan, {"all": VALUES}).price
     assert price is not None
     charges = [Charge("me", "all", version, 3.66, 0.5, 8) for version in range(15)]
+    assert price.versions is not None
     assert 0 < price.versions < 15
     told = f"the budget ends the run after {price.versions} of 15 versions"
     assert [told in remark for remark in explain(plan, {"all": VALUES}).remarks].count(True) == 1
@@ -88,6 +89,8 @@ def test_groups_compose() -> None:
     two = explain(private_plan(group=groups), {"b": 5, "w": 55}).price
     assert one is not None
     assert two is not None
+    assert one.epsilon_version is not None
+    assert two.epsilon_version is not None
     assert two.epsilon_version > one.epsilon_version
 
 
