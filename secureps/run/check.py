@@ -335,7 +335,8 @@ def tables(explanation: Explanation) -> Iterable[Table | Text]:
     if explanation.shard is not None:
         yield _shard(explanation.shard, explanation.fewest)
     for remark in explanation.remarks:
-        yield Text(f"note: {remark}", "yellow")
+        warns = remark.startswith("WARNING")
+        yield Text(remark, "bold red") if warns else Text(f"note: {remark}", "yellow")
     for text in explanation.unknown:
         yield Text(f"unknown: {text}", "bold yellow")
 

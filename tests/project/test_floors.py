@@ -81,6 +81,7 @@ ONLY_IMPORTERS = {
         "client/fit_seeds.py",
         "client/ghost_clipping.py",
         "client/gradient_norms.py",
+        "client/private_sum.py",
         "client/record_checks.py",
         "client/record_loss.py",
         "client/torch.py",

@@ -138,7 +138,7 @@ def test_the_page_says_what_the_record_says(tmp_path: Path) -> None:
     page = console.export_text()
     assert "digits: sound. 15 versions under rlwe, 2 shards." in page
     assert explanation.price is not None
-    for said in ("key holder", "7.875", "1.06 x", "enough for 15 versions", *explanation.collusion):
+    for said in ("key holder", "7.860", "1.06 x", "enough for 15 versions", *explanation.collusion):
         assert said in page
     for said in (explanation.price.against, explanation.opened, "6 clients connected", "+- 1 "):
         assert said in page
@@ -369,6 +369,15 @@ def test_noise_on_a_metric_is_said_in_its_own_unit(tmp_path: Path) -> None:
     assert "+- 1.9 (standard deviation" in accuracy
     assert "+- 19 (standard deviation" in loss
     assert "coordinate of evaluation" not in text
+
+
+def test_next_to_no_privacy_is_no_note_but_a_warning(tmp_path: Path) -> None:
+    sound = PLAN + 'weighting = "uniform"\n' + NOISY
+    weak = sound.replace("noise_multiplier = 3.0", "noise_multiplier = 0.4").replace("1e-5", "0.01")
+    found = page(write(tmp_path, weak), 1000)
+    assert "\nWARNING: the plan's delta is 0.01, above 1e-05" in found
+    assert "\nWARNING: the plan's noise_multiplier is 0.4, below 0.5" in found
+    assert "WARNING" not in page(write(tmp_path, sound), 1000)
 
 
 def test_a_narrow_page_keeps_every_digit() -> None:

@@ -17,6 +17,7 @@ from secureps.crypto.suite import cipher
 from secureps.messages.evaluation import EVALUATION
 from secureps.model.layout import GroupLayout
 from secureps.policy.block_deltas import FLOAT_BYTES, bytes_down
+from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.counting import bits_left, by_public_number, few, shares_of
 from secureps.policy.envelope_size import bytes_up
 from secureps.policy.explain.codec_text import codec_words
@@ -379,11 +380,6 @@ def _short(plan: Plan, price: Price | None) -> Iterator[str]:
             f"the budget ends the run after {price.versions} of {_last(plan)} versions: "
             f"all of them spend epsilon {price.epsilon_run:.3f}"
         )
-    if price.delta > LARGE_DELTA:
-        yield (
-            f"delta {price.delta:g} is large: with about this probability the promise of epsilon "
-            "does not hold; take less than one over the number of those protected"
-        )
 
 
 def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
@@ -400,13 +396,9 @@ def _drowned(plan: Plan, price: Price | None) -> Iterator[str]:
             )
 
 
-LARGE_DELTA = 1e-3
-"""What no epsilon should be stated at."""
-
-
 def _remarks(plan: Plan, laid: Mapping[str, GroupLayout]) -> tuple[str, ...]:
     section, sealed = plan.section, plan.holders > 0
-    remarks, full = [], False
+    remarks, full = list(weak_privacy(section.privacy)), False
     if section.privacy is None:
         remarks.append("no privacy: sums and models may give records away; add a [privacy] section")
     remarks += evaluation_words(plan)

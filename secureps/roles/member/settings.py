@@ -18,6 +18,7 @@ from secureps.messages.requests import Join, Proposal, Welcome
 from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
+from secureps.policy.checks.privacy import weak_privacy
 from secureps.policy.plan import Plan
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
@@ -126,6 +127,10 @@ class MemberSettings:
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
         self._check_terms(welcome.run.plan)
+
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """Warns its data holder of next to no privacy, unless a budget of its own limits it."""
+        return weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
 
     def _check_terms(self, text: str) -> None:
         """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to.

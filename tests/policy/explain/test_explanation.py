@@ -214,12 +214,13 @@ def test_a_budget_for_no_version_is_unsound() -> None:
         explain(client_plan("local", budget=0.01), {"all": 60})
 
 
-def test_a_large_delta_is_remarked() -> None:
-    told = [
-        any("delta 0.01 is large" in r for r in explain(p, {"all": 60}).remarks)
-        for p in (client_plan("local", delta=0.01), client_plan("local"))
-    ]
-    assert told == [True, False]
+def test_a_large_delta_and_next_to_no_noise_are_warned_of_first() -> None:
+    weak = explain(
+        client_plan("local", delta=0.01, noise_multiplier=0.1, budget=1e6), {"all": 60}
+    ).remarks
+    assert "delta is 0.01, above 1e-05" in weak[0]
+    assert "noise_multiplier is 0.1, below 0.5" in weak[1]
+    assert not any("WARNING" in each for each in explain(client_plan("local"), {"all": 60}).remarks)
 
 
 def test_noise_that_is_longer_than_an_update_is_remarked() -> None:
