@@ -292,6 +292,11 @@ def test_an_erased_key_is_written_over_before_its_name_goes(tmp_path: Path) -> N
         left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
         assert not secrets & cut.nameless, "bytes without a name are never written over"
         assert not cut.said or not secrets & left
+        keys = EnvelopeKeyFiles(cut.folder / "kit", "me").of(RUN)
+        assert keys.get(2) is not None
+        left = {path.read_bytes() for path in cut.folder.rglob("*") if path.is_file()}
+        known = {key.to_bytes() for key in map(keys.get, (0, 1)) if key is not None}
+        assert secrets & left == known, "what a restart does not know any more is written over"
 
     def before(disk: RecordedDisk) -> None:
         _private_kit(disk)
