@@ -2,6 +2,7 @@
 
     KIT/private/NAME/envelope.key        0600  number 0, which the CA certified, for every run
     KIT/private/NAME/RUN/envelope-N.key  0600  those that follow in one run, made by a holder
+    ... .erased                                one of them while it is written over
 
 RUN is the beginning of the run's id: runs at the same time, or one after another, have keys of
 their own, and each erases none but its own and the kit's. They are under the passphrase of the

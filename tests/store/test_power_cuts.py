@@ -37,6 +37,7 @@ from secureps.store.folder_number import folder_number, is_numbered
 from secureps.store.holder_keys import ENVELOPE
 from secureps.store.issuing import approve, create_kit
 from secureps.store.journal import SqliteJournal, read_rows
+from secureps.store.journal_height import height_path, read_height
 from secureps.store.keyring import load_holder_secret, load_private, load_public, own_seed
 from secureps.store.party_keys import make_keys, rotate
 from secureps.store.served_runs import RUNS, ServedJournal, served_runs
@@ -126,7 +127,12 @@ def test_a_row_that_was_journalled_is_there_and_the_journal_is_never_behind(tmp_
                 disk.say(number)
 
     def check(cut: Cut) -> None:
-        with closing(SqliteJournal(cut.folder / "state" / "journal.db")) as journal:
+        path = cut.folder / "state" / "journal.db"
+        if cut.said:  # before it is opened, which notes the height anew
+            height = read_height(height_path(path))
+            assert height is not None
+            assert height.seq >= max(cut.said)
+        with closing(SqliteJournal(path)) as journal:
             found = [record.number for _, record in journal.replay()]
         assert found == list(range(1, len(found) + 1))
         assert len(found) >= max(cut.said, default=0)
