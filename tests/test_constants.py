@@ -44,6 +44,7 @@ from secureps.wire.grpc.client import CoordinatorServer
 from secureps.wire.grpc.links import Tls
 from secureps.wire.grpc.servers import ShardServer
 from tests.dashboard.test_application import full, opened
+from tests.kits.ledgers import charge
 from tests.kits.nursery import ROOT
 from tests.kits.transport_kit import EchoServer
 from tests.run.deploy.test_kubernetes import of_kind, pods
@@ -83,9 +84,8 @@ def modes(folder: Path) -> Table:
             with exposed(Metrics(), "127.0.0.1:0", state, None):
                 pass
         backup(state, folder / "copy")
-        BudgetLedger(folder / "ledgers" / "me.db").charge(
-            bytes(32), Charge("me", "all", 0, 1.1, 0.01, 100)
-        )
+        ledger = BudgetLedger(folder / "ledgers" / "me.db")
+        charge(ledger, bytes(32), Charge("me", "all", 0, 1.1, 0.01, 100))
         write_folders(folder / "deployed", {"servers": {"0-keys.yaml": "a secret"}})
         with answering("keys-0", folder / "socket", bytes):
             found = {

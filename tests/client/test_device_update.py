@@ -42,7 +42,6 @@ from tests.client.test_torch import records, trainer
 from tests.client.test_worker import worker
 from tests.kits.federations import finished, same, small_plan
 from tests.kits.roles_kit import SCHEMA, make_plan
-from tests.kits.sealed_blocks import whole
 from tests.kits.torch_device import DEVICE
 from tests.kits.torch_device import there as on_device
 
@@ -112,9 +111,8 @@ def both(
 
 
 def integers(own: ClientWorker, update: Update, examples: int = 1) -> NDArray[np.integer[Any]]:
-    layout = own._layout().group("all")
-    base = [bytes(32)] * layout.blocks
-    return whole(layout, own._on_grid(AIM, 0, update, examples, base))
+    base = (bytes(32),) * own._layout().group("all").blocks
+    return drawn(own, AIM, update, examples, base)
 
 
 @contextmanager

@@ -44,6 +44,7 @@ from secureps.store.served_runs import RUNS, ServedJournal, served_runs
 from secureps.store.set_aside import half_aside, set_aside
 from secureps.store.spool import DiskSpool
 from secureps.store.tls_files import load_credentials
+from tests.kits.ledgers import charge
 from tests.kits.recorded_disk import Cut, RecordedDisk, recorded
 from tests.kits.roles_kit import ADDRESSES, make_placement, make_plan, make_run
 from tests.store.test_checkpoint import write_checkpoint
@@ -166,7 +167,7 @@ def test_a_run_that_a_holder_has_served_is_on_record_beside_its_key(tmp_path: Pa
 
 def test_what_was_charged_is_in_the_ledger(tmp_path: Path) -> None:
     def write(disk: RecordedDisk) -> None:
-        BudgetLedger(disk.root / "ledgers" / "me.db").charge(RUN, CHARGE)
+        charge(BudgetLedger(disk.root / "ledgers" / "me.db"), RUN, CHARGE)
         disk.say((RUN, CHARGE))
 
     def check(cut: Cut) -> None:
