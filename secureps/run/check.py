@@ -54,6 +54,7 @@ from secureps.run.simulate.scenario_file import load_scenario
 from secureps.wire.grpc import servers
 from secureps.wire.grpc.framing import CONNECTION_BUFFER, PIECE, STREAM_BUFFER
 from secureps.wire.grpc.pacing import LANES
+from secureps.wire.grpc.uploads import SHARES
 from secureps.wording import counted, named, size
 
 T = TypeVar("T")
@@ -194,6 +195,7 @@ def service(plan: Plan, clients: int | None = None) -> Service:
         streams=LANES,
         piece=PIECE,
         in_flight=IN_FLIGHT_BYTES,
+        shares=SHARES,
         memory=None if memory is None else memory_bytes(memory),
     )
 

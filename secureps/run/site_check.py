@@ -18,6 +18,7 @@ from secureps.client.script import speaks_flower
 from secureps.client.site_policy import SitePolicy, read_site
 from secureps.errors import ConfigError
 from secureps.messages.charge import Release
+from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
 from secureps.privacy.ledger import OWN_DELTA
 from secureps.roles.member.terms import Verdict
@@ -59,6 +60,9 @@ def _of_script(policy: SitePolicy, script: Path | None) -> Iterator[Verdict]:
 def _verdicts(policy: SitePolicy, plan: Plan) -> Iterator[Verdict]:
     for verdict in policy.terms.verdicts(plan):
         yield verdict if verdict.key != "plans" or plan.has_digest else _of_unread(verdict, plan)
+    if policy.records is not None:
+        counts = "counts by it" if publishes(plan.section) else "counts all alike"
+        yield Verdict("records", str(policy.records), counts)
     if policy.ledger is not None and policy.terms.budget is not None:
         yield _of_ledger(policy.ledger, policy.terms.budget, plan)
     if policy.terms.updates_per_hour is not None:

@@ -28,6 +28,7 @@ from secureps.crypto.sampling import SecretSeed
 from secureps.errors import Malformed
 from secureps.messages.charge import Charge
 from secureps.messages.submission import Receipt
+from secureps.policy.counting import bound
 from secureps.policy.plan import Plan, load_plan
 from secureps.roles.member.tasks import SealedUpdate
 from secureps.roles.pinned_run import Pinned
@@ -58,7 +59,7 @@ def demo(adjacency: str) -> Plan:
 def test_what_the_demo_seals_has_the_noise_that_is_charged(
     adjacency: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sealed: list[tuple[NDArray[np.int64], int, Charge]] = []
+    sealed: list[tuple[NDArray[np.int64], float, Charge]] = []
     seal = OutboxSealer.seal
 
     def recorded(
@@ -66,13 +67,14 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
         pinned: Pinned,
         receipt: Receipt,
         blocks: Iterable[tuple[int, BlockIntegers]],
-        weight: int,
     ) -> Sealing[SealedUpdate]:
         layout = pinned.layout.group(receipt.id.group)
         made, again = looked_at(layout, blocks)
-        update = yield from seal(self, pinned, receipt, again, weight)
+        update = yield from seal(self, pinned, receipt, again)
         assert isinstance(update.receipt.fact, Charge)
-        sealed.append((made.astype(np.int64), weight, update.receipt.fact))
+        most = bound(pinned.plan.group(receipt.id.group), receipt.most_examples)
+        share = receipt.examples / most
+        sealed.append((made.astype(np.int64), share, update.receipt.fact))
         return update
 
     monkeypatch.setattr(OutboxSealer, "seal", recorded)
@@ -92,10 +94,10 @@ def test_what_the_demo_seals_has_the_noise_that_is_charged(
     privacy = plan.section.privacy
     assert isinstance(privacy, RecordPrivacySection)
     grid = plan.grid("all", len(sealed[0][0]))
-    for (integers, weight, charge), count in zip(sealed, records, strict=True):
+    for (integers, share, charge), count in zip(sealed, records, strict=True):
         assert (charge.noise_multiplier, charge.sample_rate, charge.steps) == (NOISE, rate, 4)
         public = privacy.records or count  # of the demo's plan about as many; else the exact number
-        update = (integers - grid.levels // 2) * grid.step * (grid.levels / weight)
+        update = (integers - grid.levels // 2) * grid.step / share
         a_step = (
             lr * charge.noise_multiplier * privacy.max_grad_norm / (charge.sample_rate * public)
         )

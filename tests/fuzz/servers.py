@@ -282,7 +282,8 @@ class Streams(Caller):
             envelope = encode(PutBlock(whole, b""))
         except SecurepsError:
             envelope = b"\xff"
-        return envelope, list(framing.pieces(envelope, payload))
+        rest = [payload] if payload else []
+        return envelope, [framing.head(envelope, len(payload)), *rest]
 
 
 class Handshakes(Caller):

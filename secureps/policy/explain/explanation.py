@@ -476,7 +476,7 @@ def _wasted(plan: Plan, group: GroupLayout) -> Iterator[str]:
     """Says where ciphertexts are sent that are far from full."""
     up = bytes_up(plan.fitted(group), group)
     possible = replace(plan.fitted(group), slots=LARGE_BLOCK)
-    larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK - group.weight_slots))
+    larger = bytes_up(possible, replace(group, block_values=LARGE_BLOCK))
     best = cipher(possible).block_bytes(LARGE_BLOCK) / LARGE_BLOCK
     if plan.section.block_size is not None and up > 1.2 * larger:
         yield (

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from secureps.config.plan import ClientPrivacySection, RecordPrivacySection
 from secureps.crypto.cipher import Opening
 from secureps.messages.evaluation import EVALUATION
+from secureps.policy.counting import publishes
 from secureps.policy.plan import Plan
 from secureps.wording import counted
 
@@ -28,22 +29,24 @@ def sights(plan: Plan) -> tuple[Sight, ...]:
     """Every role's."""
     noise = ", its own noise" if plan.noisy_shards else ""
     keys = "; sums of one-time keys" if plan.opening is Opening.COMMITTEE else ""
-    rows = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    more = "; who touches which row-blocks" if any(g.sparse for g in plan.section.group) else ""
+    if publishes(plan.section):
+        more = f"; by how many examples each client counts{more}"
     coordinator = Sight(
         "coordinator",
-        f"who takes part, when, how large; receipts; charges{keys}{rows}",
+        f"who takes part, when, how large; receipts; charges{keys}{more}",
         "updates, sums, models",
     )
     client = Sight("client", "its own records, published models", "another client's update")
     if plan.opening is Opening.NOTHING:
-        shard = Sight("shard", f"every client's update, sums, the model{noise}{rows}", "records")
+        shard = Sight("shard", f"every client's update, sums, the model{noise}{more}", "records")
         return client, coordinator, shard
-    held = f"ciphertexts, the sum of each cohort, the model{noise}{rows}"
+    held = f"ciphertexts, the sum of each cohort, the model{noise}{more}"
     shard = Sight("shard", held, "a single update")
     if plan.opening is Opening.HOLDER:
-        seen = f"receipts, cohort lists, every opened sum{rows}"
+        seen = f"receipts, cohort lists, every opened sum{more}"
         return client, coordinator, shard, Sight("key holder", seen, "ciphertexts, models")
-    seen = f"its seeds of one-time keys, receipts, cohort lists{rows}"
+    seen = f"its seeds of one-time keys, receipts, cohort lists{more}"
     never = "ciphertexts, updates, sums of them, models"
     role = f"key holder, each of {plan.holders}"
     return client, coordinator, shard, Sight(role, seen, never)

@@ -19,6 +19,7 @@ from secureps.messages.run import other_run
 from secureps.messages.schema import Schema
 from secureps.policy.canonical import different_keys
 from secureps.policy.checks.privacy import weak_privacy
+from secureps.policy.counting import publication
 from secureps.policy.plan import Plan
 from secureps.roles.member.example_count import ExampleCount
 from secureps.roles.member.outbox import Outbox
@@ -103,6 +104,15 @@ class MemberSettings:
             )
         return self.schema.telling({spec.name: self.values[spec.name] for spec in frozen})
 
+    def warnings(self, plan: Plan) -> tuple[str, ...]:
+        """Warns its data holder before anything leaves: of what is public, of next to no privacy.
+
+        A budget of its own limits the second, whatever the plan says.
+        """
+        public = () if self.name == plan.evaluator else publication(plan.section, self.records)
+        weak = weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
+        return (*public, *weak)
+
     def weighing(self, plan: Plan) -> ExampleCount:
         """By which number it counts, before it is told any bound."""
         return ExampleCount(plan, self.name, self.records, self.examples)
@@ -127,10 +137,6 @@ class MemberSettings:
         elif lost := out.behind(welcome.next):
             raise DamagedStore(lost)
         self._check_terms(welcome.run.plan)
-
-    def warnings(self, plan: Plan) -> tuple[str, ...]:
-        """Warns its data holder of next to no privacy, unless a budget of its own limits it."""
-        return weak_privacy(plan.section.privacy) if self.terms.budget is None else ()
 
     def _check_terms(self, text: str) -> None:
         """WrongRun: by its plan a run is founded on another file, or on what nobody agreed to.
